@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Takes the build context as the Dockerfile and .dockerignore give it, and goes as far in it as goes without compiling.
+
+It configures with the Dockerfile's own options, asks ninja for the Dockerfile's targets, and looks for each file that those sources
+include, that is installed, or that a step of the Dockerfile names. Exit status: 0 passed, 1 failed.
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Untracked in a checkout, and none of the context's business.
+NEVER = {".git", "build", ".venv"}
+SOURCES = {".cc", ".h", ".cu", ".cuh"}
+
+
+def expression(pattern):
+    """A pattern of .dockerignore, which is one of Go's filepath.Match with ** for any number of folders."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern.strip("/"))
+    special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(special.get(part) or (part if part.startswith("[") else re.escape(part)) for part in parts))
+
+
+class Ignored:
+    """What .dockerignore says: the last pattern that matches a path, or a folder above it, decides."""
+
+    def __init__(self, text):
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
+        self.rules = [(line.startswith("!"), line.lstrip("!"), expression(line.lstrip("!"))) for line in lines]
+
+    def sends(self, path):
+        above = ["/".join(path.split("/")[:length]) for length in range(1, path.count("/") + 2)]
+        sent = True
+        for kept, _, matches in self.rules:
+            if any(matches.fullmatch(name) for name in above):
+                sent = kept
+        return sent
+
+    def may_send_from(self, folder):
+        return self.sends(folder) or any(kept and pattern.startswith(folder + "/") for kept, pattern, _ in self.rules)
+
+
+def context_files():
+    ignored = Ignored((ROOT / ".dockerignore").read_text(encoding="utf-8"))
+    for folder, folders, files in os.walk(ROOT):
+        here = pathlib.Path(folder).relative_to(ROOT)
+        folders[:] = [name for name in folders if name not in NEVER and ignored.may_send_from((here / name).as_posix())]
+        yield from (name for name in ((here / file).as_posix() for file in files) if ignored.sends(name))
+
+
+def steps():
+    """The Dockerfile's instructions, each as one line."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M)
+    return re.sub(r"\\\n", " ", text).splitlines()
+
+
+def builds():
+    """Of each scripts/build of the Dockerfile: its targets, and CMake's options."""
+    for step in steps():
+        for command in re.findall(r"scripts/build ([^&]*)", step):
+            words = shlex.split(command)
+            end = words.index("--")
+            yield [words[i + 1] for i in range(end) if words[i] == "--target"], words[end + 1:]
+
+
+class BuildContext(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        work = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(work.cleanup)
+        cls.context = pathlib.Path(work.name).resolve() / "src"
+        cls.files = set(context_files())
+        for name in cls.files:
+            (cls.context / name).parent.mkdir(parents=True, exist_ok=True)
+            (cls.context / name).symlink_to(ROOT / name)
+
+    def run_there(self, *command):
+        done = subprocess.run(command, cwd=self.context, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(done.returncode, 0, f"{shlex.join(command)}\n{done.stdout[-4000:]}")
+        return done.stdout
+
+    def test_configures_and_has_the_targets(self):
+        (targets, options), *others = list(builds())
+        folder = self.context / "build" / "image"
+        self.run_there("cmake", "--preset", "release", "-B", str(folder), *options)
+        self.run_there("ninja", "-C", str(folder), "-n", *targets)
+        installed = set()
+        for script in folder.rglob("cmake_install.cmake"):
+            found = re.findall(r'CMAKE_INSTALL_COMPONENT STREQUAL "(\w+)".*?\n((?:.*\n)*?)endif\(\)', script.read_text(encoding="utf-8"))
+            for component, body in found:
+                if component == "Unspecified":
+                    installed.update(re.findall(rf'"{re.escape(str(self.context))}/(?!build/)([^"]+)"', body))
+        self.assertEqual({name for name in installed if not (self.context / name).exists()}, set())
+        # The CUDA image's has one target more, which only nvcc brings.
+        for more, _ in others:
+            self.assertEqual(set(more) - set(targets), {"hydrant_cuda"})
+
+    def test_has_what_its_sources_include(self):
+        missing = set()
+        for name in self.files:
+            if pathlib.PurePosixPath(name).suffix in SOURCES and not name.startswith(".cache/"):
+                included = re.findall(r'^\s*#\s*include "([^"]+)"', (ROOT / name).read_text(encoding="utf-8"), re.M)
+                missing.update(f"{name} includes {other}" for other in included if (ROOT / other).is_file() and other not in self.files)
+        self.assertEqual(missing, set())
+
+    def test_has_what_the_steps_name(self):
+        named = set()
+        for step in steps():
+            if "--from=" not in step:
+                named.update(re.findall(r"(?<![\w/.])((?:scripts|deploy)/[\w/.-]+)", step))
+        self.assertIn("deploy/collect-licences", named)
+        self.assertEqual(named - self.files, set())
+        self.assertTrue(all(os.access(ROOT / name, os.X_OK) for name in named))
+
+
+class Patterns(unittest.TestCase):
+    def test_the_last_one_decides(self):
+        ignored = Ignored("# all\n*\n!a\n!b/c\na/**/*.o\n")
+        sent = [name for name in ("a/x", "a/y.o", "a/d/y.o", "b/c", "b/d", "ab", "c") if ignored.sends(name)]
+        self.assertEqual(sent, ["a/x", "b/c"])
+        self.assertTrue(ignored.may_send_from("b"))
+        self.assertFalse(ignored.may_send_from("c"))
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
