@@ -15,7 +15,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kExitUsage = 2;
+constexpr int kExitOfUsage = 2;
 
 std::string StateName(v1::ServerState state) {
   const std::string name = v1::ServerState_Name(state);
@@ -108,7 +108,7 @@ int PrintPolicy(Connection* connection, const std::string& name, bool json) {
   }
   fmt::print(stderr, "hydrant: info: '{}' is no policy of the server; one of {}\n", name,
              fmt::join(names, ", "));
-  return kExitUsage;
+  return kExitOfUsage;
 }
 
 }  // namespace hydrant

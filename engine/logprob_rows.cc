@@ -5,7 +5,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kRows = 32;  // whose logits are held at once
+constexpr int kRowsHeld = 32;  // whose logits are held at once
 
 }  // namespace
 
@@ -18,8 +18,8 @@ absl::Status LogprobRows::Allocate(Backend* backend, const Transformer* model, i
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
-  allocate(logits_, static_cast<size_t>(kRows) * model->config().vocab_size);
-  allocate(tokens_, kRows);
+  allocate(logits_, static_cast<size_t>(kRowsHeld) * model->config().vocab_size);
+  allocate(tokens_, kRowsHeld);
   allocate(out_, static_cast<size_t>(max_rows) + max_prompt_tokens);
   return status;
 }
@@ -38,8 +38,8 @@ void LogprobRows::ScorePrompt(const PrefillSlice& slice, const float* hidden,
                               const Activations& act) {
   const ModelConfig& config = model_->config();
   const int end = slice.ScoredEnd(config.num_layers);
-  for (int begin = slice.token_begin; begin < end; begin += kRows) {
-    const int rows = std::min(kRows, end - begin);
+  for (int begin = slice.token_begin; begin < end; begin += kRowsHeld) {
+    const int rows = std::min(kRowsHeld, end - begin);
     model_->FinalNorm(hidden + static_cast<size_t>(begin) * config.hidden_size, rows, 0, act);
     model_->Logits(act, rows, logits_.data());
     tokens_.Write(*backend_, 0, slice.whole_prompt.subspan(begin + 1, rows));
@@ -61,7 +61,7 @@ LogprobRows::Part LogprobRows::PartOf(int begin, int end) const {
 
 int LogprobRows::EndOfGroup(int begin, int num_rows) const {
   const Part part = PartOf(begin, num_rows);
-  return part.count <= kRows ? num_rows : wanted_[part.first + kRows];
+  return part.count <= kRowsHeld ? num_rows : wanted_[part.first + kRowsHeld];
 }
 
 void LogprobRows::Save(int begin, int end, const float* logits) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::seconds kBetweenLooks{1};
 constexpr std::chrono::seconds kBetweenComplaints{10};
-constexpr size_t kMaxFileBytes = size_t{4} << 20;
+constexpr size_t kMaxCertificateBytes = size_t{4} << 20;
 
 using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ReadText(const Source& source) {
   if (!file.is_open() || errno != 0)
     return source.Wrong(absl::StrCat("cannot be read: ", std::strerror(errno)));
   std::string text = read.str();
-  if (text.size() > kMaxFileBytes) return source.Wrong("has more than 4 MiB");
+  if (text.size() > kMaxCertificateBytes) return source.Wrong("has more than 4 MiB");
   return text;
 }
 

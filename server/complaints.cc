@@ -3,7 +3,7 @@
 namespace hydrant {
 namespace {
 
-constexpr std::chrono::seconds kBetween{10};
+constexpr std::chrono::seconds kBetweenTwo{10};
 
 }  // namespace
 
@@ -11,7 +11,7 @@ bool Complaints::Due() {
   ++count_;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return false;
-  next_ = now + kBetween;
+  next_ = now + kBetweenTwo;
   return true;
 }
 

@@ -19,7 +19,7 @@
 namespace hydrant {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr size_t kMaxListedBytes = 64;  // of a key, in a problem
 
 // Insertions, deletions and replacements that make one of the other.
@@ -150,7 +150,7 @@ class Reader {
 std::optional<std::string> ReadBytes(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxFileBytes + 1, '\0');
+  std::string text(kMaxConfigBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || errno != 0) return std::nullopt;
   text.resize(static_cast<size_t>(file.gcount()));
@@ -180,10 +180,10 @@ ConfigFile ReadConfigFile(const std::string& path, const std::map<std::string, C
   if (!yaml.has_value())
     return {.settings = {},
             .problems = {absl::StrCat(path, ": cannot be read: ", std::strerror(errno))}};
-  if (yaml->size() > kMaxFileBytes)
+  if (yaml->size() > kMaxConfigBytes)
     return {.settings = {},
-            .problems = {
-                absl::StrCat(path, ": has more than the ", kMaxFileBytes, " bytes that are read")}};
+            .problems = {absl::StrCat(path, ": has more than the ", kMaxConfigBytes,
+                                      " bytes that are read")}};
   ConfigFile file = ParseConfigFile(*yaml, known);
   for (std::string& problem : file.problems) problem = absl::StrCat(path, ":", problem);
   return file;

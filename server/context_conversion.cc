@@ -19,7 +19,9 @@ constexpr uint64_t kMaxTtl = 10ull * 366 * 24 * 3600;
 
 constexpr uint64_t kMicroseconds = 1'000'000;
 
-absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
+absl::Status WrongContext(const std::string& message) {
+  return absl::InvalidArgumentError(message);
+}
 
 bool MayStandInHandle(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
@@ -27,13 +29,13 @@ bool MayStandInHandle(char c) {
 
 absl::Status CheckCompression(const v1::CompressContextRequest& wire) {
   if (wire.cache().question_tokens() > 0 || wire.cache().question_agnostic()) {
-    return Invalid(absl::StrCat(
+    return WrongContext(absl::StrCat(
         "cache.", wire.cache().question_agnostic() ? "question_agnostic" : "question_tokens",
         ": a context is compressed before any question is known; leave it unset"));
   }
   if (wire.has_handle()) HYDRANT_RETURN_IF_ERROR(CheckHandle(wire.handle()));
   if (wire.has_ttl_s() && (wire.ttl_s() < 1 || wire.ttl_s() > kMaxTtl))
-    return Invalid(absl::StrCat("ttl_s: ", wire.ttl_s(), " is outside [1, ", kMaxTtl, "]"));
+    return WrongContext(absl::StrCat("ttl_s: ", wire.ttl_s(), " is outside [1, ", kMaxTtl, "]"));
   return absl::OkStatus();
 }
 
@@ -70,13 +72,14 @@ ContextHome HomeOf(const ServedModel& model) {
 }
 
 absl::Status CheckHandle(const std::string& handle) {
-  if (handle.empty()) return Invalid("handle: is empty; give that of a context");
+  if (handle.empty()) return WrongContext("handle: is empty; give that of a context");
   if (handle.size() > kMaxHandleBytes) {
-    return Invalid(absl::StrCat("handle: has ", handle.size(), " bytes; at most ", kMaxHandleBytes,
-                                " are allowed"));
+    return WrongContext(absl::StrCat("handle: has ", handle.size(), " bytes; at most ",
+                                     kMaxHandleBytes, " are allowed"));
   }
   if (handle.front() == '.' || !std::all_of(handle.begin(), handle.end(), MayStandInHandle))
-    return Invalid("handle: may hold A-Z, a-z, 0-9, '.', '_' and '-', and does not begin with '.'");
+    return WrongContext(
+        "handle: may hold A-Z, a-z, 0-9, '.', '_' and '-', and does not begin with '.'");
   return absl::OkStatus();
 }
 

@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxConnections = 64;
 constexpr size_t kMaxRequestBytes = 8192;
-constexpr int kPauseMs = 100;  // after accept() has failed: what it lacks may come back
+constexpr int kAcceptPauseMs = 100;  // after accept() has failed: what it lacks may come back
 
 std::string Reply(const HttpAnswer& answer) {
   const char* word = answer.status == 200   ? "OK"
@@ -115,7 +115,7 @@ class HttpServer::Impl {
       for (size_t i = 0; i < sockets_.fds().size(); ++i) {
         if (polled[1 + i].revents != 0) can_accept = Accept(sockets_.fds()[i]) && can_accept;
       }
-      if (!can_accept && poll(polled.data(), 1, kPauseMs) > 0) return;
+      if (!can_accept && poll(polled.data(), 1, kAcceptPauseMs) > 0) return;
     }
   }
 

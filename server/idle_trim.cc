@@ -10,7 +10,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::chrono::seconds kQuiet{1};
-constexpr std::chrono::minutes kBetween{1};
+constexpr std::chrono::minutes kBetweenTrims{1};
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void IdleTrim::Look(bool idle, uint64_t steps) {
     due_ = now + kQuiet;
   }
   if (now < due_) return;
-  due_ = now + kBetween;
+  due_ = now + kBetweenTrims;
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

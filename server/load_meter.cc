@@ -7,7 +7,7 @@ namespace hydrant {
 namespace {
 
 // Of this process, all threads.
-double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+double CpuTime() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Another server might have done it.
 bool IsFault(grpc::StatusCode code) {
@@ -39,7 +39,7 @@ LoadMeter::LoadMeter(double cpus)
       calls_(std::chrono::steady_clock::now()),
       faults_(std::chrono::steady_clock::now()),
       cpu_at_(std::chrono::steady_clock::now()),
-      cpu_seconds_(CpuSeconds()) {}
+      cpu_seconds_(CpuTime()) {}
 
 void LoadMeter::CountCall(grpc::StatusCode code) {
   const std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ void LoadMeter::CountCall(grpc::StatusCode code) {
 double LoadMeter::CpuUtilization(Time now) {
   const std::chrono::duration<double> passed = now - cpu_at_;
   if (cpus_ <= 0 || passed < std::chrono::seconds(1)) return cpu_utilization_;
-  const double seconds = CpuSeconds();
+  const double seconds = CpuTime();
   cpu_utilization_ = std::max(seconds - cpu_seconds_, 0.0) / passed.count() / cpus_;
   cpu_seconds_ = seconds;
   cpu_at_ = now;

@@ -105,8 +105,9 @@ PortState PortWatch::Try() const {
   const ssize_t count = recv(socket.fd(), header.data(), header.size(), 0);
   constexpr uint8_t kSettings = 4;    // a frame's type
   constexpr uint8_t kHandshake = 22;  // a record's
-  const bool answered = options_.tls ? count > 0 && header[0] == kHandshake
-                                     : count == header.size() && header[3] == kSettings;
+  const bool answered =
+      options_.tls ? count > 0 && header[0] == kHandshake
+                   : count == static_cast<ssize_t>(header.size()) && header[3] == kSettings;
   return answered ? PortState::kAnswers : PortState::kRefuses;
 }
 

@@ -46,7 +46,7 @@ Histogram WaitingTimes() {
           2.5,   5,      10,    25,   50,    100,  250, 500,  1000};
 }
 
-uint64_t Count(int64_t value) { return static_cast<uint64_t>(std::max<int64_t>(value, 0)); }
+uint64_t AtLeastZero(int64_t value) { return static_cast<uint64_t>(std::max<int64_t>(value, 0)); }
 double Seconds(TimeUs us) { return static_cast<double>(us) * 1e-6; }
 
 }  // namespace
@@ -82,11 +82,11 @@ RequestMetrics::RequestMetrics()
 void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcome,
                                 const Usage& usage) {
   ended.Add(outcome);
-  prompt_tokens.Add(outcome, Count(usage.prompt_tokens));
-  generation_tokens.Add(outcome, Count(usage.completion_tokens));
+  prompt_tokens.Add(outcome, AtLeastZero(usage.prompt_tokens));
+  generation_tokens.Add(outcome, AtLeastZero(usage.completion_tokens));
   const std::string_view its = usage.compressed_by.empty() ? policy : usage.compressed_by;
-  kept.Add(its, Count(usage.kv_tokens_kept));
-  evicted.Add(its, Count(usage.kv_tokens_evicted));
+  kept.Add(its, AtLeastZero(usage.kv_tokens_kept));
+  evicted.Add(its, AtLeastZero(usage.kv_tokens_evicted));
 }
 
 void RequestMetrics::Ended(std::string_view policy, const Finished& finished) {

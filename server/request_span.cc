@@ -29,8 +29,8 @@ void AddNumber(const char* key, double value, Span* span) {
   Add(key, span)->set_double_value(value);
 }
 
-double Seconds(TimeUs us) { return static_cast<double>(us) * 1e-6; }
-double Seconds(std::chrono::steady_clock::duration time) {
+double SecondsOf(TimeUs us) { return static_cast<double>(us) * 1e-6; }
+double SecondsOf(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
@@ -54,10 +54,10 @@ bool IsServersFault(absl::StatusCode code) {
 void AddUsage(const Usage& usage, Span* span) {
   AddCount("gen_ai.usage.prompt_tokens", usage.prompt_tokens, span);
   AddCount("gen_ai.usage.completion_tokens", usage.completion_tokens, span);
-  AddNumber("gen_ai.latency.time_in_queue", Seconds(usage.queue_us), span);
-  AddNumber("gen_ai.latency.time_in_model_prefill", Seconds(usage.prefill_us), span);
-  AddNumber("gen_ai.latency.time_in_model_decode", Seconds(usage.decode_us), span);
-  AddNumber("gen_ai.latency.time_in_model_inference", Seconds(usage.prefill_us + usage.decode_us),
+  AddNumber("gen_ai.latency.time_in_queue", SecondsOf(usage.queue_us), span);
+  AddNumber("gen_ai.latency.time_in_model_prefill", SecondsOf(usage.prefill_us), span);
+  AddNumber("gen_ai.latency.time_in_model_decode", SecondsOf(usage.decode_us), span);
+  AddNumber("gen_ai.latency.time_in_model_inference", SecondsOf(usage.prefill_us + usage.decode_us),
             span);
 
   if (!usage.compressed_by.empty())
@@ -70,8 +70,8 @@ void AddUsage(const Usage& usage, Span* span) {
   AddCount("hydrant.usage.preemptions", usage.preemptions, span);
   AddCount("hydrant.usage.swaps", usage.swaps, span);
   AddCount("hydrant.usage.shrinks", usage.shrinks, span);
-  AddNumber("hydrant.usage.time_swapped", Seconds(usage.swapped_us), span);
-  AddNumber("hydrant.usage.time_preempted", Seconds(usage.preempted_us), span);
+  AddNumber("hydrant.usage.time_swapped", SecondsOf(usage.swapped_us), span);
+  AddNumber("hydrant.usage.time_preempted", SecondsOf(usage.preempted_us), span);
 }
 
 void AddCache(const CacheSpec& cache, Span* span) {
@@ -138,7 +138,7 @@ void RequestSpan::End(absl::StatusCode code, std::string_view outcome, std::stri
   }
   span_.set_kind(Span::SPAN_KIND_SERVER);
   AddText("hydrant.outcome", outcome, &span_);
-  AddNumber("gen_ai.latency.e2e", Seconds(end - arrived_), &span_);
+  AddNumber("gen_ai.latency.e2e", SecondsOf(end - arrived_), &span_);
   AddCount("rpc.grpc.status_code", static_cast<int>(code), &span_);
   if (code != absl::StatusCode::kOk)
     AddText("error.type", reason.empty() ? absl::StatusCodeToString(code) : std::string(reason),
@@ -165,7 +165,7 @@ void RequestSpan::AddFirstToken(Clock::time_point at) {
   auto& event = *span_.add_events();
   event.set_name("first_token");
   event.set_time_unix_nano(UnixNanos(at));
-  AddNumber("gen_ai.latency.time_to_first_token", Seconds(at - arrived_), &span_);
+  AddNumber("gen_ai.latency.time_to_first_token", SecondsOf(at - arrived_), &span_);
 }
 
 // A step that is under way may bring a first token to one whose room others have taken meanwhile:

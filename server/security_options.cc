@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
 
-absl::Status Invalid(const std::string& why) { return absl::InvalidArgumentError(why); }
+absl::Status WrongFlag(const std::string& why) { return absl::InvalidArgumentError(why); }
 
 // A port alone is on this machine.
 absl::Status CompleteControl(std::string* listen) {
@@ -19,7 +19,7 @@ absl::Status CompleteControl(std::string* listen) {
   if (listen->starts_with(':')) *listen = kLoopback + *listen;
   const absl::StatusOr<HostPort> parsed = ParseHostPort(*listen);
   if (parsed.ok()) return absl::OkStatus();
-  return Invalid(absl::StrCat("--control-listen: ", parsed.status().message()));
+  return WrongFlag(absl::StrCat("--control-listen: ", parsed.status().message()));
 }
 
 }  // namespace
@@ -70,11 +70,12 @@ void AddSecurityFlags(CLI::App* app, SecurityOptions* options) {
 absl::Status CompleteSecurity(SecurityOptions* options) {
   const TlsFiles& tls = options->tls;
   if (tls.certificate.empty() != tls.key.empty()) {
-    return Invalid(tls.key.empty() ? "--tls-key: is missing; --tls-certificate needs its key"
-                                   : "--tls-certificate: is missing; --tls-key is the key of one");
+    return WrongFlag(tls.key.empty()
+                         ? "--tls-key: is missing; --tls-certificate needs its key"
+                         : "--tls-certificate: is missing; --tls-key is the key of one");
   }
   if (tls.certificate.empty() && !tls.client_ca.empty())
-    return Invalid("--tls-client-ca: needs --tls-certificate and --tls-key");
+    return WrongFlag("--tls-client-ca: needs --tls-certificate and --tls-key");
   return CompleteControl(&options->control_listen);
 }
 

@@ -82,8 +82,8 @@ TimeUs SteadyNow() {
 
 // Finishes a unary call: parses, asks, answers.
 template <typename In, typename Ask>
-void Answer(grpc::ServerUnaryReactor* reactor, grpc::CallbackServerContext* context,
-            const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
+void AnswerUnary(grpc::ServerUnaryReactor* reactor, grpc::CallbackServerContext* context,
+                 const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
   if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
   In message;
   if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok())
@@ -641,7 +641,7 @@ grpc::ServerUnaryReactor* Service::Unary(grpc::CallbackServerContext* context,
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const std::optional<Refusal> refusal =
       RunWhereItFits(bytes->Length(), [reactor, context, bytes, response, ask = std::move(ask)] {
-        Answer<In>(reactor, context, *bytes, response, ask);
+        AnswerUnary<In>(reactor, context, *bytes, response, ask);
       });
   if (refusal.has_value()) reactor->Finish(ToGrpcStatus(*refusal));
   return reactor;

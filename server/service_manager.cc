@@ -14,7 +14,7 @@
 namespace hydrant {
 namespace {
 
-absl::Status Failed(std::string_view path) {
+absl::Status CannotTell(std::string_view path) {
   return absl::ErrnoToStatus(errno, fmt::format("NOTIFY_SOCKET {}", path));
 }
 
@@ -32,11 +32,11 @@ absl::Status TellServiceManager(std::string_view state) {
   if (path[0] == '@') address.sun_path[0] = '\0';  // of Linux' abstract names
 
   const int socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket_fd < 0) return Failed(path);
+  if (socket_fd < 0) return CannotTell(path);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   const ssize_t sent = sendto(socket_fd, state.data(), state.size(), MSG_NOSIGNAL,
                               reinterpret_cast<const sockaddr*>(&address), length);
-  const absl::Status status = sent < 0 ? Failed(path) : absl::OkStatus();
+  const absl::Status status = sent < 0 ? CannotTell(path) : absl::OkStatus();
   close(socket_fd);
   return status;
 }

@@ -23,17 +23,17 @@
 namespace hydrant {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{4} << 20;
+constexpr size_t kMaxTokenFileBytes = size_t{4} << 20;
 constexpr size_t kMaxTokens = 4096;  // each is compared with what a client sends
 constexpr size_t kTokenBytes = 32;
 constexpr char kTokenPrefix[] = "hyd_";  // by which scanners of repositories find one that got out
 
-absl::Status Invalid(const std::string& why) { return absl::InvalidArgumentError(why); }
+absl::Status WrongTokens(const std::string& why) { return absl::InvalidArgumentError(why); }
 
 // What is wrong in a line. A hash is not repeated: it may be a token that was put there by mistake.
 absl::Status Wrong(const YAML::Node& node, const std::string& field, const std::string& why) {
   const std::string line = absl::StrCat("line ", node.Mark().line + 1, ": ");
-  return Invalid(line + (field.empty() ? "" : field + ": ") + why);
+  return WrongTokens(line + (field.empty() ? "" : field + ": ") + why);
 }
 
 absl::Status CheckKeys(const YAML::Node& map, std::initializer_list<std::string_view> known) {
@@ -140,7 +140,7 @@ absl::Status Add(const YAML::Node& node, TokenFile* file, std::set<std::string>*
 
 absl::StatusOr<TokenFile> ParseLoaded(const YAML::Node& root) {
   if (!root.IsMap() || !root["tokens"].IsDefined())
-    return Invalid("tokens: is missing; the file is a map with a list of that name");
+    return WrongTokens("tokens: is missing; the file is a map with a list of that name");
   HYDRANT_RETURN_IF_ERROR(CheckKeys(root, {"tokens"}));
   const YAML::Node tokens = root["tokens"];
   if (!tokens.IsSequence()) return Wrong(tokens, "tokens", "is not a list of entries");
@@ -171,7 +171,7 @@ absl::StatusOr<TokenFile> ParseTokenFile(const std::string& yaml) {
   try {
     return ParseLoaded(YAML::Load(yaml));
   } catch (const YAML::Exception& error) {  // the library throws
-    return Invalid(absl::StrCat("line ", error.mark.line + 1, ": ", error.msg));
+    return WrongTokens(absl::StrCat("line ", error.mark.line + 1, ": ", error.msg));
   }
 }
 
@@ -182,28 +182,28 @@ absl::StatusOr<TokenFile> ReadTokenFile(const std::string& path) {
   read << file.rdbuf();  // of a folder: nothing, and no exception
   const std::string yaml = read.str();
   if (!file.is_open() || errno != 0)
-    return Invalid(absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
-  if (yaml.size() > kMaxFileBytes)
-    return Invalid(
-        absl::StrCat(path, ": has ", yaml.size(), " bytes; at most ", kMaxFileBytes, " are read"));
+    return WrongTokens(absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
+  if (yaml.size() > kMaxTokenFileBytes)
+    return WrongTokens(absl::StrCat(path, ": has ", yaml.size(), " bytes; at most ",
+                                    kMaxTokenFileBytes, " are read"));
   absl::StatusOr<TokenFile> parsed = ParseTokenFile(yaml);
-  if (!parsed.ok()) return Invalid(absl::StrCat(path, ": ", parsed.status().message()));
+  if (!parsed.ok()) return WrongTokens(absl::StrCat(path, ": ", parsed.status().message()));
   return parsed;
 }
 
 absl::Status CheckTenantName(const std::string& tenant) {
   if (tenant.empty() || tenant.size() > kMaxTenantBytes)
-    return Invalid(
+    return WrongTokens(
         absl::StrCat("has ", tenant.size(), " bytes; 1 to ", kMaxTenantBytes, " are allowed"));
   const bool printable = std::all_of(tenant.begin(), tenant.end(),
                                      [](unsigned char c) { return absl::ascii_isgraph(c); });
-  if (!printable) return Invalid("holds what is not printable ASCII, or a space");
+  if (!printable) return WrongTokens("holds what is not printable ASCII, or a space");
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> DescribeNewToken(const std::string& tenant) {
   if (const absl::Status name = CheckTenantName(tenant); !name.ok())
-    return Invalid(absl::StrCat("--new-token: the tenant's name ", name.message()));
+    return WrongTokens(absl::StrCat("--new-token: the tenant's name ", name.message()));
   std::array<unsigned char, kTokenBytes> random;
   if (RAND_bytes(random.data(), random.size()) != 1)
     return absl::InternalError("--new-token: the system has no random numbers");

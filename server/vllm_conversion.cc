@@ -275,7 +275,7 @@ class VllmContract final : public GenerateContract {
   std::optional<vllm::GenerateComplete> held_;
 };
 
-int32_t Count(int64_t value) {
+int32_t WireCount(int64_t value) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, 0, std::numeric_limits<int32_t>::max()));
 }
 
@@ -326,14 +326,14 @@ vllm::GetModelInfoResponse DescribeVllmModel(const ServedModel& model) {
   info.set_tokenizer_path(model.tokenizer_folder.empty() ? model.path : model.tokenizer_folder);
   info.set_is_generation(true);
   info.set_max_context_length(static_cast<uint32_t>(model.limits.max_model_len));
-  info.set_max_req_input_len(Count(model.limits.max_model_len - 1));
+  info.set_max_req_input_len(WireCount(model.limits.max_model_len - 1));
   info.set_vocab_size(static_cast<uint32_t>(model.config.vocab_size));
   info.set_served_model_name(model.name);
   info.set_model_type(model.config.architecture);
   info.add_architectures(model.config.architecture);
   for (const TokenId id : model.tokenizer->eog_ids())
     info.add_eos_token_ids(static_cast<int32_t>(id));
-  info.set_bos_token_id(Count(model.tokenizer->bos_id()));
+  info.set_bos_token_id(WireCount(model.tokenizer->bos_id()));
   return info;
 }
 
@@ -362,14 +362,16 @@ vllm::GetLoadsResponse DescribeVllmLoads(const ServedModel& model, const LoopSna
   load.set_num_waiting_reqs(snapshot.waiting);
   load.set_num_total_reqs(load.num_running_reqs() + load.num_waiting_reqs());
   const int64_t heads = int64_t{model.limits.num_layers} * model.limits.num_kv_heads;
-  const auto tokens = [&](int64_t pages) { return Count(pages * model.limits.block_size / heads); };
+  const auto tokens = [&](int64_t pages) {
+    return WireCount(pages * model.limits.block_size / heads);
+  };
   const int64_t held = snapshot.pages_total - snapshot.pages_free;
   load.set_num_used_tokens(tokens(held));
   load.set_max_total_num_tokens(tokens(snapshot.pages_total));
   if (snapshot.pages_total > 0)
     load.set_token_usage(static_cast<double>(held) / static_cast<double>(snapshot.pages_total));
   load.set_max_running_requests(model.limits.max_num_seqs);
-  load.set_num_waiting_uncached_tokens(Count(snapshot.queued_tokens));
+  load.set_num_waiting_uncached_tokens(WireCount(snapshot.queued_tokens));
   return response;
 }
 

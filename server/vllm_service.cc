@@ -28,8 +28,8 @@ constexpr size_t kMaxSubscriptions = 64;
 template <typename Response>
 using Answer = std::variant<Response, Refusal>;
 
-absl::StatusOr<hydrant::Service::UnaryJob> ReadEmbed(const ServedModel& model,
-                                                     const grpc::ByteBuffer& bytes) {
+absl::StatusOr<hydrant::Service::UnaryJob> ReadEmbedRequest(const ServedModel& model,
+                                                            const grpc::ByteBuffer& bytes) {
   vllm::EmbedRequest wire;
   HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
   HYDRANT_ASSIGN_OR_RETURN(const v1::EmbedRequest embed, ConvertVllmEmbed(wire));
@@ -99,7 +99,7 @@ grpc::ServerUnaryReactor* VllmService::Embed(grpc::CallbackServerContext* contex
                                              const grpc::ByteBuffer* bytes,
                                              grpc::ByteBuffer* response) {
   return service_->RunUnary("vllm.grpc.engine.VllmEngine/Embed", context, bytes, response,
-                            ReadEmbed);
+                            ReadEmbedRequest);
 }
 
 // Refused while the model loads: a gateway that has been answered asks for the model at once, and

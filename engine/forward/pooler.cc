@@ -8,7 +8,7 @@ namespace hydrant {
 
 namespace {
 
-constexpr int kRows = 256;  // hidden states that are normalised at once
+constexpr int kRowsAtOnce = 256;  // hidden states that are normalised at once
 
 }  // namespace
 
@@ -16,7 +16,7 @@ absl::Status Pooler::Allocate(Backend* backend, const Transformer* model, int ma
   backend_ = backend;
   model_ = model;
   const size_t width = model->config().hidden_size;
-  HYDRANT_RETURN_IF_ERROR(normed_.Allocate(*backend, kRows * width));
+  HYDRANT_RETURN_IF_ERROR(normed_.Allocate(*backend, kRowsAtOnce * width));
   return embeddings_.Allocate(*backend, max_prompts * width);
 }
 
@@ -30,8 +30,8 @@ void Pooler::Pool(EmbeddingPooling pooling, const float* hidden, int n, int inde
   backend_->Zero(out, width * sizeof(float));
   const int begin = pooling == EmbeddingPooling::kLast ? n - 1 : 0;
   const double divisor = (n - begin) * model_->LastNormScale();
-  for (int row = begin; row < n; row += kRows) {
-    const int rows = std::min(kRows, n - row);
+  for (int row = begin; row < n; row += kRowsAtOnce) {
+    const int rows = std::min(kRowsAtOnce, n - row);
     model_->FinalNorm(hidden + static_cast<size_t>(row) * width, rows, normed_.data());
     backend_->SumRows({.x = normed_.data(),
                        .m = rows,

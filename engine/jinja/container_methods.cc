@@ -31,7 +31,7 @@ absl::StatusOr<Value> Values(Runtime* runtime, const Value& self, const Argument
   return View(runtime, self, arguments, Sequence::Kind::kValues);
 }
 
-absl::StatusOr<Value> Items(Runtime* runtime, const Value& self, const Arguments& arguments) {
+absl::StatusOr<Value> ItemsOfDict(Runtime* runtime, const Value& self, const Arguments& arguments) {
   return View(runtime, self, arguments, Sequence::Kind::kItems);
 }
 
@@ -87,7 +87,7 @@ Method Find(const NamedMethod (&methods)[n], std::string_view name) {
 
 Method FindDictMethod(std::string_view name) {
   static constexpr NamedMethod kMethods[] = {
-      {"copy", Copy}, {"get", Get}, {"items", Items}, {"keys", Keys}, {"values", Values}};
+      {"copy", Copy}, {"get", Get}, {"items", ItemsOfDict}, {"keys", Keys}, {"values", Values}};
   return Find(kMethods, name);
 }
 

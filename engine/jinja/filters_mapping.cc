@@ -110,14 +110,14 @@ Result RejectAttrFilter(Runtime* runtime, const Value& input, const Arguments& a
   return Choose(runtime, input, arguments, /*by_attribute=*/true, /*wanted=*/false);
 }
 
-constexpr NamedFilter kFilters[] = {{"map", MapFilter},
-                                    {"reject", RejectFilter},
-                                    {"rejectattr", RejectAttrFilter},
-                                    {"select", SelectFilter},
-                                    {"selectattr", SelectAttrFilter}};
+constexpr NamedFilter kMappingFilters[] = {{"map", MapFilter},
+                                           {"reject", RejectFilter},
+                                           {"rejectattr", RejectAttrFilter},
+                                           {"select", SelectFilter},
+                                           {"selectattr", SelectAttrFilter}};
 
 }  // namespace
 
-std::span<const NamedFilter> MappingFilters() { return kFilters; }
+std::span<const NamedFilter> MappingFilters() { return kMappingFilters; }
 
 }  // namespace hydrant::jinja

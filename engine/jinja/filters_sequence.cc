@@ -295,7 +295,7 @@ Result ItemsFilter(Runtime* runtime, const Value& input, const Arguments& argume
   return runtime->budget().NewSequence(Sequence::Kind::kIterator, std::move(pairs));
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kSequenceFilters[] = {
     {"batch", BatchFilter},     {"dictsort", DictSortFilter}, {"first", FirstFilter},
     {"items", ItemsFilter},     {"join", JoinFilter},         {"last", LastFilter},
     {"list", ListFilter},       {"max", MaxFilter},           {"min", MinFilter},
@@ -304,6 +304,6 @@ constexpr NamedFilter kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFilter> SequenceFilters() { return kFilters; }
+std::span<const NamedFilter> SequenceFilters() { return kSequenceFilters; }
 
 }  // namespace hydrant::jinja

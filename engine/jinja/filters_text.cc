@@ -174,7 +174,7 @@ Result StringFilter(Runtime* runtime, const Value& input, const Arguments& argum
   return ToString(&runtime->budget(), input);
 }
 
-constexpr NamedFilter kFilters[] = {
+constexpr NamedFilter kTextFilters[] = {
     {"capitalize", CapitalizeFilter}, {"center", CenterFilter},   {"e", EscapeFilter},
     {"escape", EscapeFilter},         {"format", FormatFilter},   {"indent", IndentFilter},
     {"lower", LowerFilter},           {"replace", ReplaceFilter}, {"safe", SafeFilter},
@@ -183,6 +183,6 @@ constexpr NamedFilter kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFilter> TextFilters() { return kFilters; }
+std::span<const NamedFilter> TextFilters() { return kTextFilters; }
 
 }  // namespace hydrant::jinja

@@ -159,14 +159,14 @@ Result AttrFilter(Runtime* runtime, const Value& input, const Arguments& argumen
              : found;
 }
 
-constexpr NamedFilter kFilters[] = {{"abs", AbsFilter},         {"attr", AttrFilter},
-                                    {"count", LengthFilter},    {"d", DefaultFilter},
-                                    {"default", DefaultFilter}, {"float", FloatFilter},
-                                    {"int", IntFilter},         {"length", LengthFilter},
-                                    {"round", RoundFilter},     {"tojson", ToJsonFilter}};
+constexpr NamedFilter kValueFilters[] = {{"abs", AbsFilter},         {"attr", AttrFilter},
+                                         {"count", LengthFilter},    {"d", DefaultFilter},
+                                         {"default", DefaultFilter}, {"float", FloatFilter},
+                                         {"int", IntFilter},         {"length", LengthFilter},
+                                         {"round", RoundFilter},     {"tojson", ToJsonFilter}};
 
 }  // namespace
 
-std::span<const NamedFilter> ValueFilters() { return kFilters; }
+std::span<const NamedFilter> ValueFilters() { return kValueFilters; }
 
 }  // namespace hydrant::jinja

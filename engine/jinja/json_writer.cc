@@ -68,9 +68,10 @@ std::string Number(double value) {
   return FloatRepr(value);
 }
 
-class Writer {
+class JsonTextWriter {
  public:
-  Writer(Budget* budget, const JsonStyle& style) : budget_(budget), style_(style), out_(budget) {}
+  JsonTextWriter(Budget* budget, const JsonStyle& style)
+      : budget_(budget), style_(style), out_(budget) {}
 
   absl::Status Write(const Value& value) {
     HYDRANT_RETURN_IF_ERROR(budget_->Step());
@@ -169,7 +170,7 @@ class Writer {
 }  // namespace
 
 absl::StatusOr<Value> WriteJson(Budget* budget, const Value& value, const JsonStyle& style) {
-  Writer writer(budget, style);
+  JsonTextWriter writer(budget, style);
   HYDRANT_RETURN_IF_ERROR(writer.Write(value));
   return std::move(writer).Result();
 }

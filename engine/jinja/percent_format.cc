@@ -24,9 +24,9 @@ struct Conversion {
 };
 
 // Walks over a format and the values that it asks for.
-class Formatter {
+class PercentFormatter {
  public:
-  Formatter(Budget* budget, std::string_view format, const Value& values)
+  PercentFormatter(Budget* budget, std::string_view format, const Value& values)
       : budget_(budget), rest_(format), values_(values), out_(budget) {}
 
   absl::StatusOr<Value> Run() {
@@ -249,7 +249,7 @@ class Formatter {
 }  // namespace
 
 absl::StatusOr<Value> PercentFormat(Budget* budget, std::string_view format, const Value& values) {
-  return Formatter(budget, format, values).Run();
+  return PercentFormatter(budget, format, values).Run();
 }
 
 absl::StatusOr<Value> EscapeHtml(Budget* budget, std::string_view text) {

@@ -15,9 +15,9 @@ namespace {
 
 // Appends str() or repr() of a value and of what it holds. A namespace may hold itself, so the
 // nesting is counted.
-class Writer {
+class PythonWriter {
  public:
-  explicit Writer(Budget* budget) : budget_(budget), out_(budget) {}
+  explicit PythonWriter(Budget* budget) : budget_(budget), out_(budget) {}
 
   absl::Status Write(const Value& value, bool quoted) {
     HYDRANT_RETURN_IF_ERROR(budget_->Step());
@@ -187,13 +187,13 @@ std::string QuotedRepr(std::string_view text) {
 
 absl::StatusOr<std::string> ToText(Budget* budget, const Value& value) {
   if (value.IsString()) return value.AsString();
-  Writer writer(budget);
+  PythonWriter writer(budget);
   HYDRANT_RETURN_IF_ERROR(writer.Write(value, /*quoted=*/false));
   return std::move(writer).Text();
 }
 
 absl::StatusOr<std::string> Repr(Budget* budget, const Value& value) {
-  Writer writer(budget);
+  PythonWriter writer(budget);
   HYDRANT_RETURN_IF_ERROR(writer.Write(value, /*quoted=*/true));
   return std::move(writer).Text();
 }

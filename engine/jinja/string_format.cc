@@ -16,7 +16,7 @@
 namespace hydrant::jinja {
 namespace {
 
-constexpr int kMaxPrecision = 100;
+constexpr int kMaxFormatPrecision = 100;
 
 absl::Status Bad(std::string_view what) { return absl::InvalidArgumentError(std::string(what)); }
 
@@ -134,9 +134,9 @@ absl::Status FormatInteger(const Spec& spec, int64_t number, BoundedText* out) {
 }
 
 absl::Status FormatFloat(const Spec& spec, double number, BoundedText* out) {
-  if (spec.precision > kMaxPrecision)
+  if (spec.precision > kMaxFormatPrecision)
     return Bad(
-        absl::StrCat("the template formats a number with a precision above ", kMaxPrecision));
+        absl::StrCat("the template formats a number with a precision above ", kMaxFormatPrecision));
   std::string digits;
   const double magnitude = std::abs(number);
   if (spec.type == 0 && spec.precision < 0) {

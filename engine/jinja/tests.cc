@@ -13,11 +13,11 @@
 namespace hydrant::jinja {
 namespace {
 
-using Result = absl::StatusOr<bool>;
+using TestResult = absl::StatusOr<bool>;
 
 // A test without arguments that never fails.
 template <bool (*predicate)(const Value&)>
-Result Is(Runtime*, const Value& value, const Arguments& arguments) {
+TestResult Is(Runtime*, const Value& value, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(Bound::Bind("the test", arguments, {}, 0).status());
   return predicate(value);
 }
@@ -48,57 +48,57 @@ bool IsCallable(const Value& value) {
 }
 
 template <Comparator comparator>
-Result CompareWith(Runtime* runtime, const Value& value, const Arguments& arguments) {
+TestResult CompareWith(Runtime* runtime, const Value& value, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("the test", arguments, {"other"}, 1));
   HYDRANT_RETURN_IF_ERROR(runtime->budget().Walk(value));
   HYDRANT_RETURN_IF_ERROR(runtime->budget().Walk(bound[0]));
   return Compare(comparator, value, bound[0]);
 }
 
-Result IsIn(Runtime* runtime, const Value& value, const Arguments& arguments) {
+TestResult IsIn(Runtime* runtime, const Value& value, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("the test in", arguments, {"seq"}, 1));
   return Contains(&runtime->budget(), bound[0], value);
 }
 
-Result IsSame(Runtime*, const Value& value, const Arguments& arguments) {
+TestResult IsSame(Runtime*, const Value& value, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound,
                            Bound::Bind("the test sameas", arguments, {"other"}, 1));
   return value.IsSameAs(bound[0]);
 }
 
 // value % divisor == rest
-Result HasRest(Runtime* runtime, const Value& value, const Value& divisor, int64_t rest) {
+TestResult HasRest(Runtime* runtime, const Value& value, const Value& divisor, int64_t rest) {
   HYDRANT_ASSIGN_OR_RETURN(const Value modulo,
                            Apply(&runtime->budget(), Operator::kModulo, value, divisor));
   return Equal(modulo, Value(rest));
 }
 
 template <int64_t rest>
-Result HasParity(Runtime* runtime, const Value& value, const Arguments& arguments) {
+TestResult HasParity(Runtime* runtime, const Value& value, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(Bound::Bind("the test", arguments, {}, 0).status());
   return HasRest(runtime, value, Value(int64_t{2}), rest);
 }
 
-Result IsDivisible(Runtime* runtime, const Value& value, const Arguments& arguments) {
+TestResult IsDivisible(Runtime* runtime, const Value& value, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound,
                            Bound::Bind("the test divisibleby", arguments, {"num"}, 1));
   return HasRest(runtime, value, bound[0], 0);
 }
 
 template <bool upper>
-Result HasCase(Runtime* runtime, const Value& value, const Arguments& arguments) {
+TestResult HasCase(Runtime* runtime, const Value& value, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Value text, ToString(&runtime->budget(), value));
   HYDRANT_ASSIGN_OR_RETURN(const Value result, FindStringMethod(upper ? "isupper" : "islower")(
                                                    runtime, text, arguments));
   return result.AsBool();
 }
 
-Result IsFilter(Runtime*, const Value& value, const Arguments&) {
+TestResult IsFilter(Runtime*, const Value& value, const Arguments&) {
   HYDRANT_RETURN_IF_ERROR(CheckHashable(value));
   return value.IsString() && FindFilter(value.AsString()) != nullptr;
 }
 
-Result IsTest(Runtime*, const Value& value, const Arguments&) {
+TestResult IsTest(Runtime*, const Value& value, const Arguments&) {
   HYDRANT_RETURN_IF_ERROR(CheckHashable(value));
   return value.IsString() && FindTest(value.AsString()) != nullptr;
 }

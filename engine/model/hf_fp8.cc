@@ -14,7 +14,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kShared = BlockElements(DType::kF8_E4M3);
+constexpr int kSharedByScale = BlockElements(DType::kF8_E4M3);
 
 // A scale for each block of so many rows and columns.
 struct Scales {
@@ -44,10 +44,10 @@ class Fp8Rows final : public RowMaker {
 
  private:
   void MakeBlocks(int64_t row, const uint8_t* elements, uint8_t* out) const {
-    for (int64_t col = 0; col < cols_; col += kShared) {
+    for (int64_t col = 0; col < cols_; col += kSharedByScale) {
       const float scale = scales_.At(row, col);
       std::memcpy(out, &scale, sizeof(scale));
-      std::memcpy(out + sizeof(scale), elements + col, kShared);
+      std::memcpy(out + sizeof(scale), elements + col, kSharedByScale);
       out += TraitsOf(DType::kF8_E4M3).block_bytes;
     }
   }
@@ -106,8 +106,8 @@ absl::StatusOr<TensorView> Fp8View(const HfQuantization& quantization, const Raw
   if (absl::Status s = FitScales(quantization, weight, scale, &scales); !s.ok())
     return WithContext(s, context);
   const int64_t cols = weight.shape[1];
-  const bool blocks =
-      cols % kShared == 0 && (scales.per_row == 1 || scales.block_cols % kShared == 0);
+  const bool blocks = cols % kSharedByScale == 0 &&
+                      (scales.per_row == 1 || scales.block_cols % kSharedByScale == 0);
   TensorView view;
   view.dtype = blocks ? DType::kF8_E4M3 : DType::kF32;
   view.shape = weight.shape;

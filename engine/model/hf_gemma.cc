@@ -23,7 +23,7 @@ absl::Status ReadGemma(HfFields& root, ModelConfig* c) {
   return ReadHfBiases(root, false, c);
 }
 
-const TensorNames& Names() {
+const TensorNames& GemmaNames() {
   static const auto& names = *[] {
     auto* gemma = new TensorNames(HfLlamaNames());
     gemma->norm_offset = 1.0;
@@ -33,7 +33,7 @@ const TensorNames& Names() {
 }
 
 // What the family's first files said of the activation beside hidden_act.
-constexpr IdleField kIdle[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""}};
+constexpr IdleField kGemmaIdle[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""}};
 
 // null: none.
 absl::Status ReadSoftCap(HfFields& root, const char* key, double absent, double* cap) {
@@ -93,7 +93,7 @@ absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
 
 const TensorNames& BothNormsNames() {
   static const auto& names = *[] {
-    auto* gemma = new TensorNames(Names());
+    auto* gemma = new TensorNames(GemmaNames());
     gemma->attn_post_norm = "post_attention_layernorm.weight";
     gemma->ffn_norm = "pre_feedforward_layernorm.weight";
     gemma->ffn_post_norm = "post_feedforward_layernorm.weight";
@@ -106,13 +106,13 @@ constexpr IdleField kGemma2Idle[] = {{"hidden_act", "\"gelu_pytorch_tanh\""},
                                      {"cache_implementation"}};
 constexpr IdleField kGemma3Idle[] = {{"cache_implementation"}, {"_sliding_window_pattern"}};
 
-constexpr HfFamily kFamilies[] = {
-    {"GemmaForCausalLM", "gemma", ReadGemma, Names, kIdle},
+constexpr HfFamily kGemmaFamilies[] = {
+    {"GemmaForCausalLM", "gemma", ReadGemma, GemmaNames, kGemmaIdle},
     {"Gemma2ForCausalLM", "gemma2", ReadGemma2, BothNormsNames, kGemma2Idle},
     {"Gemma3ForCausalLM", "gemma3_text", ReadGemma3, BothNormsNames, kGemma3Idle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfGemmaFamilies() { return kFamilies; }
+std::span<const HfFamily> HfGemmaFamilies() { return kGemmaFamilies; }
 
 }  // namespace hydrant

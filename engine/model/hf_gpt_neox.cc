@@ -55,7 +55,7 @@ absl::Status ReadGptNeox(HfFields& root, ModelConfig* c) {
 }
 
 // attention.bias and attention.masked_bias are the causal mask.
-const TensorNames& Names() {
+const TensorNames& GptNeoxNames() {
   static const auto& names = *new TensorNames{
       .embedding = "gpt_neox.embed_in.weight",
       .final_norm = "gpt_neox.final_layer_norm.weight",
@@ -71,15 +71,16 @@ const TensorNames& Names() {
   return names;
 }
 
-constexpr IdleField kIdle[] = {{"hidden_dropout"},
-                               {"classifier_dropout"},
-                               {"attention_probs_dropout_prob"},
-                               {"hidden_dropout_prob"}};
+constexpr IdleField kGptNeoxIdle[] = {{"hidden_dropout"},
+                                      {"classifier_dropout"},
+                                      {"attention_probs_dropout_prob"},
+                                      {"hidden_dropout_prob"}};
 
-constexpr HfFamily kFamilies[] = {{"GPTNeoXForCausalLM", "gpt_neox", ReadGptNeox, Names, kIdle}};
+constexpr HfFamily kGptNeoxFamilies[] = {
+    {"GPTNeoXForCausalLM", "gpt_neox", ReadGptNeox, GptNeoxNames, kGptNeoxIdle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfGptNeoxFamily() { return kFamilies; }
+std::span<const HfFamily> HfGptNeoxFamily() { return kGptNeoxFamilies; }
 
 }  // namespace hydrant

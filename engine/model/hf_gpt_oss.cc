@@ -37,7 +37,7 @@ absl::Status ReadGptOss(HfFields& root, ModelConfig* c) {
       root, window, [](int layer) { return layer % 2 == 0; }, c);
 }
 
-const TensorNames& Names() {
+const TensorNames& GptOssNames() {
   static const auto& names = *[] {
     auto* oss = new TensorNames(HfLlamaNames());
     oss->gate = oss->up = oss->down = "";
@@ -52,14 +52,15 @@ const TensorNames& Names() {
 }
 
 // Of training, of other programs, and what the activation is made for.
-constexpr IdleField kIdle[] = {{"output_router_logits"},   {"router_aux_loss_coef"},
-                               {"initial_context_length"}, {"experts_per_token"},
-                               {"swiglu_alpha", "1.702"},  {"swiglu_limit", "7.0"}};
+constexpr IdleField kGptOssIdle[] = {{"output_router_logits"},   {"router_aux_loss_coef"},
+                                     {"initial_context_length"}, {"experts_per_token"},
+                                     {"swiglu_alpha", "1.702"},  {"swiglu_limit", "7.0"}};
 
-constexpr HfFamily kFamily[] = {{"GptOssForCausalLM", "gpt_oss", ReadGptOss, Names, kIdle}};
+constexpr HfFamily kGptOssFamily[] = {
+    {"GptOssForCausalLM", "gpt_oss", ReadGptOss, GptOssNames, kGptOssIdle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfGptOssFamily() { return kFamily; }
+std::span<const HfFamily> HfGptOssFamily() { return kGptOssFamily; }
 
 }  // namespace hydrant

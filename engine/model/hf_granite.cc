@@ -105,7 +105,7 @@ const TensorNames& SharedNames() {
 }
 
 // Of training alone.
-constexpr IdleField kMoeIdle[] = {{"output_router_logits"}, {"router_aux_loss_coef"}};
+constexpr IdleField kGraniteMoeIdle[] = {{"output_router_logits"}, {"router_aux_loss_coef"}};
 
 // And of layers with states, where there are none.
 constexpr IdleField kHybridIdle[] = {
@@ -118,17 +118,17 @@ constexpr IdleField kHybridIdle[] = {
     {"init_method"},          {"normalization_function", "\"rmsnorm\""},
 };
 
-constexpr HfFamily kFamilies[] = {
+constexpr HfFamily kGraniteFamilies[] = {
     {"GraniteForCausalLM", "granite", ReadGranite, HfLlamaNames, {}},
-    {"GraniteMoeForCausalLM", "granitemoe", ReadGraniteMoe, MoeNames, kMoeIdle},
+    {"GraniteMoeForCausalLM", "granitemoe", ReadGraniteMoe, MoeNames, kGraniteMoeIdle},
     {"GraniteMoeSharedForCausalLM", "granitemoeshared", ReadGraniteMoeShared, SharedNames,
-     kMoeIdle},
+     kGraniteMoeIdle},
     {"GraniteMoeHybridForCausalLM", "granitemoehybrid", ReadGraniteHybrid, SharedNames,
      kHybridIdle},
 };
 
 }  // namespace
 
-std::span<const HfFamily> HfGraniteFamilies() { return kFamilies; }
+std::span<const HfFamily> HfGraniteFamilies() { return kGraniteFamilies; }
 
 }  // namespace hydrant

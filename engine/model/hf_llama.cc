@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-constexpr IdleField kIdle[] = {
+constexpr IdleField kLlamaIdle[] = {
     {"pretraining_tp"},       // the slices of a product that is whole now
     {"max_sequence_length"},  // older files', beside max_position_embeddings
     {"is_llama_config"},      // these two are of the program that trained SmolLM2
@@ -36,14 +36,14 @@ absl::Status ReadMinistral(HfFields& root, ModelConfig* config) {
   return ReadHfLayerTypes(root, window, is_sliding, config);
 }
 
-constexpr HfFamily kFamilies[] = {
-    {"LlamaForCausalLM", "llama", ReadLlama, HfLlamaNames, kIdle},
-    {"MistralForCausalLM", "mistral", ReadMistral, HfLlamaNames, kIdle},
-    {"MinistralForCausalLM", "ministral", ReadMinistral, HfLlamaNames, kIdle},
+constexpr HfFamily kLlamaFamilies[] = {
+    {"LlamaForCausalLM", "llama", ReadLlama, HfLlamaNames, kLlamaIdle},
+    {"MistralForCausalLM", "mistral", ReadMistral, HfLlamaNames, kLlamaIdle},
+    {"MinistralForCausalLM", "ministral", ReadMinistral, HfLlamaNames, kLlamaIdle},
 };
 
 }  // namespace
 
-std::span<const HfFamily> HfLlamaFamilies() { return kFamilies; }
+std::span<const HfFamily> HfLlamaFamilies() { return kLlamaFamilies; }
 
 }  // namespace hydrant

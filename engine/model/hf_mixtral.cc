@@ -6,7 +6,7 @@ namespace hydrant {
 namespace {
 
 // Of training alone.
-constexpr IdleField kIdle[] = {
+constexpr IdleField kMixtralIdle[] = {
     {"output_router_logits"}, {"router_aux_loss_coef"}, {"router_jitter_noise"}};
 
 absl::Status ReadMixtral(HfFields& root, ModelConfig* config) {
@@ -20,7 +20,7 @@ absl::Status ReadMixtral(HfFields& root, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-const TensorNames& Names() {
+const TensorNames& MixtralNames() {
   static const auto& names = *[] {
     auto* mixtral = new TensorNames(HfLlamaNames());
     mixtral->gate = mixtral->up = mixtral->down = "";
@@ -34,10 +34,11 @@ const TensorNames& Names() {
   return names;
 }
 
-constexpr HfFamily kFamily[] = {{"MixtralForCausalLM", "mixtral", ReadMixtral, Names, kIdle}};
+constexpr HfFamily kMixtralFamily[] = {
+    {"MixtralForCausalLM", "mixtral", ReadMixtral, MixtralNames, kMixtralIdle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfMixtralFamily() { return kFamily; }
+std::span<const HfFamily> HfMixtralFamily() { return kMixtralFamily; }
 
 }  // namespace hydrant

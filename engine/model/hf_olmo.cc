@@ -28,7 +28,7 @@ absl::Status ReadOlmo3(HfFields& root, ModelConfig* config) {
   return ReadHfBiases(root, false, config);
 }
 
-const TensorNames& Names() {
+const TensorNames& OlmoNames() {
   static const auto& names = *[] {
     auto* olmo = new TensorNames(HfLlamaNames());
     olmo->attn_norm = olmo->ffn_norm = "";
@@ -39,11 +39,11 @@ const TensorNames& Names() {
   return names;
 }
 
-constexpr HfFamily kFamilies[] = {{"Olmo2ForCausalLM", "olmo2", ReadOlmo2, Names, {}},
-                                  {"Olmo3ForCausalLM", "olmo3", ReadOlmo3, Names, {}}};
+constexpr HfFamily kOlmoFamilies[] = {{"Olmo2ForCausalLM", "olmo2", ReadOlmo2, OlmoNames, {}},
+                                      {"Olmo3ForCausalLM", "olmo3", ReadOlmo3, OlmoNames, {}}};
 
 }  // namespace
 
-std::span<const HfFamily> HfOlmoFamilies() { return kFamilies; }
+std::span<const HfFamily> HfOlmoFamilies() { return kOlmoFamilies; }
 
 }  // namespace hydrant

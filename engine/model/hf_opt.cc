@@ -47,7 +47,7 @@ absl::Status ReadOpt(HfFields& root, ModelConfig* c) {
 
 // Position p has row p + 2: the first two are from the padding of the code OPT was trained with.
 // Some of the published files were saved without "model.".
-const TensorNames& Names() {
+const TensorNames& OptNames() {
   static const auto& names = *new TensorNames{.embedding = "model.decoder.embed_tokens.weight",
                                               .final_norm = "model.decoder.final_layer_norm.weight",
                                               .output = "lm_head.weight",
@@ -66,12 +66,12 @@ const TensorNames& Names() {
   return names;
 }
 
-constexpr IdleField kIdle[] = {{"dropout"}, {"activation_dropout"}, {"layerdrop"}};
+constexpr IdleField kOptIdle[] = {{"dropout"}, {"activation_dropout"}, {"layerdrop"}};
 
-constexpr HfFamily kFamilies[] = {{"OPTForCausalLM", "opt", ReadOpt, Names, kIdle}};
+constexpr HfFamily kOptFamilies[] = {{"OPTForCausalLM", "opt", ReadOpt, OptNames, kOptIdle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfOptFamily() { return kFamilies; }
+std::span<const HfFamily> HfOptFamily() { return kOptFamilies; }
 
 }  // namespace hydrant

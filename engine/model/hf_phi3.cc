@@ -27,7 +27,7 @@ absl::Status ReadPhi3(HfFields& root, ModelConfig* c) {
   return absl::OkStatus();
 }
 
-const TensorNames& Names() {
+const TensorNames& Phi3Names() {
   static const auto& names = *new TensorNames{.embedding = "model.embed_tokens.weight",
                                               .final_norm = "model.norm.weight",
                                               .output = "lm_head.weight",
@@ -41,18 +41,18 @@ const TensorNames& Names() {
   return names;
 }
 
-constexpr IdleField kIdle[] = {{"resid_pdrop"},
-                               {"embd_pdrop"},
-                               {"attention_bias", "false"},
-                               {"mlp_bias", "false"},
-                               {"lm_head_bias", "false"},
-                               {"full_attn_mod", "1"},
-                               {"interpolate_factor", "1"}};
+constexpr IdleField kPhi3Idle[] = {{"resid_pdrop"},
+                                   {"embd_pdrop"},
+                                   {"attention_bias", "false"},
+                                   {"mlp_bias", "false"},
+                                   {"lm_head_bias", "false"},
+                                   {"full_attn_mod", "1"},
+                                   {"interpolate_factor", "1"}};
 
-constexpr HfFamily kFamilies[] = {{"Phi3ForCausalLM", "phi3", ReadPhi3, Names, kIdle}};
+constexpr HfFamily kPhi3Families[] = {{"Phi3ForCausalLM", "phi3", ReadPhi3, Phi3Names, kPhi3Idle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfPhi3Family() { return kFamilies; }
+std::span<const HfFamily> HfPhi3Family() { return kPhi3Families; }
 
 }  // namespace hydrant

@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-constexpr IdleField kIdle[] = {{"use_mrope", "false"}};
+constexpr IdleField kQwenIdle[] = {{"use_mrope", "false"}};
 
 // From max_window_layers on layers have a window, where the file says that it is used.
 absl::Status ReadWindow(HfFields& root, ModelConfig* config) {
@@ -96,19 +96,19 @@ const TensorNames& Qwen3MoeNames() {
   return names;
 }
 
-constexpr IdleField kMoeIdle[] = {{"use_mrope", "false"},
-                                  {"max_window_layers"},
-                                  {"output_router_logits"},
-                                  {"router_aux_loss_coef"}};
+constexpr IdleField kQwenMoeIdle[] = {{"use_mrope", "false"},
+                                      {"max_window_layers"},
+                                      {"output_router_logits"},
+                                      {"router_aux_loss_coef"}};
 
-constexpr HfFamily kFamilies[] = {
-    {"Qwen2ForCausalLM", "qwen2", ReadQwen2, HfLlamaNames, kIdle},
-    {"Qwen3ForCausalLM", "qwen3", ReadQwen3, HfLlamaNames, kIdle},
-    {"Qwen3MoeForCausalLM", "qwen3_moe", ReadQwen3Moe, Qwen3MoeNames, kMoeIdle},
+constexpr HfFamily kQwenFamilies[] = {
+    {"Qwen2ForCausalLM", "qwen2", ReadQwen2, HfLlamaNames, kQwenIdle},
+    {"Qwen3ForCausalLM", "qwen3", ReadQwen3, HfLlamaNames, kQwenIdle},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", ReadQwen3Moe, Qwen3MoeNames, kQwenMoeIdle},
 };
 
 }  // namespace
 
-std::span<const HfFamily> HfQwenFamilies() { return kFamilies; }
+std::span<const HfFamily> HfQwenFamilies() { return kQwenFamilies; }
 
 }  // namespace hydrant

@@ -15,12 +15,12 @@ namespace {
 using nlohmann::json;
 
 // What transformers passes over where the type does not use it.
-constexpr IdleField kIdle[] = {{"factor"},           {"low_freq_factor"},
-                               {"high_freq_factor"}, {"original_max_position_embeddings"},
-                               {"attention_factor"}, {"beta_fast"},
-                               {"beta_slow"},        {"mscale"},
-                               {"mscale_all_dim"},   {"truncate"},
-                               {"short_factor"},     {"long_factor"}};
+constexpr IdleField kRopeIdle[] = {{"factor"},           {"low_freq_factor"},
+                                   {"high_freq_factor"}, {"original_max_position_embeddings"},
+                                   {"attention_factor"}, {"beta_fast"},
+                                   {"beta_slow"},        {"mscale"},
+                                   {"mscale_all_dim"},   {"truncate"},
+                                   {"short_factor"},     {"long_factor"}};
 
 // What the scaling may depend on outside its object.
 struct Outside {
@@ -121,7 +121,7 @@ absl::Status ReadObject(const json& object, const Outside& outside, Rope* rope, 
   HYDRANT_RETURN_IF_ERROR(ReadReal(fields, "rope_theta", false, &rope->theta));
   HYDRANT_RETURN_IF_ERROR(ReadReal(fields, "partial_rotary_factor", false, rotated));
   HYDRANT_RETURN_IF_ERROR(ReadScaling(fields, outside, rope));
-  const std::span<const IdleField> idle[] = {kIdle};
+  const std::span<const IdleField> idle[] = {kRopeIdle};
   return fields.RefuseUnread(idle);
 }
 

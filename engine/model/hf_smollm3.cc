@@ -40,13 +40,14 @@ absl::Status ReadSmolLm3(HfFields& root, ModelConfig* config) {
   return ReadRotatedLayers(root, config);
 }
 
-constexpr IdleField kIdle[] = {{"sliding_window"}, {"max_window_layers"}, {"pretraining_tp"}};
+constexpr IdleField kSmolLm3Idle[] = {
+    {"sliding_window"}, {"max_window_layers"}, {"pretraining_tp"}};
 
-constexpr HfFamily kFamilies[] = {
-    {"SmolLM3ForCausalLM", "smollm3", ReadSmolLm3, HfLlamaNames, kIdle}};
+constexpr HfFamily kSmolLm3Families[] = {
+    {"SmolLM3ForCausalLM", "smollm3", ReadSmolLm3, HfLlamaNames, kSmolLm3Idle}};
 
 }  // namespace
 
-std::span<const HfFamily> HfSmolLm3Family() { return kFamilies; }
+std::span<const HfFamily> HfSmolLm3Family() { return kSmolLm3Families; }
 
 }  // namespace hydrant

@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kShared = BlockElements(DType::kMXFP4);
+constexpr int kSharedByScale = BlockElements(DType::kMXFP4);
 
 // Blocks of a row as GGUF files have them: the exponent, then bytes of which each holds elements
 // 16 apart.
@@ -23,10 +23,10 @@ class Mxfp4Rows final : public RowMaker {
   void Make(int64_t row, uint8_t* out) const override {
     for (int64_t block = row * per_row_; block < (row + 1) * per_row_; ++block) {
       *out++ = scales_[block];
-      const uint8_t* pairs = blocks_.data() + block * (kShared / 2);
+      const uint8_t* pairs = blocks_.data() + block * (kSharedByScale / 2);
       const auto element = [pairs](int i) { return pairs[i / 2] >> (i % 2 * 4) & 15; };
-      for (int i = 0; i < kShared / 2; ++i)
-        *out++ = static_cast<uint8_t>(element(i) | element(i + kShared / 2) << 4);
+      for (int i = 0; i < kSharedByScale / 2; ++i)
+        *out++ = static_cast<uint8_t>(element(i) | element(i + kSharedByScale / 2) << 4);
     }
   }
 
@@ -67,14 +67,14 @@ absl::Status BadShape(const std::string& name, const RawTensor& tensor, const ch
 
 absl::StatusOr<TensorView> Mxfp4View(const std::string& name, const RawTensor& blocks,
                                      const RawTensor& scales) {
-  if (blocks.type != "U8" || blocks.shape.size() != 4 || blocks.shape[3] != kShared / 2)
+  if (blocks.type != "U8" || blocks.shape.size() != 4 || blocks.shape[3] != kSharedByScale / 2)
     return BadShape(name + "_blocks", blocks, "[experts, rows, blocks, 16] of U8");
   const std::vector<int64_t> wanted(blocks.shape.begin(), blocks.shape.end() - 1);
   if (scales.type != "U8" || scales.shape != wanted)
     return BadShape(name + "_scales", scales, "that of the blocks without the last, of U8");
   TensorView view;
   view.dtype = DType::kMXFP4;
-  view.shape = {wanted[0], wanted[1], wanted[2] * kShared};
+  view.shape = {wanted[0], wanted[1], wanted[2] * kSharedByScale};
   view.maker = std::make_shared<Mxfp4Rows>(blocks, scales);
   return view;
 }

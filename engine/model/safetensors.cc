@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
-constexpr size_t kMaxDims = 8;
+constexpr size_t kMaxShapeDims = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
 // Of an element; none: not known.
@@ -44,9 +44,9 @@ struct Entry {
 };
 
 absl::Status ParseShape(const json& value, Entry* entry, uint64_t* elements) {
-  if (!value.is_array() || value.size() > kMaxDims) {
+  if (!value.is_array() || value.size() > kMaxShapeDims) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shape must be an array of at most ", kMaxDims, " numbers"));
+        absl::StrCat("shape must be an array of at most ", kMaxShapeDims, " numbers"));
   }
   *elements = 1;
   for (const json& dim : value) {

@@ -22,7 +22,7 @@ Json ListOrOne(const char* type, const char* list, std::vector<Json> parts) {
   return {{"type", type}, {list, std::move(parts)}};
 }
 
-Json Normalizer(const TokenizerSpec& spec) {
+Json NormalizerJson(const TokenizerSpec& spec) {
   using Kind = NormalizerSpec::Kind;
   std::vector<Json> parts;
   for (const NormalizerSpec& step : spec.normalizers) {
@@ -89,7 +89,7 @@ Json ByteLevel(bool prefix_space) {
           {"use_regex", false}};
 }
 
-Json PreTokenizer(const TokenizerSpec& spec) {
+Json PreTokenizerJson(const TokenizerSpec& spec) {
   using Kind = PreTokenizerSpec::Kind;
   std::vector<Json> parts;
   bool prefix_space = false;
@@ -239,8 +239,8 @@ absl::StatusOr<std::string> WriteTokenizerJson(const TokenizerSpec& spec) {
                      {"truncation", nullptr},
                      {"padding", nullptr},
                      {"added_tokens", std::move(added)},
-                     {"normalizer", Normalizer(spec)},
-                     {"pre_tokenizer", PreTokenizer(spec)},
+                     {"normalizer", NormalizerJson(spec)},
+                     {"pre_tokenizer", PreTokenizerJson(spec)},
                      {"post_processor", PostProcessor(spec)},
                      {"decoder", Decoder(spec.decoder)},
                      {"model", std::move(model)}};

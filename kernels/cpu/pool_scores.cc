@@ -10,7 +10,7 @@
 namespace hydrant::cpu {
 namespace {
 
-constexpr int kPiece = 1024;  // positions of a task
+constexpr int kPiecePooled = 1024;  // positions of a task
 
 // Calls add(total of position j, score) for the window's offsets in turn, over all positions
 // [begin, end) of a piece at a time: loops that a compiler turns into vectors.
@@ -33,7 +33,7 @@ void PoolPiece(const PoolScoresArgs& args, int head, int begin, int end) {
                 [](float highest, float score) { return score > highest ? score : highest; });
     return;
   }
-  std::array<double, kPiece> sums = {};
+  std::array<double, kPiecePooled> sums = {};
   OverWindows(scores, args.n, args.kernel, begin, end, sums.data(),
               [](double sum, float score) { return sum + score; });
   for (int j = 0; j < end - begin; ++j) out[j] = static_cast<float>(sums[j] / args.kernel);
@@ -42,11 +42,12 @@ void PoolPiece(const PoolScoresArgs& args, int head, int begin, int end) {
 }  // namespace
 
 void PoolScores(const PoolScoresArgs& args, ThreadPool& threads) {
-  const int pieces = (args.n + kPiece - 1) / kPiece;
-  ParallelRows(threads, args.num_kv_heads * pieces, int64_t{kPiece} * args.kernel, [&](int row) {
-    const int begin = row % pieces * kPiece;
-    PoolPiece(args, row / pieces, begin, std::min(begin + kPiece, args.n));
-  });
+  const int pieces = (args.n + kPiecePooled - 1) / kPiecePooled;
+  ParallelRows(threads, args.num_kv_heads * pieces, int64_t{kPiecePooled} * args.kernel,
+               [&](int row) {
+                 const int begin = row % pieces * kPiecePooled;
+                 PoolPiece(args, row / pieces, begin, std::min(begin + kPiecePooled, args.n));
+               });
 }
 
 }  // namespace hydrant::cpu

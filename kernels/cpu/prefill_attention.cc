@@ -16,7 +16,7 @@ namespace {
 
 // Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
 // memory for statistics.
-constexpr int kTasksPerThread = 16;
+constexpr int kPiecesPerThread = 16;
 constexpr int kColumnsPerTask = 512;  // of statistics that are merged
 
 // Whose words for one query head's tile are as large as weights that are kept.
@@ -326,7 +326,7 @@ void AttendWave(const Run& run, std::span<const int> tiles, float* partial, Thre
 void AttendCounted(const Run& run, std::span<const int> tiles, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
   const int kv_heads = run.args.num_kv_heads;
-  const int tasks = pool.num_threads() * kTasksPerThread;
+  const int tasks = pool.num_threads() * kPiecesPerThread;
   const size_t wave = std::min<size_t>(tiles.size(), (tasks + kv_heads - 1) / kv_heads);
   float* partial = scratch.Reserve(wave * kv_heads * run.num_statistics() * run.num_columns());
   for (size_t begin = 0; begin < tiles.size(); begin += wave)

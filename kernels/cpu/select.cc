@@ -36,7 +36,7 @@ void SelectHead(const SelectArgs& args, int head) {
 }
 
 // An unprotected entry of some head.
-struct Candidate {
+struct RankedEntry {
   uint64_t rank;
   int head;
 };
@@ -63,14 +63,14 @@ class SharedSelection {
   }
 
   void ShareOut(int left) {
-    std::vector<Candidate> candidates;
+    std::vector<RankedEntry> candidates;
     candidates.reserve(static_cast<size_t>(args_.num_kv_heads) * (end_ - begin_));
     for (int head = 0; head < args_.num_kv_heads; ++head) {
       for (int32_t i = begin_; i < end_; ++i) candidates.push_back({RankOf(head, i), head});
     }
     const auto last = candidates.begin() + (left - 1);
     std::nth_element(candidates.begin(), last, candidates.end(),
-                     [](const Candidate& a, const Candidate& b) {
+                     [](const RankedEntry& a, const RankedEntry& b) {
                        return a.rank != b.rank ? a.rank > b.rank : a.head < b.head;
                      });
     // Of the entries that rank as the last one does, those of higher heads go.

@@ -15,7 +15,7 @@ namespace hydrant::reference {
 namespace {
 
 // One head, its entries followed by the new ones.
-struct Head {
+struct AppendedHead {
   const AppendPagesArgs& args;
   const DecodeRule& rule;
   const PageIds* blocks;
@@ -58,7 +58,7 @@ struct Head {
   }
 };
 
-void AppendHead(const Head& head, int32_t keep) {
+void AppendHead(const AppendedHead& head, int32_t keep) {
   std::vector<int32_t> order(head.length + head.args.num_tokens);
   std::iota(order.begin(), order.end(), 0);
   if (keep < static_cast<int32_t>(order.size())) {

@@ -15,7 +15,7 @@ namespace hydrant::reference {
 namespace {
 
 // One head, and its pages.
-struct Head {
+struct CompactedHead {
   const CompactArgs& args;
   const PageIds* blocks;
   const DecodeRule& rule;
@@ -49,7 +49,7 @@ struct Head {
   }
 };
 
-void CompactHead(const Head& head, int32_t length, int32_t keep) {
+void CompactHead(const CompactedHead& head, int32_t length, int32_t keep) {
   std::vector<int32_t> order(length);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return head.Outlives(a, b); });

@@ -15,7 +15,7 @@ namespace hydrant::reference {
 namespace {
 
 // One KV head of one row.
-struct Head {
+struct DecodedHead {
   const DecodeAttentionArgs& args;
   int row;
   int kv_head;
@@ -50,14 +50,14 @@ struct Head {
 };
 
 // The entry is about to leave: ranks above its own go down.
-void CloseRanks(const Head& head, int entry) {
+void CloseRanks(const DecodedHead& head, int entry) {
   const int32_t rank = head.Position(entry);
   for (int e = 0; e < head.length; ++e) {
     if (head.Position(e) > rank) --head.Position(e);
   }
 }
 
-void StoreEntry(const Head& head, int entry) {
+void StoreEntry(const DecodedHead& head, int entry) {
   const DecodeAttentionArgs& args = head.args;
   const KvPages& pages = args.pages;
   const int d = pages.layout.head_dim;
@@ -74,7 +74,7 @@ void StoreEntry(const Head& head, int entry) {
 }
 
 // Attends with one query head and returns every entry's share of the denominator.
-std::vector<double> Attend(const Head& head, int query_head) {
+std::vector<double> Attend(const DecodedHead& head, int query_head) {
   const DecodeAttentionArgs& args = head.args;
   const KvPages& pages = args.pages;
   const int d = pages.layout.head_dim;
@@ -106,7 +106,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
   return shares;
 }
 
-void UpdateScores(const Head& head, const std::vector<std::vector<double>>& weights) {
+void UpdateScores(const DecodedHead& head, const std::vector<std::vector<double>>& weights) {
   const KvPages& pages = head.args.pages;
   for (int e = 0; e < head.length; ++e) {
     const size_t index = StateIndex(pages.layout, head.blocks, e);
@@ -121,13 +121,13 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
   const SequenceTables& tables = args.tables;
   const int slot = args.slots[row];
   const size_t head_index = tables.HeadIndex(slot, args.layer, kv_head);
-  const Head head{args,
-                  row,
-                  kv_head,
-                  slot,
-                  tables.HeadBlocks(slot, args.layer, kv_head),
-                  tables.rules[slot],
-                  tables.lengths[head_index]};
+  const DecodedHead head{args,
+                         row,
+                         kv_head,
+                         slot,
+                         tables.HeadBlocks(slot, args.layer, kv_head),
+                         tables.rules[slot],
+                         tables.lengths[head_index]};
   const int32_t cap = tables.caps[head_index];
   const bool append = head.length < cap;
   const int entry = append ? head.length++ : tables.victims[head_index];

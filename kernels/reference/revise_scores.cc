@@ -9,7 +9,7 @@ namespace hydrant::reference {
 namespace {
 
 // One KV head of one row.
-struct Head {
+struct RevisedHead {
   const ReviseScoresArgs& args;
   int row;
   int index;
@@ -30,23 +30,23 @@ struct Head {
 
 void AverageHeads(const ReviseScoresArgs& args, int row) {
   const int heads = args.tables.num_kv_heads;
-  const int32_t length = Head{args, row, 0}.length();
+  const int32_t length = RevisedHead{args, row, 0}.length();
   for (int32_t entry = 0; entry < length; ++entry) {
     double sum = 0.0;
-    for (int h = 0; h < heads; ++h) sum += Head{args, row, h}.Score(entry);
+    for (int h = 0; h < heads; ++h) sum += RevisedHead{args, row, h}.Score(entry);
     const auto mean = static_cast<float>(sum / heads);
-    for (int h = 0; h < heads; ++h) Head{args, row, h}.Score(entry) = mean;
+    for (int h = 0; h < heads; ++h) RevisedHead{args, row, h}.Score(entry) = mean;
   }
 }
 
-void Draw(const Head& head) {
+void Draw(const RevisedHead& head) {
   for (int32_t entry = 0; entry < head.length(); ++entry) {
     head.Score(entry) = RandomScore(head.rule().seed, head.args.layer, head.index,
                                     head.next_position(), head.Position(entry));
   }
 }
 
-void CountBelowMean(const Head& head) {
+void CountBelowMean(const RevisedHead& head) {
   const int32_t length = head.length();
   const int32_t steps = StepsCounted(head.rule(), length, head.cap());
   for (int32_t entry = 0; entry < length; ++entry) {
@@ -67,7 +67,7 @@ void ReviseScores(const ReviseScoresArgs& args) {
     if (revision == Revision::kNone) continue;
     if (revision == Revision::kLayerMean) AverageHeads(args, row);
     for (int h = 0; h < args.tables.num_kv_heads; ++h) {
-      const Head head{args, row, h};
+      const RevisedHead head{args, row, h};
       if (revision == Revision::kRandom) Draw(head);
       if (revision == Revision::kBelowMean) CountBelowMean(head);
       if (head.length() != head.cap()) continue;

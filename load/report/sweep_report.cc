@@ -92,15 +92,15 @@ double Number(const Json& point, const char* key) {
   return found != point.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
-absl::Status Wrong(const std::string& path, const std::string& why) {
+absl::Status WrongSweep(const std::string& path, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 
 // Names the first setting that is not the same.
 absl::Status CheckSame(const Json& there, const SweepDescription& sweep, const std::string& path) {
   const auto differs = [&](const std::string& name, const Json& was, const Json& is) {
-    return Wrong(path, absl::StrCat("cannot go on: it was made with ", name, " ", was.dump(),
-                                    ", not ", is.dump()));
+    return WrongSweep(path, absl::StrCat("cannot go on: it was made with ", name, " ", was.dump(),
+                                         ", not ", is.dump()));
   };
   const Json here = ProbeSettings(sweep);
   for (const auto& [name, value] : here.items()) {
@@ -213,18 +213,18 @@ absl::StatusOr<std::vector<SweptArm>> ParseSweep(std::string_view text, const st
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("kind", Json()) != "sweep" || !json.contains("arms") ||
       !json["arms"].is_array())
-    return Wrong(path, "it is no sweep");
+    return WrongSweep(path, "it is no sweep");
   HYDRANT_RETURN_IF_ERROR(CheckSame(json, sweep, path));
   std::vector<SweptArm> arms;
   for (const Json& arm : json["arms"]) {
     if (!arm.is_object() || !arm.value("name", Json()).is_string() ||
         !arm.value("points", Json()).is_array())
-      return Wrong(path, "arms: each has a name and points");
+      return WrongSweep(path, "arms: each has a name and points");
     SweptArm swept{.name = arm["name"].get<std::string>()};
     for (const Json& point : arm["points"]) {
       if (!point.is_object() || !point.value("rate", Json()).is_number() ||
           !point.value("met", Json()).is_boolean())
-        return Wrong(path, "points: each has a rate, and whether it was met");
+        return WrongSweep(path, "points: each has a rate, and whether it was met");
       swept.probes.push_back({point["rate"].get<double>(), point["met"].get<bool>(), point.dump()});
     }
     arms.push_back(std::move(swept));

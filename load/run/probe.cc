@@ -8,7 +8,7 @@
 namespace hydrant::load {
 namespace {
 
-constexpr double kMillis = 1e3;
+constexpr double kMillisPerSecond = 1e3;
 
 bool IsOpen(const Outcome& outcome) {
   return outcome.ending == Ending::kUnfinished && outcome.ended == 0.0;
@@ -17,11 +17,11 @@ bool IsOpen(const Outcome& outcome) {
 // Whether an open request has broken an objective already.
 bool IsLost(const Outcome& outcome, const Objectives& objectives, double now) {
   const auto beyond = [&](const std::optional<double>& limit, double since) {
-    return limit.has_value() && (now - since) * kMillis > *limit;
+    return limit.has_value() && (now - since) * kMillisPerSecond > *limit;
   };
   if (beyond(objectives.e2el_ms, outcome.intended)) return true;
   if (!outcome.HasToken()) return beyond(objectives.ttft_ms, outcome.intended);
-  return outcome.TimeToFirstToken() * kMillis > objectives.ttft_ms.value_or(1e300) ||
+  return outcome.TimeToFirstToken() * kMillisPerSecond > objectives.ttft_ms.value_or(1e300) ||
          beyond(objectives.itl_ms, outcome.messages.back().at);
 }
 

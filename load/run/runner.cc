@@ -8,7 +8,7 @@
 namespace hydrant::load {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNeverDue = std::numeric_limits<double>::infinity();
 constexpr double kSecondsToEnd = 2.0;  // that streams have when a run is broken off
 
 // What is remembered of a request in flight.
@@ -53,10 +53,12 @@ class Run {
   // When the next one is to begin; never while there is no place for it.
   double NextBegins() {
     const auto places_taken = static_cast<int64_t>(flights_.size() + next_turns_.size());
-    if (!HasMore() || places_taken >= options_.concurrency) return kNever;
+    if (!HasMore() || places_taken >= options_.concurrency) return kNeverDue;
     return options_.intended ? Intended() : 0.0;
   }
-  double NextTurnIsDue() const { return next_turns_.empty() ? kNever : next_turns_.begin()->first; }
+  double NextTurnIsDue() const {
+    return next_turns_.empty() ? kNeverDue : next_turns_.begin()->first;
+  }
   double NextDue() { return std::min(NextBegins(), NextTurnIsDue()); }
 
   double Intended() {
@@ -75,7 +77,7 @@ class Run {
         stopped_ = true;
       if (now >= options_.most_seconds) next_turns_.clear();
       const double due = NextDue();
-      if (due > now || due == kNever) return;
+      if (due > now || due == kNeverDue) return;
       if (NextTurnIsDue() <= due) {
         NextTurn turn = std::move(next_turns_.extract(next_turns_.begin()).mapped());
         Send(turn.index, due, std::move(turn.said));

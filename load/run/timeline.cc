@@ -9,7 +9,7 @@ namespace {
 constexpr double kLeastStep = 0.1;  // seconds
 
 // The values of a window's distributions, until they are described.
-struct Values {
+struct SpanValues {
   std::vector<double> ttft, itl, e2el;
 };
 
@@ -74,7 +74,7 @@ class Builder {
 
   void AddTimes(const Outcome& outcome) {
     if (!outcome.HasToken()) return;
-    Values& due = values_[At(outcome.intended)];
+    SpanValues& due = values_[At(outcome.intended)];
     due.ttft.push_back(outcome.TimeToFirstToken() * 1e3);
     due.e2el.push_back(outcome.EndToEnd() * 1e3);
     for (size_t i = 1; i < outcome.messages.size(); ++i) {
@@ -84,7 +84,7 @@ class Builder {
   }
 
   std::vector<Window> windows_;
-  std::vector<Values> values_;
+  std::vector<SpanValues> values_;
   double step_;
 };
 

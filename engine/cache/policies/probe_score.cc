@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int64_t kDefaultWindow = 8;
+constexpr int64_t kDefaultProbeWindow = 8;
 constexpr double kDefaultSumWeight = 1.0;
 constexpr double kMostWeight = 1e6;
 constexpr double kNoFloor = 0.0;
@@ -50,7 +50,8 @@ absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max
   }
   HYDRANT_ASSIGN_OR_RETURN(const std::string norms, ChoiceParam(spec, "value_norms", kTrueFirst));
   const int64_t quarter = std::max(1, plan->budget / 4);
-  const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, quarter));
+  const int64_t window =
+      spec.protected_window_size.value_or(std::min(kDefaultProbeWindow, quarter));
   plan->rule.sinks = static_cast<int32_t>(std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
   HYDRANT_RETURN_IF_ERROR(FillDecodeCap(spec, plan));

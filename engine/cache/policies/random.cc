@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int64_t kDefaultSinks = 4;
+constexpr int64_t kDefaultFirst = 4;
 
 // One draw for each entry.
 class Draws final : public PromptScorer {
@@ -44,7 +44,7 @@ class RandomPolicy final : public Policy {
     HYDRANT_ASSIGN_OR_RETURN(const int64_t seed,
                              IntegerParam(spec, "seed", 0, 0, std::numeric_limits<int64_t>::max()));
     const int64_t sinks = std::min<int64_t>(
-        spec.sink_tokens.value_or(std::min<int64_t>(kDefaultSinks, plan->cap - 1)), kNoCap);
+        spec.sink_tokens.value_or(std::min<int64_t>(kDefaultFirst, plan->cap - 1)), kNoCap);
     const int64_t half = std::max<int64_t>(0, plan->cap - sinks) / 2;
     plan->scorer = std::make_shared<Draws>();
     plan->rule.scored = true;
