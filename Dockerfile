@@ -25,7 +25,7 @@ RUN --mount=type=cache,id=hydrant-apt-build,target=/var/cache/apt,sharing=locked
     --mount=type=cache,id=hydrant-apt-lists-build,target=/var/lib/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      $(bash /usr/local/share/hydrant/setup --list --runtime-of-demo) ccache libsentencepiece-dev mold
+      $(bash /usr/local/share/hydrant/setup --list --runtime-of-demo) libsentencepiece-dev mold
 
 FROM tools AS build
 ARG PRESET=release

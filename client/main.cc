@@ -314,7 +314,7 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  hydrant chat \"What is the capital of France?\"\n"
-      "  hydrant chat --policy h2o --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
+      "  hydrant chat --policy auto --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
       "  hydrant generate --prompt \"Once upon a time\" --temperature 0 --max-tokens 50\n"
       "  hydrant context compress --prompt-file report.txt --name report\n"
       "  hydrant generate --context report --prompt \"In short, it says that\"\n"

@@ -91,6 +91,8 @@ target_include_directories(xgrammar SYSTEM
   PUBLIC ${HYDRANT_XGRAMMAR_SOURCE}/include ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/dlpack/include
   PRIVATE ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/picojson ${HYDRANT_XGRAMMAR_SOURCE}/cpp)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=1)
+# The constants of that file are another's, too.
+hydrant_unity(xgrammar ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc)
 # Its header's guard keeps the library's own from being read; that one says why.
 target_compile_options(xgrammar PRIVATE -w -include ${PROJECT_SOURCE_DIR}/engine/grammar/xgrammar_logging.h)
 target_compile_features(xgrammar PRIVATE cxx_std_17)

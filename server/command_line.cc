@@ -259,7 +259,7 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--default-cache-policy", flags->default_cache_policy,
                   "The policy of requests that name none, with its settings, such as "
-                  "h2o:cache_ratio=0.2; a setting that such a request names is its own")
+                  "auto:cache_ratio=0.2; a setting that such a request names is its own")
       ->capture_default_str()
       ->group(group);
   app->add_option(
@@ -354,7 +354,7 @@ absl::StatusOr<DaemonOptions::ListenAs> ParseListenAs(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos) {
     return absl::InvalidArgumentError(fmt::format(
-        "--listen-as: '{}' is not ADDRESS=POLICY, such as 127.0.0.1:50052=h2o:cache_ratio=0.2",
+        "--listen-as: '{}' is not ADDRESS=POLICY, such as 127.0.0.1:50052=auto:cache_ratio=0.2",
         text));
   }
   DaemonOptions::ListenAs listener{.address = text.substr(0, equals), .cache = {}};

@@ -46,7 +46,7 @@ void AddConversationFlags(const OptionGroup& group, WorkloadOptions* options) {
 }
 
 void AddAnswerFlags(const OptionGroup& group, LoadFlags* flags) {
-  group.Option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3");
+  group.Option("--mix", flags->mix, "Cache policies and weights: full@1,auto:cache_ratio=0.2@3");
   Sampling& sampling = flags->target.sampling;
   group.Option("--temperature", sampling.temperature, "0: greedy");
   group.Option(

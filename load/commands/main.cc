@@ -19,7 +19,7 @@ constexpr char kFooter[] =
     "Examples:\n"
     "  hydrant-load --request-rate 4 --num-prompts 200 --input-len 512 --output-len 128 "
     "--goodput \"ttft:500 tpot:50\"\n"
-    "  hydrant-load --mix full@1,h2o:cache_ratio=0.2@1 --max-concurrency 16 --text book.txt "
+    "  hydrant-load --mix full@1,auto:cache_ratio=0.2@1 --max-concurrency 16 --text book.txt "
     "--json result.json\n"
     "  hydrant-load --trace AzureLLMInferenceTrace_conv.csv --trace-rate-scale 2 --max-seconds "
     "300 --cancel-rate 0.05\n"

@@ -204,7 +204,7 @@ void AddSweepFlags(CLI::App* app, SweepFlags* flags) {
        {"--num-prompts", "--mix", "--trace", "--trace-rate-scale", "--trace-length-scale"})
     app->remove_option(app->get_option(name));
   app->add_option("--policies", flags->policies,
-                  "Cache policies, each swept by itself: full,h2o,ada-snapkv:cache_ratio=0.2")
+                  "Cache policies, each swept by itself: full,auto,h2o:cache_ratio=0.2")
       ->capture_default_str()
       ->group("What is asked");
   app->add_option("--budgets", flags->budgets,
@@ -218,7 +218,7 @@ void AddSweepFlags(CLI::App* app, SweepFlags* flags) {
   app->footer(
       "Examples:\n"
       "  hydrant-load sweep --goodput \"ttft:500 tpot:50\" --input-len 512 --output-len 128\n"
-      "  hydrant-load sweep --policies full,h2o,ada-snapkv --budgets 0.1,0.2 --goodput \"ttft:2000 "
+      "  hydrant-load sweep --policies full,auto,h2o --budgets 0.1,0.2 --goodput \"ttft:2000 "
       "tpot:100\" --text book.txt --report results\n"
       "  hydrant-load sweep --rates 1,2,4,8 --goodput e2el:5000 --share 0.95 --json curve.json\n"
       "The rate is doubled until too few requests keep the objectives (or halved until enough do), "

@@ -89,7 +89,7 @@ class BuildContext(unittest.TestCase):
         (targets, options), *others = list(builds())
         folder = self.context / "build" / "image"
         self.run_there("cmake", "--preset", "release", "-B", str(folder), *options)
-        self.run_there("ninja", "-C", str(folder), "-n", *targets)
+        self.run_there("ninja", "-C", str(folder), "-t", "query", *targets)
         installed = set()
         for script in folder.rglob("cmake_install.cmake"):
             found = re.findall(r'CMAKE_INSTALL_COMPONENT STREQUAL "(\w+)".*?\n((?:.*\n)*?)endif\(\)', script.read_text(encoding="utf-8"))

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Configures on a machine that has the packages of scripts/demo and no others, as `scripts/build` does there.
+
+Which packages those are is CMake's word here: it is told to find none that only tests need. Exit status: 0 passed, 1 failed.
+"""
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# By their names in CMake; scripts/setup has them in its list for tests.
+ONLY_FOR_TESTS = ("GTest", "benchmark")
+
+
+def configure(*options):
+    with tempfile.TemporaryDirectory() as folder:
+        hidden = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ONLY_FOR_TESTS]
+        done = subprocess.run(["cmake", "--preset", "release", "-B", folder, *hidden, *options], cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        named = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+    return done.returncode, " ".join(done.stdout.split()), named
+
+
+class DemoPackages(unittest.TestCase):
+    def test_build_all_but_the_tests(self):
+        status, said, named = configure()
+        self.assertEqual(status, 0, said)
+        self.assertIn("No GTest: the tests are not built (scripts/setup installs what they need)", said)
+        self.assertIn("\nserver/hydrantd:", named)
+        self.assertNotIn("_test:", named)
+
+    def test_are_too_few_for_tests_that_are_asked_for(self):
+        status, said, _ = configure("-DHYDRANT_TESTS=ON")
+        self.assertNotEqual(status, 0)
+        self.assertIn("HYDRANT_TESTS is on, but GTest is not installed: run scripts/setup", said)
+
+    def test_are_listed_apart(self):
+        def packages(option):
+            return set(subprocess.run([str(ROOT / "scripts" / "setup"), "--list", option], stdout=subprocess.PIPE, text=True,
+                                      check=True).stdout.split())
+
+        more = packages("--tests") - packages("--runtime-of-demo")
+        self.assertLessEqual({"libgtest-dev", "libgmock-dev", "libbenchmark-dev"}, more)
+        self.assertIn("ccache", packages("--runtime-of-demo"))
+
+
+if __name__ == "__main__":
+    unittest.main()
