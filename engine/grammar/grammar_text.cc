@@ -4,9 +4,11 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "engine/grammar/ebnf_text.h"
+#include "engine/grammar/gbnf.h"
+#include "engine/grammar/pattern.h"
+#include "engine/grammar/pattern_text.h"
 #include "engine/grammar/schema_check.h"
 #include "engine/text/utf8.h"
 #include "kernels/status_macros.h"
@@ -31,53 +33,26 @@ absl::Status CheckText(const std::string& field, std::string_view text, size_t m
   return absl::OkStatus();
 }
 
-// A string of the EBNF.
-std::string Literal(std::string_view text) {
-  std::string literal = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      literal.append({'\\', c});
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppendFormat(&literal, "\\x%02X", static_cast<unsigned char>(c));
-    } else {
-      literal.push_back(c);
-    }
-  }
-  literal.push_back('"');
-  return literal;
-}
-
-bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); }
-
-// \xHH as \u00HH: the library would read hexadecimal digits behind it as part of it.
-std::string WithFourDigits(std::string_view pattern) {
-  std::string out;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    out.push_back(pattern[i]);
-    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
-    const bool is_byte = pattern[i + 1] == 'x' && i + 3 < pattern.size() &&
-                         IsHexDigit(pattern[i + 2]) && IsHexDigit(pattern[i + 3]);
-    out += is_byte ? "u00" : std::string(1, pattern[i + 1]);
-    ++i;
-  }
-  return out;
-}
-
 struct Translator {
   const GrammarLimits& limits;
 
-  absl::StatusOr<GrammarText> operator()(const AnyJsonObject&) const {
-    return (*this)(JsonSchema{R"({"type":"object"})"});
+  absl::StatusOr<GrammarText> operator()(const AnyJsonObject& object) const {
+    return (*this)(JsonSchema{R"({"type":"object"})", object.max_whitespace});
   }
   absl::StatusOr<GrammarText> operator()(const JsonSchema& schema) const {
     HYDRANT_RETURN_IF_ERROR(CheckText("json_schema", schema.text, limits.schema_bytes));
-    absl::StatusOr<std::string> checked = CheckedSchema(schema.text, limits.regex_bytes);
+    absl::StatusOr<CheckedSchema> checked = CheckSchema(schema.text, limits.regex_bytes);
     if (!checked.ok()) return FieldError("json_schema", std::string(checked.status().message()));
-    return GrammarText{GrammarLanguage::kJsonSchema, "json_schema", *std::move(checked)};
+    return GrammarText{GrammarLanguage::kJsonSchema, "json_schema", std::move(checked->text),
+                       schema.max_whitespace, std::move(checked->places)};
   }
   absl::StatusOr<GrammarText> operator()(const RegexPattern& regex) const {
     HYDRANT_RETURN_IF_ERROR(CheckText("regex", regex.pattern, limits.regex_bytes));
-    return GrammarText{GrammarLanguage::kRegex, "regex", WithFourDigits(regex.pattern)};
+    absl::StatusOr<Pattern> pattern = ParsePattern(regex.pattern);
+    absl::Status status = pattern.status();
+    if (status.ok()) status = ResolveAnchors(PatternMatch::kWhole, &*pattern);
+    if (!status.ok()) return FieldError("regex", std::string(status.message()));
+    return GrammarText{GrammarLanguage::kEbnf, "regex", "root ::= " + EbnfOf(*pattern)};
   }
   absl::StatusOr<GrammarText> operator()(const Choice& choice) const {
     if (choice.texts.empty()) return FieldError("choice", "is empty");
@@ -85,7 +60,7 @@ struct Translator {
     size_t bytes = 0;
     for (const std::string& text : choice.texts) {
       HYDRANT_RETURN_IF_ERROR(CheckText("choice", text, limits.schema_bytes));
-      absl::StrAppend(&grammar, grammar.empty() ? "root ::= " : " | ", Literal(text));
+      absl::StrAppend(&grammar, grammar.empty() ? "root ::= " : " | ", EbnfString(text));
       // One for the place in the list: there may be many short ones.
       bytes += text.size() + 1;
       if (bytes > limits.schema_bytes) {
@@ -97,7 +72,9 @@ struct Translator {
   }
   absl::StatusOr<GrammarText> operator()(const EbnfGrammar& grammar) const {
     HYDRANT_RETURN_IF_ERROR(CheckText("grammar", grammar.text, limits.grammar_bytes));
-    return GrammarText{GrammarLanguage::kEbnf, "grammar", grammar.text};
+    absl::StatusOr<std::string> ebnf = EbnfOfGbnf(grammar.text);
+    if (!ebnf.ok()) return FieldError("grammar", std::string(ebnf.status().message()));
+    return GrammarText{GrammarLanguage::kEbnf, "grammar", *std::move(ebnf)};
   }
 };
 

@@ -3,6 +3,8 @@
 #ifndef HYDRANT_ENGINE_GRAMMAR_GRAMMAR_TEXT_H_
 #define HYDRANT_ENGINE_GRAMMAR_GRAMMAR_TEXT_H_
 
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,12 +14,14 @@
 
 namespace hydrant {
 
-enum class GrammarLanguage { kJsonSchema, kRegex, kEbnf };
+enum class GrammarLanguage { kJsonSchema, kEbnf };
 
 struct GrammarText {
   GrammarLanguage language = GrammarLanguage::kEbnf;
   const char* field = "";  // of a request, for messages
   std::string text;
+  std::optional<int> max_whitespace{};          // of JSON
+  std::map<std::string, std::string> places{};  // CheckedSchema's
 };
 
 // InvalidArgument names the field.

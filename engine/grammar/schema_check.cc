@@ -2,16 +2,26 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "engine/grammar/pattern.h"
+#include "engine/grammar/pattern_text.h"
+#include "engine/grammar/schema_keywords.h"
+#include "engine/grammar/schema_numbers.h"
+#include "engine/grammar/schema_overlap.h"
+#include "engine/grammar/schema_reference.h"
+#include "engine/grammar/string_format.h"
 #include "engine/model/json_text.h"
 #include "engine/model/text.h"
-#include "engine/text/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -53,70 +63,46 @@ constexpr std::array kUnsupported = {
 // A schema is one of these, and then nothing else; or it has types.
 constexpr std::array kForms = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
-struct TypedKeyword {
-  std::string_view keyword, type;
-};
-constexpr std::array<TypedKeyword, 18> kTypedKeywords = {{
-    {"properties", "object"},
-    {"required", "object"},
-    {"additionalProperties", "object"},
-    {"items", "array"},
-    {"prefixItems", "array"},
-    {"minItems", "array"},
-    {"maxItems", "array"},
-    {"uniqueItems", "array"},
-    {"minLength", "string"},
-    {"maxLength", "string"},
-    {"pattern", "string"},
-    {"format", "string"},
-    {"minimum", "number"},
-    {"maximum", "number"},
-    {"exclusiveMinimum", "number"},
-    {"exclusiveMaximum", "number"},
-    {"multipleOf", "number"},
-    {"type", ""},
-}};
+// What a JSON string holds without escapes; others are not made of patterns.
+CodePointSet UnescapedCharacters() { return Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}); }
 
-// Not a keyword of the table: nullptr.
-const TypedKeyword* FindTyped(std::string_view keyword) {
-  const auto found = std::ranges::find(kTypedKeywords, keyword, &TypedKeyword::keyword);
-  return found == kTypedKeywords.end() ? nullptr : &*found;
+// The pattern as the library reads it.
+absl::StatusOr<std::string> StringPattern(std::string_view text, PatternMatch match) {
+  HYDRANT_ASSIGN_OR_RETURN(Pattern pattern, ParsePattern(text));
+  HYDRANT_RETURN_IF_ERROR(ResolveAnchors(match, &pattern));
+  if (Restrict(UnescapedCharacters(), &pattern)) return RegexOf(pattern);
+  return absl::InvalidArgumentError("matches no text of a JSON string without escapes");
 }
 
-// The pattern in ASCII: of other characters the library takes a way on which a pattern may end its
-// string.
-std::string AsciiPattern(std::string_view pattern) {
-  std::string ascii;
-  bool is_escaped = false;  // by a backslash before it
-  while (!pattern.empty()) {
-    const Utf8Front front = ReadUtf8(pattern);
-    if (front.code_point < 0x80) {
-      ascii += pattern.substr(0, front.length);
-    } else {
-      ascii += absl::StrCat(is_escaped ? "u{" : "\\u{",
-                            absl::Hex(static_cast<uint32_t>(front.code_point)), "}");
-    }
-    is_escaped = pattern.front() == '\\' && !is_escaped;
-    pattern.remove_prefix(front.length);
-  }
-  return ascii;
+// Of numbers, those that the library reads as they are.
+bool IsWritable(const Json& value) {
+  if (value.is_number_unsigned())
+    return value.get<uint64_t>() <= std::numeric_limits<int64_t>::max();
+  return !value.is_structured() || std::ranges::all_of(value, IsWritable);
 }
 
-bool HasType(const Json& value, std::string_view type) {
-  if (type == "object") return value.is_object();
-  if (type == "array") return value.is_array();
-  if (type == "string") return value.is_string();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "null") return value.is_null();
-  if (type == "number") return value.is_number();
-  return type == "integer" && value.is_number_integer();
-}
-
-// Walks a schema and changes it in place. The path is that of the node at work.
+// Walks a schema, and what it refers to, and changes it. The path is that of the node at work.
 class Checker {
  public:
-  explicit Checker(size_t most_pattern_bytes) : most_pattern_bytes_(most_pattern_bytes) {}
+  Checker(const Json& root, size_t most_pattern_bytes)
+      : root_(root), most_pattern_bytes_(most_pattern_bytes) {}
 
+  absl::StatusOr<CheckedSchema> CheckAll() {
+    Json schema = root_;
+    HYDRANT_RETURN_IF_ERROR(Check(&schema));
+    Json definitions = Json::object();
+    for (size_t i = 0; i < pointers_.size(); ++i) {  // which grows meanwhile
+      path_ = pointers_[i];
+      Json target = *FindByPointer(root_, path_);
+      HYDRANT_RETURN_IF_ERROR(Check(&target));
+      definitions[NameOfTarget(i)] = std::move(target);
+    }
+    if (!definitions.empty()) schema["$defs"] = std::move(definitions);
+    return CheckedSchema{schema.dump(-1, ' ', false, Json::error_handler_t::replace),
+                         std::move(places_)};
+  }
+
+ private:
   absl::Status Check(Json* schema) {
     if (schema->is_boolean()) {
       return schema->get<bool>() ? absl::OkStatus() : Error("false admits nothing");
@@ -125,24 +111,24 @@ class Checker {
     for (const char* keyword : kUnsupported) {
       if (schema->contains(keyword)) return Error(absl::StrCat("'", keyword, "' is not supported"));
     }
-    for (const char* definitions : {"$defs", "definitions"}) {
-      if (schema->contains(definitions)) HYDRANT_RETURN_IF_ERROR(CheckEach(schema, definitions));
-    }
+    for (const char* definitions : {"$defs", "definitions"}) schema->erase(definitions);
     const auto form = std::ranges::find_if(
         kForms, [&](const char* candidate) { return schema->contains(candidate); });
     return form == kForms.end() ? CheckTyped(schema) : CheckForm(schema, *form);
   }
 
- private:
   absl::Status Error(const std::string& what) const {
     return absl::InvalidArgumentError(
         absl::StrCat(path_.empty() ? "the schema" : Quoted(path_), " ", what));
   }
+  absl::Status Located(const absl::Status& status) const {
+    return status.ok() ? status : Error(std::string(status.message()));
+  }
 
-  // The schema below `keyword`, or the one that it has below `key`.
-  absl::Status CheckBelow(Json* schema, const std::string& step) {
+  // The schema below a keyword; `steps` end the path of it.
+  absl::Status CheckBelow(Json* schema, const std::string& steps) {
     const size_t length = path_.size();
-    absl::StrAppend(&path_, "/", step);
+    path_ += steps;
     HYDRANT_RETURN_IF_ERROR(Check(schema));
     path_.resize(length);
     return absl::OkStatus();
@@ -157,7 +143,7 @@ class Checker {
     }
     if (is_list && members.empty()) return Error(absl::StrCat("'", keyword, "' is empty"));
     for (const auto& [key, member] : members.items()) {
-      HYDRANT_RETURN_IF_ERROR(CheckBelow(&member, absl::StrCat(keyword, "/", key)));
+      HYDRANT_RETURN_IF_ERROR(CheckBelow(&member, PointerStep(keyword) + PointerStep(key)));
     }
     return absl::OkStatus();
   }
@@ -185,22 +171,51 @@ class Checker {
     for (const auto& [keyword, value] : schema->items()) {
       const bool is_other_form =
           keyword != form && std::ranges::find(kForms, keyword) != kForms.end();
-      const bool constrains = FindTyped(keyword) != nullptr && !(is_value && keyword == "type");
+      const bool constrains = TypeOfKeyword(keyword) != nullptr && !(is_value && keyword == "type");
       if (!is_other_form && !constrains) continue;
       return Error(absl::StrCat("'", keyword, "' beside '", form, "' is not supported"));
     }
     if (is_value) return CheckValues(*schema, form);
-    if (form == "$ref") return CheckReference(schema->at("$ref"));
+    if (form == "$ref") return CheckReference(&schema->at("$ref"));
     if (form == "allOf" && schema->at("allOf").size() != 1) {
       return Error("'allOf' of other than one schema is not supported");
     }
-    return CheckEach(schema, form);
+    return form == "oneOf" ? CheckOneOf(schema) : CheckEach(schema, form);
   }
 
-  absl::Status CheckReference(const Json& reference) const {
-    const std::string* target = reference.get_ptr<const std::string*>();
-    if (target != nullptr && (*target == "#" || target->starts_with("#/"))) return absl::OkStatus();
-    return Error("'$ref' does not begin with '#': only the schema itself is read");
+  // What it names is checked where it is, and gets a plain name: the library does not read escapes.
+  absl::Status CheckReference(Json* reference) {
+    if (!reference->is_string()) return Error("'$ref' is no string");
+    const std::string& text = reference->get_ref<const std::string&>();
+    const absl::StatusOr<std::string> pointer = PointerOfReference(text);
+    if (!pointer.ok()) return Error(absl::StrCat("'$ref' ", pointer.status().message()));
+    if (const auto steps = PointerSteps(*pointer); !steps.ok())
+      return Error(absl::StrCat("'$ref' ", steps.status().message()));
+    if (FindByPointer(root_, *pointer) == nullptr) {
+      return Error(absl::StrCat("'$ref' names ", Quoted(text), ", which is not in the schema"));
+    }
+    if (pointer->empty()) return absl::OkStatus();
+    const auto [known, is_new] = targets_.emplace(*pointer, pointers_.size());
+    if (is_new) pointers_.push_back(*pointer);
+    *reference = absl::StrCat("#/$defs/", NameOfTarget(known->second));
+    return absl::OkStatus();
+  }
+
+  static std::string NameOfTarget(size_t index) { return absl::StrCat("d", index); }
+
+  // Where no value can be of two of them, one of them is the same as any.
+  absl::Status CheckOneOf(Json* schema) {
+    const Json given = schema->at("oneOf");
+    HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "oneOf"));
+    if (const auto pair = OverlappingPair(given, root_); pair.has_value()) {
+      return Error(absl::StrCat(
+          "'oneOf' has schemas that one value may be of, ", pair->first, " and ", pair->second,
+          ", as far as can be told: give them different types, or a required property with "
+          "different constants, or write 'anyOf'"));
+    }
+    (*schema)["anyOf"] = std::move(schema->at("oneOf"));
+    schema->erase("oneOf");
+    return absl::OkStatus();
   }
 
   absl::Status CheckValues(const Json& schema, const std::string& form) {
@@ -208,6 +223,7 @@ class Checker {
     if (form == "enum" && (!given.is_array() || given.empty())) {
       return Error("'enum' is no list of at least one value");
     }
+    if (!IsWritable(given)) return Error(absl::StrCat("'", form, "' has an integer above 2^63"));
     if (!schema.contains("type")) return absl::OkStatus();
     HYDRANT_ASSIGN_OR_RETURN(const std::vector<std::string> types, Types(schema.at("type")));
     const Json values = form == "enum" ? given : Json::array({given});
@@ -240,39 +256,76 @@ class Checker {
       if (type.empty()) return absl::OkStatus();
       (*schema)["type"] = type;
     }
-    HYDRANT_ASSIGN_OR_RETURN(const std::vector<std::string> types, Types(schema->at("type")));
+    HYDRANT_ASSIGN_OR_RETURN(std::vector<std::string> types, Types(schema->at("type")));
+    // An integer is a number.
+    if (std::ranges::find(types, "number") != types.end()) std::erase(types, "integer");
     if (types.size() == 1) {
       (*schema)["type"] = types.front();
     } else {
       (*schema)["type"] = types;
     }
-    if (schema->contains("pattern")) {
-      Json& pattern = (*schema)["pattern"];
-      if (!pattern.is_string()) return Error("'pattern' is no string");
-      if (const size_t bytes = pattern.get_ref<const std::string&>().size();
-          bytes > most_pattern_bytes_) {
-        return Error(absl::StrCat("'pattern' has ", bytes, " bytes, at most ", most_pattern_bytes_,
-                                  " are read"));
-      }
-      pattern = AsciiPattern(pattern.get_ref<const std::string&>());
-    }
-    for (const std::string& type : types) {
-      if (type == "object") HYDRANT_RETURN_IF_ERROR(CheckObject(schema));
-      if (type == "array") HYDRANT_RETURN_IF_ERROR(CheckArray(schema));
-    }
+    for (const std::string& type : types) HYDRANT_RETURN_IF_ERROR(CheckOfType(type, schema));
     return absl::OkStatus();
+  }
+
+  absl::Status CheckOfType(const std::string& type, Json* schema) {
+    if (type == "object") return CheckObject(schema);
+    if (type == "array") return CheckArray(schema);
+    if (type == "string") return CheckString(schema);
+    if (type == "integer") return Located(NormalizeIntegerBounds(schema));
+    return type == "number" ? Located(CheckNumberBounds(*schema)) : absl::OkStatus();
   }
 
   // The type that the keywords are about; "" where there are none.
   absl::StatusOr<std::string> InferredType(const Json& schema) const {
-    std::string type;
-    for (const auto& [keyword, value] : schema.items()) {
-      const TypedKeyword* typed = FindTyped(keyword);
-      if (typed == nullptr || typed->type == type) continue;
-      if (!type.empty()) return Error("has keywords of several types, and no 'type'");
-      type = typed->type;
+    const std::vector<std::string> types = TypesOfKeywords(schema);
+    if (types.size() > 1) return Error("has keywords of several types, and no 'type'");
+    return types.empty() ? "" : types.front();
+  }
+
+  // A format becomes a pattern: the library's formats are of text outside of JSON.
+  absl::Status CheckString(Json* schema) {
+    HYDRANT_RETURN_IF_ERROR(Located(NormalizeCounts("minLength", "maxLength", schema)));
+    std::optional<std::string> of_format;
+    if (schema->contains("format")) {
+      const Json& format = schema->at("format");
+      if (!format.is_string()) return Error("'format' is no string");
+      of_format = PatternOfFormat(format.get_ref<const std::string&>());
+      schema->erase("format");
     }
-    return type;
+    const bool has_pattern = schema->contains("pattern");
+    if (!has_pattern && !of_format.has_value()) return absl::OkStatus();
+    if (has_pattern && of_format.has_value())
+      return Error("'pattern' beside 'format' is not supported");
+    const std::string keyword = has_pattern ? "pattern" : "format";
+    for (const char* length : {"minLength", "maxLength"}) {
+      if (schema->contains(length))
+        return Error(absl::StrCat("'", length, "' beside '", keyword, "' is not supported"));
+    }
+    if (has_pattern) return CheckPattern(&schema->at("pattern"));
+    HYDRANT_ASSIGN_OR_RETURN(const std::string pattern,
+                             StringPattern(*of_format, PatternMatch::kWhole));
+    (*schema)["pattern"] = pattern;
+    places_.emplace(pattern, Place("format"));
+    return absl::OkStatus();
+  }
+
+  std::string Place(const std::string& keyword) const {
+    return absl::StrCat(path_.empty() ? "the schema" : Quoted(path_), " '", keyword, "'");
+  }
+
+  absl::Status CheckPattern(Json* pattern) {
+    if (!pattern->is_string()) return Error("'pattern' is no string");
+    const std::string& text = pattern->get_ref<const std::string&>();
+    if (text.size() > most_pattern_bytes_) {
+      return Error(absl::StrCat("'pattern' has ", text.size(), " bytes, at most ",
+                                most_pattern_bytes_, " are read"));
+    }
+    absl::StatusOr<std::string> read = StringPattern(text, PatternMatch::kPart);
+    if (!read.ok()) return Error(absl::StrCat("'pattern' ", read.status().message()));
+    places_.emplace(*read, Place("pattern"));
+    *pattern = *std::move(read);
+    return absl::OkStatus();
   }
 
   // XGrammar makes other names of bytes: behind the first byte of a character that a name begins
@@ -295,7 +348,7 @@ class Checker {
     if (!schema->contains("additionalProperties")) {
       (*schema)["additionalProperties"] = !has_properties;
     } else if (Json& additional = (*schema)["additionalProperties"]; !additional.is_boolean()) {
-      HYDRANT_RETURN_IF_ERROR(CheckBelow(&additional, "additionalProperties"));
+      HYDRANT_RETURN_IF_ERROR(CheckBelow(&additional, "/additionalProperties"));
     }
     if (has_properties && schema->at("additionalProperties") != false) {
       HYDRANT_RETURN_IF_ERROR(CheckNames(schema->at("properties")));
@@ -313,28 +366,56 @@ class Checker {
   }
 
   absl::Status CheckArray(Json* schema) {
-    if (schema->contains("prefixItems")) HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "prefixItems"));
+    HYDRANT_RETURN_IF_ERROR(Located(NormalizeCounts("minItems", "maxItems", schema)));
     if (schema->contains("uniqueItems") && schema->at("uniqueItems") != false) {
       return Error("'uniqueItems' is not supported");
     }
-    if (!schema->contains("items")) {
-      if (!schema->contains("prefixItems")) (*schema)["items"] = true;
-      return absl::OkStatus();
+    if (schema->contains("items")) {
+      Json& items = (*schema)["items"];
+      if (items.is_array()) return Error("'items' is a list; that is 'prefixItems' now");
+      if (items != false) HYDRANT_RETURN_IF_ERROR(CheckBelow(&items, "/items"));
     }
-    Json& items = (*schema)["items"];
-    return items == false ? absl::OkStatus() : CheckBelow(&items, "items");
+    if (schema->contains("prefixItems")) return CheckTuple(schema);
+    if (!schema->contains("items")) (*schema)["items"] = true;
+    const bool wants_items = schema->value("minItems", int64_t{0}) > 0;
+    return wants_items && schema->at("items") == false
+               ? Error("'minItems' is above 0, and 'items' admits none")
+               : absl::OkStatus();
   }
 
+  absl::Status CheckTuple(Json* schema) {
+    HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "prefixItems"));
+    Json& places = schema->at("prefixItems");
+    for (Json& place : places) {
+      if (place == true) place = Json::object();  // as the library wants it
+    }
+    const auto count = static_cast<int64_t>(places.size());
+    const bool is_open = schema->contains("items") && schema->at("items") != false;
+    if (!is_open && schema->value("minItems", int64_t{0}) > count) {
+      return Error(absl::StrCat("'minItems' is above the ", count,
+                                " items that 'prefixItems' has, and 'items' admits no others"));
+    }
+    const int64_t most = schema->value("maxItems", count);
+    if (most >= count) return absl::OkStatus();
+    (*schema)["items"] = false;
+    places.erase(places.begin() + most, places.end());
+    if (places.empty()) schema->erase("prefixItems");
+    return absl::OkStatus();
+  }
+
+  const Json& root_;
   const size_t most_pattern_bytes_;
-  std::string path_;  // a JSON pointer
+  std::string path_;                           // a JSON pointer
+  std::map<std::string, std::string> places_;  // CheckedSchema's
+  std::vector<std::string> pointers_;          // that references name, in their order
+  std::map<std::string, size_t> targets_;      // the places of these
 };
 
 }  // namespace
 
-absl::StatusOr<std::string> CheckedSchema(std::string_view text, size_t most_pattern_bytes) {
-  HYDRANT_ASSIGN_OR_RETURN(Json schema, ParseOrderedJson(text, kMaxDepth));
-  HYDRANT_RETURN_IF_ERROR(Checker(most_pattern_bytes).Check(&schema));
-  return schema.dump(-1, ' ', false, Json::error_handler_t::replace);
+absl::StatusOr<CheckedSchema> CheckSchema(std::string_view text, size_t most_pattern_bytes) {
+  HYDRANT_ASSIGN_OR_RETURN(const Json given, ParseOrderedJson(text, kMaxDepth));
+  return Checker(given, most_pattern_bytes).CheckAll();
 }
 
 }  // namespace hydrant

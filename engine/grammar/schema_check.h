@@ -1,9 +1,10 @@
-// JSON schemas before they are compiled: what XGrammar would leave out without a word is refused
-// here, by name. Pure functions, thread safe.
+// JSON schemas before they are compiled: what XGrammar would leave out, or refuse without saying
+// where, is refused here, by place and name. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 #define HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -11,11 +12,17 @@
 
 namespace hydrant {
 
-// The schema as XGrammar is to read it: objects and arrays that name no members may have any, and a
-// schema without "type" has the one that its keywords are about. InvalidArgument names the place as
-// a JSON pointer. Words that no version of JSON Schema gives a meaning are annotations, and
-// ignored.
-absl::StatusOr<std::string> CheckedSchema(std::string_view text, size_t most_pattern_bytes);
+struct CheckedSchema {
+  std::string text;  // as XGrammar is to read it
+  // Where each expression of it comes from: "'/properties/a' 'pattern'".
+  std::map<std::string, std::string> places;
+};
+
+// Objects and arrays that name no members may have any, a schema without "type" has the one that its
+// keywords are about, references have plain names, and patterns and formats are expressions of the
+// whole string. InvalidArgument names the place as a JSON pointer. Words that no version of JSON
+// Schema gives a meaning are annotations, and ignored.
+absl::StatusOr<CheckedSchema> CheckSchema(std::string_view text, size_t most_pattern_bytes);
 
 }  // namespace hydrant
 

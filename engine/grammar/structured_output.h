@@ -8,14 +8,20 @@
 
 namespace hydrant {
 
+// Characters of white space between two tokens of a JSON text: where so many stand, none follows.
+// Some models would go on for ever. Enough for lines that are indented by ten levels of two.
+inline constexpr int kDefaultMaxWhitespace = 24;
+
 // Any JSON object (OpenAI's "json_object").
 struct AnyJsonObject {
+  int max_whitespace = kDefaultMaxWhitespace;  // at least 0
   bool operator==(const AnyJsonObject&) const = default;
 };
 
 // JSON that a schema describes. Properties and items that it does not name are left out.
 struct JsonSchema {
   std::string text;
+  int max_whitespace = kDefaultMaxWhitespace;  // at least 0
   bool operator==(const JsonSchema&) const = default;
 };
 

@@ -36,6 +36,9 @@ class TokenConstraint {
   // REQUIRES: words.size() == MaskWords() of the GrammarCompiler.
   virtual NextTokens FillMask(std::span<uint32_t> words) = 0;
 
+  // What the last FillMask() took, in steps as GrammarLimits counts them; 0 where none are counted.
+  virtual int64_t MaskSteps() const { return 0; }
+
   // The token that was drawn. False: it may not follow, and nothing has changed. After an
   // end-of-generation id nothing follows, nor after kTooCostly, which the next FillMask() says.
   virtual bool Accept(TokenId token) = 0;

@@ -4,12 +4,15 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "engine/grammar/grammar_text.h"
+#include "engine/grammar/json_white_space.h"
 #include "engine/grammar/large_stack.h"
 #include "engine/grammar/recently_used.h"
 #include "engine/grammar/xgrammar_constraint.h"
@@ -24,19 +27,19 @@ constexpr size_t kStackBytes = 256 << 20;
 
 class XgrammarCompiled final : public CompiledGrammar {
  public:
-  XgrammarCompiled(xgrammar::CompiledGrammar grammar, std::shared_ptr<const MaskShape> shape,
-                   const GrammarLimits& limits)
-      : grammar_(std::move(grammar)), shape_(std::move(shape)), limits_(limits) {}
+  explicit XgrammarCompiled(ConstraintParts parts)
+      : parts_(std::make_shared<const ConstraintParts>(std::move(parts))) {}
 
   std::unique_ptr<TokenConstraint> NewConstraint() const override {
-    return MakeXgrammarConstraint(grammar_, shape_, limits_);
+    return MakeXgrammarConstraint(parts_);
   }
-  size_t MemoryBytes() const override { return grammar_.MemorySizeBytes(); }
+  size_t MemoryBytes() const override {
+    return parts_->grammar.MemorySizeBytes() +
+           (parts_->first.has_value() ? parts_->first->words.size() * sizeof(uint32_t) : 0);
+  }
 
  private:
-  const xgrammar::CompiledGrammar grammar_;
-  const std::shared_ptr<const MaskShape> shape_;
-  const GrammarLimits limits_;
+  const std::shared_ptr<const ConstraintParts> parts_;
 };
 
 using Compiled = std::shared_ptr<const CompiledGrammar>;
@@ -54,7 +57,8 @@ class XgrammarCompiler final : public GrammarCompiler {
 
   absl::StatusOr<Compiled> Compile(const StructuredOutput& output) override {
     HYDRANT_ASSIGN_OR_RETURN(const GrammarText text, TextOf(output, limits_));
-    const std::string key = absl::StrCat(static_cast<int>(text.language), text.text);
+    const std::string key = absl::StrCat(static_cast<int>(text.language), ",",
+                                         text.max_whitespace.value_or(-1), ",", text.text);
     if (std::optional<Compiled> known = Known(key)) return *std::move(known);
     const std::lock_guard<std::mutex> one_at_a_time(compiling_);
     if (std::optional<Compiled> known = Known(key)) return *std::move(known);
@@ -83,7 +87,7 @@ class XgrammarCompiler final : public GrammarCompiler {
     // Without tokens first: automata grow by the square of what they are made from, and their steps
     // take more memory than those of masks.
     absl::Status status = CallXgrammar(limits_.automaton_steps, [&] {
-      grammar = Read(text.language, text.text);
+      grammar = Read(text);
       xgrammar::GrammarCompiler(no_tokens_, /*max_threads=*/1, /*cache_enabled=*/false)
           .CompileGrammar(*grammar);
     });
@@ -98,40 +102,48 @@ class XgrammarCompiler final : public GrammarCompiler {
       return absl::InvalidArgumentError(
           absl::StrCat("is too large to compile: it ", status.message()));
     }
-    HYDRANT_RETURN_IF_ERROR(status);
     // What it warns of, it leaves out.
-    if (!grammar_warning.empty()) {
-      return absl::InvalidArgumentError(grammar_warning);
-    }
-    auto result = std::make_shared<XgrammarCompiled>(*std::move(compiled), shape_, limits_);
-    HYDRANT_RETURN_IF_ERROR(CheckBeginning(*result));
-    return result;
+    if (status.ok() && !grammar_warning.empty())
+      status = absl::InvalidArgumentError(grammar_warning);
+    if (!status.ok()) return InOurWords(status, text);
+    ConstraintParts parts = {*std::move(compiled), shape_, limits_, text.max_whitespace};
+    HYDRANT_ASSIGN_OR_RETURN(parts.first, MakeFirstMask(parts));
+    return std::make_shared<XgrammarCompiled>(std::move(parts));
   }
 
-  static xgrammar::Grammar Read(GrammarLanguage language, const std::string& text) {
-    switch (language) {
-      case GrammarLanguage::kJsonSchema:
-        return xgrammar::Grammar::FromJSONSchema(text);
-      case GrammarLanguage::kRegex:
-        return xgrammar::Grammar::FromRegex(text);
-      case GrammarLanguage::kEbnf:
-        break;
-    }
-    return xgrammar::Grammar::FromEBNF(text);
+  // The library knows no places in a schema. All that it would say otherwise was to be said before.
+  static absl::Status InOurWords(const absl::Status& status, const GrammarText& text) {
+    constexpr std::string_view kTooComplex = "is too complex: ";  // cmake/Xgrammar.cmake
+    const std::string message(status.message());
+    const auto place = message.starts_with(kTooComplex)
+                           ? text.places.find(message.substr(kTooComplex.size()))
+                           : text.places.end();
+    return absl::InvalidArgumentError(
+        place != text.places.end()
+            ? absl::StrCat(place->second, " is too complex: make it shorter, or anchor it")
+            : absl::StrCat("is not what the grammar library reads: ", message));
   }
 
-  absl::Status CheckBeginning(const CompiledGrammar& compiled) const {
-    std::vector<uint32_t> words(MaskWords());
-    const std::unique_ptr<TokenConstraint> constraint = compiled.NewConstraint();
-    const NextTokens next =
-        constraint == nullptr ? NextTokens::kTooCostly : constraint->FillMask(words);
-    if (next == NextTokens::kNone) {
+  static xgrammar::Grammar Read(const GrammarText& text) {
+    if (text.language == GrammarLanguage::kEbnf) return xgrammar::Grammar::FromEBNF(text.text);
+    if (text.max_whitespace != 0) return xgrammar::Grammar::FromJSONSchema(text.text);
+    return xgrammar::Grammar::FromJSONSchema(text.text, /*any_whitespace=*/false, std::nullopt,
+                                             std::pair(",", ":"));
+  }
+
+  absl::StatusOr<FirstMask> MakeFirstMask(const ConstraintParts& parts) const {
+    FirstMask mask{.words = std::vector<uint32_t>(MaskWords())};
+    const std::unique_ptr<TokenConstraint> constraint =
+        MakeXgrammarConstraint(std::make_shared<const ConstraintParts>(parts));
+    mask.next = constraint == nullptr ? NextTokens::kTooCostly : constraint->FillMask(mask.words);
+    if (mask.next == NextTokens::kNone) {
       return absl::InvalidArgumentError("no text of the model's tokens is what it asks for");
     }
-    if (next == NextTokens::kTooCostly) {
+    if (mask.next == NextTokens::kTooCostly) {
       return absl::InvalidArgumentError("is too ambiguous: its first token takes too many steps");
     }
-    return absl::OkStatus();
+    mask.steps = constraint->MaskSteps();
+    return mask;
   }
 
   const xgrammar::TokenizerInfo tokenizer_;
@@ -169,10 +181,12 @@ bool IsBroken(const MaskShape::AfterLead& lead, const std::string& bytes) {
   return false;
 }
 
-std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary) {
-  auto shape = std::make_shared<MaskShape>();
+std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary,
+                                         const xgrammar::TokenizerInfo& tokenizer) {
+  auto shape = std::make_shared<MaskShape>(tokenizer);
   const size_t words = (vocabulary.token_bytes.size() + 31) / 32;
-  for (auto* bits : {&shape->text_words, &shape->eog_words}) bits->resize(words);
+  for (auto* bits : {&shape->text_words, &shape->eog_words, &shape->space_words})
+    bits->resize(words);
   for (MaskShape::AfterLead& lead : shape->after_leads) {
     lead.ends_in.resize(words);
     lead.breaks.resize(words);
@@ -185,6 +199,7 @@ std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary) {
     const auto is_broken = [&](const auto& lead) { return IsBroken(lead, bytes); };
     if (bytes.empty() || std::ranges::any_of(shape->after_leads, is_broken)) continue;
     set(&shape->text_words, id);
+    if (JsonWhiteSpace::Is(bytes.front())) set(&shape->space_words, id);
     for (MaskShape::AfterLead& lead : shape->after_leads) {
       if (Breaks(lead, bytes.front())) set(&lead.breaks, id);
       if (static_cast<unsigned char>(bytes.back()) == lead.lead) set(&lead.ends_in, id);
@@ -204,7 +219,8 @@ absl::StatusOr<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(
     tokenizer.emplace(vocabulary.token_bytes, xgrammar::VocabType::RAW, std::nullopt,
                       std::vector<int32_t>(vocabulary.eog_ids.begin(), vocabulary.eog_ids.end()));
   }));
-  return std::make_unique<XgrammarCompiler>(*std::move(tokenizer), ShapeOf(vocabulary), limits);
+  const std::shared_ptr<const MaskShape> shape = ShapeOf(vocabulary, *tokenizer);
+  return std::make_unique<XgrammarCompiler>(*std::move(tokenizer), shape, limits);
 }
 
 }  // namespace hydrant

@@ -5,15 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <tuple>
 #include <utility>
 
-#include "tests/engine/grammar/small_vocabulary.h"
+#include "tests/engine/grammar/grammar_fixture.h"
 
 namespace hydrant {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string Repeated(std::string_view text, int times) {
@@ -22,37 +24,8 @@ std::string Repeated(std::string_view text, int times) {
   return out;
 }
 
-class Compiler : public ::testing::Test {
+class Compiler : public GrammarFixture {
  protected:
-  void SetUp() override {
-    auto compiler = GrammarCompiler::Create(vocabulary_, GrammarLimits());
-    ASSERT_TRUE(compiler.ok()) << compiler.status();
-    compiler_ = *std::move(compiler);
-    words_.resize(compiler_->MaskWords());
-  }
-
-  std::unique_ptr<TokenConstraint> Make(const StructuredOutput& output) {
-    const auto compiled = compiler_->Compile(output);
-    EXPECT_TRUE(compiled.ok()) << compiled.status();
-    return compiled.ok() ? (*compiled)->NewConstraint() : nullptr;
-  }
-
-  // "" where it is compiled.
-  std::string Refusal(const StructuredOutput& output) {
-    const auto compiled = compiler_->Compile(output);
-    EXPECT_TRUE(compiled.ok() || absl::IsInvalidArgument(compiled.status())) << compiled.status();
-    return std::string(compiled.status().message());
-  }
-
-  // The whole text, a byte a token.
-  bool Admits(const StructuredOutput& output, std::string_view text) {
-    const auto constraint = Make(output);
-    for (const char c : text) {
-      if (constraint == nullptr || !constraint->Accept(static_cast<unsigned char>(c))) return false;
-    }
-    return constraint != nullptr && constraint->IsComplete();
-  }
-
   bool MayFollow(TokenConstraint* constraint, TokenId id) {
     constraint->FillMask(words_);
     return (words_[id / 32] >> (id % 32) & 1) != 0;
@@ -62,10 +35,6 @@ class Compiler : public ::testing::Test {
     const auto& all = vocabulary_.token_bytes;
     return static_cast<TokenId>(std::find(all.begin(), all.end(), bytes) - all.begin());
   }
-
-  const GrammarVocabulary vocabulary_ = SmallVocabulary();
-  std::unique_ptr<GrammarCompiler> compiler_;
-  std::vector<uint32_t> words_;
 };
 
 TEST_F(Compiler, Choice) {
@@ -76,6 +45,17 @@ TEST_F(Compiler, Choice) {
   EXPECT_FALSE(Admits(choice, "say \"\n\n\x01\""));
 }
 
+// Behind a control character a digit is a digit.
+TEST_F(Compiler, ChoiceOfControlCharacters) {
+  for (const char* control : {"\n", "\t", "\r", "\x01", "\x1B", "\x7F"}) {
+    for (const char* digit : {"0", "9", "a", "b", "f", "A", "F", "g", ""}) {
+      const std::string text = "a" + std::string(control) + digit + digit;
+      EXPECT_TRUE(Admits(Choice{{text}}, text)) << digit;
+    }
+  }
+  EXPECT_FALSE(Admits(Choice{{"a\nb"}}, "a\xC2\xAB"));
+}
+
 TEST_F(Compiler, RegexIsOfTheWholeText) {
   EXPECT_TRUE(Admits(RegexPattern{"^(a|b)+$"}, "abba"));
   EXPECT_FALSE(Admits(RegexPattern{"a"}, "ba"));
@@ -83,6 +63,49 @@ TEST_F(Compiler, RegexIsOfTheWholeText) {
   EXPECT_TRUE(Admits(RegexPattern{"a.c"},
                      "a\xE4\xB8\x96"
                      "c"));
+}
+
+TEST_F(Compiler, RegexEscapes) {
+  const std::pair<const char*, const char*> cases[] = {{"\\x41b", "Ab"},
+                                                       {"[\\x01a]+", "a\x01"},
+                                                       {"[\\u00e9a]+", "a\xC3\xA9"},
+                                                       {"\\u00e9a",
+                                                        "\xC3\xA9"
+                                                        "a"},
+                                                       {"\\ud83d\\udc4d", "\xF0\x9F\x91\x8D"},
+                                                       {"\\u{1F44D}b",
+                                                        "\xF0\x9F\x91\x8D"
+                                                        "b"},
+                                                       {"[\\d-]+", "1-2"},
+                                                       {"[a-\\d]+", "a-7"},
+                                                       {"[\\]\\-^\\\\]+", "-]^\\"},
+                                                       {"\\cJ", "\n"},
+                                                       {"a\\{1}", "a{1}"},
+                                                       {"a]}", "a]}"},
+                                                       {"[^]", "\n"},
+                                                       {"a{0}b", "b"},
+                                                       {"(?<one1>a)(?:b|)", "a"},
+                                                       {"^a|b$", "b"},
+                                                       {"(^a|^b)(c$|d)", "bd"},
+                                                       {"\\s", " "},
+                                                       {"a+?b*?c??d{2,3}?", "add"}};
+  for (const auto& [pattern, text] : cases)
+    EXPECT_TRUE(Admits(RegexPattern{pattern}, text)) << pattern;
+  EXPECT_FALSE(Admits(RegexPattern{"\\x41b"}, "\xD0\x9B"));
+  EXPECT_FALSE(Admits(RegexPattern{"[\\u00e9a]"}, "\xE0\xBA\x9A"));  // U+0E9A
+  EXPECT_FALSE(Admits(RegexPattern{"\\S"}, "\xE3\x80\x80"));         // an ideographic space
+}
+
+// The library counts in 32 bits.
+TEST_F(Compiler, ManyRepetitionsAreNotFew) {
+  for (const StructuredOutput& output :
+       {StructuredOutput(RegexPattern{"a{4294967297}"}),
+        StructuredOutput(EbnfGrammar{"root ::= \"a\"{4294967297}"}),
+        StructuredOutput(JsonSchema{R"({"minLength":-4294967295})"}),
+        StructuredOutput(JsonSchema{R"({"minItems":4294967297})"})}) {
+    EXPECT_NE(Refusal(output), "");
+  }
+  EXPECT_TRUE(Admits(JsonSchema{R"({"maxLength":1e10})"}, "\"a\""));
 }
 
 // Of what a class says of code points, only what UTF-8 holds: neither surrogates nor long forms.
@@ -213,7 +236,7 @@ TEST_F(Compiler, RefusesTextByFieldAndLimit) {
   EXPECT_THAT(Refusal(RegexPattern{"a\xFF"}), AllOf(StartsWith("regex: "), HasSubstr("UTF-8")));
   EXPECT_THAT(Refusal(EbnfGrammar{std::string("root ::= \"a\0\"", 13)}), HasSubstr("null"));
   EXPECT_THAT(Refusal(EbnfGrammar{"x ::= \"a\""}),
-              AllOf(StartsWith("grammar: "), HasSubstr("root")));
+              AllOf(StartsWith("grammar: "), HasSubstr("'root'")));
   EXPECT_THAT(Refusal(EbnfGrammar{Repeated("a", 20000)}),
               AllOf(StartsWith("grammar: "), HasSubstr("at most 16384")));
   EXPECT_THAT(Refusal(JsonSchema{R"({"pattern":")" + Repeated("a", 9000) + "\"}"}),
@@ -224,9 +247,13 @@ TEST_F(Compiler, RefusesTextByFieldAndLimit) {
 
 TEST_F(Compiler, RefusesPatternsItWouldNotKeepTo) {
   for (const char* pattern :
-       {"(", "a)", "[", "a{2", "a{3,2}", "a**", "(?=a)b", "(?<!a)b", "\\bword", "(a)\\1", "\\p{L}",
-        "[\\p{L}]", "a^b", "a$b", "\\q", "(?i)a", "*a"}) {
-    EXPECT_THAT(Refusal(RegexPattern{pattern}), StartsWith("regex: ")) << pattern;
+       {"(",       "a)",     "[",       "a{2",      "a{3,2}", "a**",     "(?=a)b", "(?<!a)b",
+        "\\bword", "(a)\\1", "\\p{L}",  "[\\p{L}]", "a^b",    "a$b",     "\\q",    "(?i)a",
+        "*a",      "^*",     "[b-a]",   "[]",       "\\x4",   "\\u12g4", "\\",     "\\ud83d",
+        "a{,3}",   "a{b}",   "(?<1>a)", "a++",      "\\01"}) {
+    EXPECT_THAT(Refusal(RegexPattern{pattern}),
+                AllOf(StartsWith("regex: character "), Not(HasSubstr("gnor"))))
+        << pattern;
   }
 }
 
@@ -258,32 +285,153 @@ TEST_F(Compiler, RefusesSchemasItWouldNotKeepTo) {
       {R"({"type":"object","minProperties":1})", "'minProperties'"},
       {R"({"anyOf":[{"type":"string"}],"maxLength":3})", "'maxLength' beside 'anyOf'"},
       {R"({"$ref":"#/$defs/a","$defs":{"a":{}},"minimum":1})", "beside '$ref'"},
-      {R"({"$ref":"http://example.com/a"})", "'$ref'"},
-      {R"({"$ref":"#/$defs/b"})", "Cannot find"},
+      {R"({"$ref":"http://example.com/a"})", "the schema '$ref' does not begin with '#/'"},
+      {R"({"$ref":"#/$defs/b"})", "'$ref' names '#/$defs/b', which is not in the schema"},
+      {R"({"$ref":"#/$defs/~2","$defs":{"~2":{}}})", "'$ref' has a '~'"},
+      {R"({"$ref":"#/$defs/%2","$defs":{"%2":{}}})", "'$ref' has a '%'"},
+      {R"({"items":{"$ref":"#/$defs/a"},"$defs":{"a":{"properties":{"x/y":{"not":{}}}}}})",
+       "'/$defs/a/properties/x~1y' 'not'"},
+      {R"({"items":{"$ref":"#/a"},"a":{"type":"object","minProperties":1}})",
+       "'/a' 'minProperties'"},
       {R"({"allOf":[{},{}]})", "'allOf'"},
-      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "oneOf"},
+      {R"({"properties":{"a":{"oneOf":[{"type":"integer"},{"type":"number"}]}}})",
+       "'/properties/a' 'oneOf' has schemas that one value may be of, 0 and 1"},
+      {R"({"oneOf":[{"const":1},{"enum":["a",1.0]}]})", "'oneOf'"},
+      {R"({"oneOf":[{"properties":{"k":{"const":1}}},{"properties":{"k":{"const":2}}}]})",
+       "'oneOf'"},
       {R"({"properties":{"é":{}},"additionalProperties":{"type":"null"}})", "not ASCII"},
       {R"({"properties":{"é":{}},"additionalProperties":true})", "not ASCII"},
       {R"({"enum":[]})", "'enum'"},
+      {R"({"const":18446744073709551615})", "'const' has an integer above"},
       {R"({"enum":["a"],"type":"integer"})", "not of 'type'"},
       {R"({"type":"text"})", "'type'"},
       {R"({"minLength":1,"minimum":1})", "several types"},
       {R"({"required":["a"]})", "'required' names 'a'"},
-      {R"({"type":"string","minLength":3,"maxLength":2})", "minLength"},
-      {R"({"type":"string","minLength":3,"pattern":"a"})", "minLength"},
-      {R"({"type":"string","pattern":"(?=a)b"})", "not supported"},
-      {R"({"type":"number","multipleOf":0.5})", "multipleOf"},
-      {R"({"type":"integer","multipleOf":3,"minimum":0})", "multipleOf"},
-      {R"({"type":"integer","minimum":3,"maximum":2})", "minimum"},
+      {R"({"properties":{"a":{"minLength":3,"maxLength":2}}})",
+       "'/properties/a' 'minLength' is above 'maxLength'"},
+      {R"({"type":"string","minLength":-1})", "'minLength' is no whole number"},
+      {R"({"type":"string","maxLength":"3"})", "'maxLength' is no whole number"},
+      {R"({"type":"string","minLength":3,"pattern":"a"})", "'minLength' beside 'pattern'"},
+      {R"({"type":"string","maxLength":3,"format":"date"})", "'maxLength' beside 'format'"},
+      {R"({"type":"string","format":"date","pattern":"^2"})", "'pattern' beside 'format'"},
+      {R"({"items":{"type":"string","pattern":"(?=a)b"}})",
+       "'/items' 'pattern' character 1: look-around"},
+      {R"({"pattern":"a\"b"})", "'pattern' matches no text of a JSON string"},
+      {R"({"pattern":"a^b"})", "'pattern' character 2: '^'"},
+      {R"({"properties":{"a":{"pattern":"^a{200000}$"}}})",
+       "'/properties/a' 'pattern' is too complex"},
+      {R"({"items":{"type":"number","multipleOf":0.5}})", "'/items' 'multipleOf'"},
+      {R"({"type":"integer","multipleOf":0.5})", "'multipleOf' is no whole number from 1 to 1024"},
+      {R"({"type":"integer","multipleOf":3,"minimum":0})", "'multipleOf' beside a bound"},
+      {R"({"type":"integer","multipleOf":5,"minimum":1,"maximum":4})", "'multipleOf' has no"},
+      {R"({"items":{"type":"integer","minimum":3,"maximum":2}})", "'/items' 'minimum'"},
+      {R"({"type":"integer","minimum":1.1,"exclusiveMaximum":2})", "'minimum'"},
+      {R"({"type":"number","exclusiveMinimum":2,"maximum":2})", "'exclusiveMinimum'"},
+      {R"({"type":"number","exclusiveMinimum":true})", "'exclusiveMinimum' is a boolean"},
+      {R"({"type":"number","minimum":"1"})", "'minimum' is no number"},
+      {R"({"type":"array","minItems":2,"maxItems":1})", "'minItems' is above 'maxItems'"},
+      {R"({"type":"array","minItems":2,"prefixItems":[{}]})", "'minItems' is above the 1 items"},
+      {R"({"type":"array","items":[{}]})", "'items' is a list"},
+      {R"({"prefixItems":[false]})", "'/prefixItems/0' false"},
       {R"({"$ref":"#"})", "no text"},
       {R"({"$defs":{"a":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})", "no text"},
-      {R"({"type":"string","format":5})", ""},
+      {R"({"type":"string","format":5})", "'format' is no string"},
       {R"({"a":1,"a":2})", "twice"},
   };
   for (const auto& [schema, part] : cases) {
-    EXPECT_THAT(Refusal(JsonSchema{schema}), AllOf(StartsWith("json_schema: "), HasSubstr(part)))
+    EXPECT_THAT(Refusal(JsonSchema{schema}),
+                AllOf(StartsWith("json_schema: "), HasSubstr(part), Not(HasSubstr("gnor")),
+                      Not(HasSubstr("falling"))))
         << schema;
   }
+}
+
+TEST_F(Compiler, ReferencesHaveEscapes) {
+  const char* const definitions =
+      R"("$defs":{"a/b":{"type":"integer"},"a b":{"type":"null"},"a~b":{"enum":["x"]},"é":[{"const":7}]}})";
+  const std::pair<const char*, const char*> cases[] = {
+      {"#/$defs/a~1b", "12"},      {"#/$defs/a%20b", "null"},   {"#/$defs/a b", "null"},
+      {"#/%24defs/a~0b", "\"x\""}, {"#/$defs/a%7E0b", "\"x\""}, {"#/$defs/%C3%A9/0", "7"}};
+  for (const auto& [reference, text] : cases) {
+    const JsonSchema schema{std::string(R"({"$ref":")") + reference + "\"," + definitions};
+    EXPECT_TRUE(Admits(schema, text)) << reference;
+    EXPECT_FALSE(Admits(schema, "true")) << reference;
+  }
+}
+
+// Where it is not anchored, a pattern says what a text holds.
+TEST_F(Compiler, PatternsOfSchemasAreSearchedFor) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"b", "\"abc\"", "\"ac\""},
+      {"^b", "\"bc\"", "\"ab\""},
+      {"b$", "\"ab\"", "\"ba\""},
+      {"^b$", "\"b\"", "\"bb\""},
+      {"^a|b$", "\"axx\"", "\"xa\""},
+      {"^a|b$", "\"xb\"", "\"bx\""},
+      {"(^|x)a", "\"yxa\"", "\"ya\""},
+      {"", "\"any\"", "1"},
+      {"^$", "\"\"", "\"a\""},
+      {"^", "\"any\"", "1"},
+      {"(^a|^b)(c|d$)", "\"bcx\"", "\"bdx\""}};
+  for (const auto& [pattern, text, other] : cases) {
+    const JsonSchema schema{std::string(R"({"type":"string","pattern":")") + pattern + "\"}"};
+    EXPECT_TRUE(Admits(schema, text)) << pattern;
+    EXPECT_FALSE(Admits(schema, other)) << pattern;
+  }
+}
+
+TEST_F(Compiler, WhiteSpaceOfJsonEnds) {
+  const std::string blanks(kDefaultMaxWhitespace, ' ');
+  for (const StructuredOutput& output :
+       {StructuredOutput(AnyJsonObject{}), StructuredOutput(JsonSchema{R"({"type":"object"})"})}) {
+    EXPECT_TRUE(Admits(output, "{\"a\"" + blanks + ":" + blanks + "[1, \"" + blanks + blanks +
+                                   "\\\"" + blanks + blanks + "\"]}"));
+    EXPECT_FALSE(Admits(output, "{\"a\"" + blanks + " :1}"));
+    EXPECT_FALSE(Admits(output, "{\n" + blanks + "\"a\":1}"));
+  }
+  // Nor does a mask admit it.
+  const auto constraint = Make(AnyJsonObject{.max_whitespace = 2});
+  for (const char c : std::string_view("{ \n")) constraint->Accept(static_cast<unsigned char>(c));
+  EXPECT_FALSE(MayFollow(constraint.get(), ' '));
+  EXPECT_FALSE(MayFollow(constraint.get(), TokenOf(" \n")));
+  EXPECT_TRUE(MayFollow(constraint.get(), '"'));
+}
+
+TEST_F(Compiler, WhiteSpaceOfJsonMayBeNone) {
+  const AnyJsonObject object{.max_whitespace = 0};
+  EXPECT_TRUE(Admits(object, R"({"a b":[1,{"b":null},[]],"c":{}})"));
+  const JsonSchema schema{R"({"properties":{"a":{"type":"array"},"b":{}}})", 0};
+  EXPECT_TRUE(Admits(schema, R"({"a":[1,[2,3]],"b":{"c":" "}})"));
+  for (const char* text : {R"({"a": []})", R"({ "a":[]})", R"({"a":[] })", R"({"a":[1, 2]})",
+                           R"({"b":[1, 2]})", R"({"b":{"c": 1}})"}) {
+    EXPECT_FALSE(Admits(object, text)) << text;
+    EXPECT_FALSE(Admits(schema, text)) << text;
+  }
+}
+
+TEST_F(Compiler, BoundsOfIntegers) {
+  const JsonSchema fractions{R"({"type":["integer","null"],"minimum":-1.5,"exclusiveMaximum":3})"};
+  for (const char* text : {"-1", "0", "2", "null"}) EXPECT_TRUE(Admits(fractions, text)) << text;
+  for (const char* text : {"-2", "3"}) EXPECT_FALSE(Admits(fractions, text)) << text;
+  const JsonSchema unsigned_64{R"({"type":"integer","minimum":0,"maximum":18446744073709551615})"};
+  EXPECT_TRUE(Admits(unsigned_64, "9223372036854775807"));
+  EXPECT_FALSE(Admits(unsigned_64, "-1"));
+}
+
+TEST_F(Compiler, OneOfWhatDiffersIsAnyOf) {
+  const JsonSchema kinds{R"({"oneOf":[{"$ref":"#/$defs/a"},
+      {"type":"object","properties":{"kind":{"const":"b"}},"required":["kind"]},{"type":"null"}],
+      "$defs":{"a":{"type":"object","properties":{"kind":{"enum":["a","c"]},"x":{}},"required":["kind"]}}})"};
+  for (const char* text : {R"({"kind": "a", "x": 1})", R"({"kind": "b"})", "null"})
+    EXPECT_TRUE(Admits(kinds, text)) << text;
+  EXPECT_FALSE(Admits(kinds, R"({"kind": "b", "x": 1})"));
+}
+
+TEST_F(Compiler, TuplesOfSchemas) {
+  const JsonSchema pair{R"({"prefixItems":[true,{"type":"integer"},{}],"maxItems":2})"};
+  EXPECT_TRUE(Admits(pair, R"(["a", 1])"));
+  EXPECT_FALSE(Admits(pair, R"(["a", 1, 2])"));
+  EXPECT_FALSE(Admits(pair, R"([1, "a"])"));
 }
 
 // Each of these takes the library minutes, gigabytes or the process where nothing bounds it.
@@ -296,7 +444,8 @@ TEST_F(Compiler, HostileInputsEnd) {
   halves += "r40 ::= \"a\" | \"\"\n";
   std::string optional = R"({"type":"object","properties":{)";
   for (int i = 0; i < 2000; ++i) {
-    optional += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + R"(":{"multipleOf":1023})";
+    optional +=
+        (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + R"(":{"type":"integer","multipleOf":1023})";
   }
   const StructuredOutput cases[] = {
       RegexPattern{"a{1,1000000}"},

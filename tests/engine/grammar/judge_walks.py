@@ -9,6 +9,7 @@ python3-jsonschema).
 """
 import argparse
 import collections
+import datetime
 import json
 import random
 import re
@@ -23,6 +24,20 @@ except ImportError:
     sys.exit(77)
 
 Schema = dict[str, Any]
+
+FORMATS = ["date", "time", "date-time", "duration", "uuid", "ipv4", "ipv6", "email", "hostname", "uri", "uri-reference", "json-pointer"]
+CHECKER = jsonschema.FormatChecker(formats=["uuid", "ipv4", "ipv6"])
+# ECMAScript's white space and ends of lines.
+SPACES = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+
+
+@CHECKER.checks("date", raises=ValueError)
+@CHECKER.checks("date-time", raises=ValueError)
+def has_its_days(text: Any) -> bool:
+    """Python has no year 0."""
+    if isinstance(text, str) and not text.startswith("0000"):
+        datetime.date.fromisoformat(text[:10])
+    return True
 
 
 class Schemas:
@@ -56,10 +71,12 @@ class Schemas:
             return {"type": "string", **self.some(("minLength", least), ("maxLength", least + self.draw.randint(0, 6)))}
         if kind == 1:
             pattern, python = Patterns(self.draw).make(2)
-            self.read_as[f"^{pattern}$"] = f"^(?s:{python})$"
-            return {"type": "string", "pattern": f"^{pattern}$"}
+            begin, end = self.draw.choice(["", "^"]), self.draw.choice(["", "$"])
+            pattern = f"{begin}{pattern}{end}"
+            self.read_as[pattern] = f"{begin}(?s:{python})" + (r"\Z" if end else "")
+            return {"type": "string", "pattern": pattern}
         if kind == 2:
-            return {"type": "string", "format": self.draw.choice(["date", "time", "date-time", "uuid", "ipv4", "ipv6", "email"])}
+            return {"type": "string", "format": self.draw.choice(FORMATS)}
         return {"type": "string"}
 
     def integer(self, _: int) -> Schema:
@@ -123,8 +140,9 @@ class Patterns:
     def make(self, depth: int) -> tuple[str, str]:
         draw = self.draw
         atoms = [("a", "a"), ("b", "b"), ("é", "é"), ("世", "世"), ("\\.", "\\."), ("[a-c]", "[a-c]"), ("[^a-c]", "[^a-c]"),
-                 ("\\d", "[0-9]"), ("\\w", "[a-zA-Z0-9_]"), ("\\s", "[\\f\\n\\r\\t\\v \\xa0]"), (".", "."), ("[\\d-]", "[0-9-]"),
-                 ("\\S", "[^\\f\\n\\r\\t\\v \\xa0]"), ("\\D", "[^0-9]"), ("\\x41", "A"), ("\\u00e9", "é"), ("\\n", "\\n"), ("[\\n\\]é]", "[\\n\\]é]")]
+                 ("\\d", "[0-9]"), ("\\w", "[a-zA-Z0-9_]"), ("\\s", f"[{SPACES}]"), (".", "."), ("[\\d-]", "[0-9-]"),
+                 ("\\S", f"[^{SPACES}]"), ("\\D", "[^0-9]"), ("\\x41", "A"), ("\\u00e9", "é"), ("\\n", "\\n"), ("[\\n\\]é]", "[\\n\\]é]"), ("[\\u00e9a]", "[éa]"), ("[\\x01b]", "[\\x01b]"),
+                 ("\\x1Bb", "\\x1Bb"), ("(?<n>a|)", "(?:a|)")]
         kind = draw.randint(0, 5 if depth > 0 else 1)
         if kind <= 1:
             return draw.choice(atoms)
@@ -154,7 +172,7 @@ def schema_fault(schema: Schema, text: str) -> str | None:
         value = json.loads(text, parse_constant=refuse)
     except ValueError as error:
         return f"no JSON: {error}"
-    error = next(jsonschema.Draft202012Validator(schema).iter_errors(value), None)
+    error = next(jsonschema.Draft202012Validator(schema, format_checker=CHECKER).iter_errors(value), None)
     return None if error is None else f"no member: {error.message[:200]}"
 
 

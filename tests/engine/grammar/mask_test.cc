@@ -165,13 +165,25 @@ TEST_F(Masks, OfExpressions) {
   EXPECT_GT(tokens, NumExpressions());  // the texts are not all empty
 }
 
-// The same in a schema, where another part of the library reads them.
+// What a JSON string holds without escapes.
+Language PlainCharacter() {
+  return Either(Either(Range(0x20, '!'), Range('#', '[')),
+                Either(Range(']', 0x7F), LongCharacter()));
+}
+
+// The same in a schema, where another part of the library reads them, and any part of the string
+// may match.
 TEST_F(Masks, OfPatternsInSchemas) {
+  const Language any_text = Star(PlainCharacter());
   int tokens = 0;
   for (int seed = 0; seed < NumExpressions(); ++seed) {
     SCOPED_TRACE(seed);
     RandomExpression random(seed, /*in_json=*/true);
     Expression expression = random.Make(3);
+    const bool at_begin = random.Draw(0, 1) == 0, at_end = random.Draw(0, 1) == 0;
+    expression.pattern = (at_begin ? "^" : "") + expression.pattern + (at_end ? "$" : "");
+    if (!at_begin) expression.language = Join(any_text, expression.language);
+    if (!at_end) expression.language = Join(expression.language, any_text);
     const nlohmann::json schema = {{"type", "string"}, {"pattern", expression.pattern}};
     expression.language = Join(Literal("\""), Join(expression.language, Literal("\"")));
     const int length = Walk(JsonSchema{schema.dump()}, expression, &random);
@@ -183,8 +195,7 @@ TEST_F(Masks, OfPatternsInSchemas) {
 
 // A string of so many characters that are not escaped.
 TEST_F(Masks, OfLengths) {
-  const Language plain =
-      Either(Either(Range(0x20, '!'), Range('#', '[')), Either(Range(']', 0x7F), LongCharacter()));
+  const Language plain = PlainCharacter();
   for (const auto& [least, most] : {std::pair(0, 3), {2, 40}, {17, 17}, {30, 200}, {0, 60}}) {
     SCOPED_TRACE(most);
     RandomExpression random(most);

@@ -1,0 +1,33 @@
+// How much white space stands at the end of a JSON text, between two of its tokens. Not thread
+// safe.
+#ifndef HYDRANT_ENGINE_GRAMMAR_JSON_WHITE_SPACE_H_
+#define HYDRANT_ENGINE_GRAMMAR_JSON_WHITE_SPACE_H_
+
+#include <string_view>
+
+namespace hydrant {
+
+class JsonWhiteSpace {
+ public:
+  static bool Is(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+  // What follows the text so far.
+  void Push(std::string_view bytes) {
+    for (const char c : bytes) {
+      length_ = !in_string_ && Is(c) ? length_ + 1 : 0;
+      if (!is_escaped_ && c == '"') in_string_ = !in_string_;
+      is_escaped_ = in_string_ && !is_escaped_ && c == '\\';
+    }
+  }
+
+  int length() const { return length_; }  // in characters; 0 within a string
+
+ private:
+  bool in_string_ = false;
+  bool is_escaped_ = false;  // by a backslash
+  int length_ = 0;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_GRAMMAR_JSON_WHITE_SPACE_H_
