@@ -22,7 +22,7 @@ std::unique_ptr<LogitsProcessor> LogitsProcessor::Create(const SamplingParams& s
   std::unique_ptr<LogitsProcessor> processor(new LogitsProcessor(sampling, stopping, tokenizer));
   const bool says_nothing = processor->biases_.empty() && processor->allowed_.empty() &&
                             processor->bad_words_.empty() && processor->ends_.empty() &&
-                            processor->constraint_ == nullptr;
+                            processor->grammar_ == nullptr;
   return says_nothing ? nullptr : std::move(processor);
 }
 
@@ -44,8 +44,9 @@ LogitsProcessor::LogitsProcessor(const SamplingParams& sampling, const StoppingP
     if (!stopping.ignore_eos)
       ends_.insert(ends_.end(), tokenizer.eog_ids().begin(), tokenizer.eog_ids().end());
   }
-  if (sampling.grammar != nullptr) constraint_ = sampling.grammar->NewConstraint();
-  next_words_.resize(constraint_ != nullptr ? MaskWords(static_cast<int>(vocab_)) : 0);
+  if (sampling.grammar == nullptr) return;
+  grammar_ = std::make_shared<NextMask>(sampling.grammar->NewConstraint(),
+                                        MaskWords(static_cast<int>(vocab_)));
 }
 
 bool LogitsProcessor::Edit(int64_t num_output, std::span<const TokenId> output, SampledRow* row) {
@@ -54,22 +55,23 @@ bool LogitsProcessor::Edit(int64_t num_output, std::span<const TokenId> output, 
   row->biases = biases_;
   row->mask = allowed_;
   const bool may_end = ends_.empty() || num_output >= min_tokens_;
-  if (may_end && bad_words_.empty() && constraint_ == nullptr) return false;
+  if (may_end && bad_words_.empty() && grammar_ == nullptr) return false;
   mask_ = allowed_;
   if (mask_.empty()) {
     mask_.assign(MaskWords(static_cast<int>(vocab_)), ~0u);
     if (vocab_ % 32 != 0) mask_.back() = (1u << vocab_ % 32) - 1;
   }
   row->mask = mask_;
-  if (constraint_ != nullptr) return true;
+  if (grammar_ != nullptr) return true;
   Restrict();
   return false;
 }
 
 void LogitsProcessor::Make() {
-  next_ = constraint_->FillMask(next_words_);
+  grammar_->Make();
+  next_ = grammar_->next();
   if (next_ == NextTokens::kSome || next_ == NextTokens::kEnd) {
-    for (size_t i = 0; i < mask_.size(); ++i) mask_[i] &= next_words_[i];
+    for (size_t i = 0; i < mask_.size(); ++i) mask_[i] &= grammar_->words()[i];
   } else if (next_ != NextTokens::kAny) {
     std::ranges::fill(mask_, 0u);
   }
@@ -104,7 +106,7 @@ absl::Status LogitsProcessor::WhyNoneFollows(int64_t position) const {
 }
 
 void LogitsProcessor::Accept(TokenId token) {
-  if (constraint_ != nullptr) constraint_->Accept(token);
+  if (grammar_ != nullptr) grammar_->Accept(token);
 }
 
 }  // namespace hydrant

@@ -1,6 +1,6 @@
 // What a request says of single tokens: biases, tokens that are allowed, words that are not, no end
 // before min_tokens, a grammar. Makes of it what the engine does to the logits of a row. One a
-// sequence; used by the scheduler's thread, and by the one that makes masks while that waits.
+// sequence; used by the scheduler's thread, and by the engine's that makes masks while that waits.
 #ifndef HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 #define HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/grammar/token_constraint.h"
 #include "engine/step/batch.h"
+#include "scheduler/next_mask.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
@@ -25,7 +25,9 @@ class LogitsProcessor final : public RowMask {
                                                  const Tokenizer& tokenizer);
 
   // What follows depends on the tokens before: none can be drawn before these are known.
-  bool NeedsOutput() const { return constraint_ != nullptr || longest_bad_word_ > 1; }
+  bool NeedsOutput() const { return grammar_ != nullptr || longest_bad_word_ > 1; }
+  // What may follow by the grammar; null: it has none.
+  const std::shared_ptr<NextMask>& grammar() const { return grammar_; }
   // For the row that draws what follows num_output tokens. `output`: those that are known, all of
   // them where NeedsOutput(); it stays until the mask is made. What the row points to stays until
   // the next call. Returns whether Make() is to make the mask yet.
@@ -52,13 +54,12 @@ class LogitsProcessor final : public RowMask {
   size_t longest_bad_word_ = 0;  // in tokens
   std::vector<TokenId> ends_;    // ids that end the text
   int64_t min_tokens_;           // they may not be drawn before
-  std::unique_ptr<TokenConstraint> constraint_;
+  std::shared_ptr<NextMask> grammar_;
 
   // Of the last row.
   int64_t num_output_ = 0;
   std::span<const TokenId> output_;
-  NextTokens next_ = NextTokens::kAny;  // by the constraint
-  std::vector<uint32_t> next_words_;    // [MaskWords(vocab)], where that is kSome or kEnd
+  NextTokens next_ = NextTokens::kAny;  // by the grammar
   std::vector<uint32_t> mask_;
 };
 

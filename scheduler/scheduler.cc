@@ -148,6 +148,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   EndLate(now);
   RefuseLate(now);
   SendDecisions();
+  LookAtMasks();
   ForkSamples(now);
   CutRunning();
   GrowRunning(now);
@@ -166,7 +167,13 @@ const Batch& Scheduler::Schedule(TimeUs now) {
     spare_ = std::move(in_flight_.back());
     in_flight_.pop_back();
   }
-  if (in_flight_.empty()) applied_at_.reset();  // what comes next is not kept waiting by a step
+  if (in_flight_.empty()) {
+    applied_at_.reset();  // what comes next is not kept waiting by a step
+    if (HasToWaitForMask()) {  // and nobody is kept from anything meanwhile
+      slow_masks_.WaitForFirst();
+      return Schedule(now);
+    }
+  }
   SendProgress(now);
   return batch_;
 }
@@ -194,6 +201,27 @@ void Scheduler::PackStates() {
   for (Sequence* sequence : live_) {
     if (sequence->space.HasSpareSlab()) space_.PackState(&sequence->space, &batch_);
   }
+}
+
+// A step waits for the masks that are made beside it: of the oldest sequences, as many as a few
+// milliseconds are enough for. Others are made first, while steps go on without their sequences.
+void Scheduler::LookAtMasks() {
+  mask_steps_left_ = kMaskStepsBesideAStep;
+  for (Sequence* sequence : live_) LookAtMask(sequence);
+}
+
+void Scheduler::LookAtMask(Sequence* sequence) {
+  if (sequence->logits == nullptr || sequence->logits->grammar() == nullptr) return;
+  const std::shared_ptr<NextMask>& mask = sequence->logits->grammar();
+  const bool is_wanted = sequence->DrawsNext() && !mask->IsMade();
+  const bool is_slow = is_wanted && mask->ExpectedSteps() > mask_steps_left_;
+  if (is_wanted && !is_slow) mask_steps_left_ -= mask->ExpectedSteps();
+  if (is_slow && !sequence->waits_for_mask) slow_masks_.Add(mask);
+  sequence->waits_for_mask = is_slow;
+}
+
+bool Scheduler::HasToWaitForMask() const {
+  return std::ranges::any_of(live_, &Sequence::waits_for_mask);
 }
 
 void Scheduler::SendDecisions() {
@@ -360,6 +388,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   SetBeginBy(sequence, std::nullopt);
   sequence->tenant->Charge(std::max(1.0, pacer_.ReadingUs(sequence->prompt_work)));
   GoLive(sequence);
+  LookAtMask(sequence);
 }
 
 void Scheduler::EndAbsence(Sequence* sequence, TimeUs now) {
@@ -530,7 +559,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   prefilling_.clear();
   open_prompts_.clear();
   for (Sequence* sequence : live_) {
-    if (sequence->state != SequenceState::kPrefilling) continue;
+    if (sequence->state != SequenceState::kPrefilling || sequence->waits_for_mask) continue;
     prefilling_.push_back(sequence);
     open_prompts_.push_back({static_cast<int>(sequence->PrefillTokens().size()), sequence->cursor,
                              sequence->FirstToken()});

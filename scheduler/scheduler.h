@@ -69,6 +69,7 @@
 #include "scheduler/request.h"
 #include "scheduler/request_check.h"
 #include "scheduler/sequence.h"
+#include "scheduler/slow_masks.h"
 
 namespace hydrant {
 
@@ -161,6 +162,9 @@ class Scheduler {
   void EndLate(TimeUs now);
   void PackStates();
   void SendDecisions();
+  void LookAtMasks();
+  void LookAtMask(Sequence* sequence);
+  bool HasToWaitForMask() const;
   void GoLive(Sequence* sequence);
   bool IsCutNow(const Sequence& sequence) const;
   void AddCut(Sequence* sequence);
@@ -287,6 +291,8 @@ class Scheduler {
   bool arena_wanted_ = false;                      // in this step, by a live sequence
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
 
+  SlowMasks slow_masks_;
+  int64_t mask_steps_left_ = 0;  // of kMaskStepsBesideAStep
   Pacer pacer_;
   StepTaken last_step_;
   AdmissionRate admission_rate_;

@@ -86,6 +86,7 @@ struct Sequence {
   bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
   bool was_decided = false;     // the engine has not been told yet what the plan has become
   bool only_reads = false;
+  bool waits_for_mask = false;  // of what it may say next, which takes longer than a step may wait
   bool was_read = false;  // the whole prompt, once
   int32_t num_prompt_tokens = 0;
   int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
@@ -199,6 +200,15 @@ struct Sequence {
     return on_pressure == OnPressure::kPreempt || (IsPromised() && from == nullptr);
   }
   bool IsSwapped() const { return !swapped.IsEmpty(); }
+  // It draws a token that nobody knows, from its next row or the end of what it reads, and knows
+  // all before it.
+  bool DrawsNext() const {
+    const TokenRange* read = NextRead();
+    const int64_t seen = read != nullptr                         ? read->end
+                         : state == SequenceState::kPrefilling ? num_context_tokens
+                                                                : num_seen + 1;
+    return seen == NumKnown();
+  }
   // What the cache is to be is known.
   bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
   // The prompt is in its cache, or all but a last token that is decoded: where its samples are
@@ -210,7 +220,7 @@ struct Sequence {
   }
   // Tokens can be sampled: not the last one is on its way, and nothing is to be read first.
   bool MayDecode() const {
-    if (!IsSettled() || NextRead() != nullptr) return false;
+    if (waits_for_mask || !IsSettled() || NextRead() != nullptr) return false;
     if (!samples.empty() && IsAtFork()) return false;
     // One whose cache is kept ends with all of its tokens known, and others may not draw the next
     // before they know the last: they do not run ahead.

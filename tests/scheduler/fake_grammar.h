@@ -4,9 +4,11 @@
 #define HYDRANT_TESTS_SCHEDULER_FAKE_GRAMMAR_H_
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "engine/grammar/grammar_compiler.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -15,9 +17,12 @@ namespace hydrant {
 
 class FakeGrammar final : public CompiledGrammar {
  public:
-  explicit FakeGrammar(int tokens) : tokens_(tokens) {}
+  // mask_steps: of each mask. before_mask: called when one is made, but for the first; may be null.
+  explicit FakeGrammar(int tokens, int64_t mask_steps = 0,
+                       std::function<void()> before_mask = nullptr)
+      : tokens_(tokens), mask_steps_(mask_steps), before_mask_(std::move(before_mask)) {}
   std::unique_ptr<TokenConstraint> NewConstraint() const override {
-    return std::make_unique<Constraint>(tokens_);
+    return std::make_unique<Constraint>(*this);
   }
   size_t MemoryBytes() const override { return sizeof(*this); }
 
@@ -29,8 +34,12 @@ class FakeGrammar final : public CompiledGrammar {
  private:
   class Constraint final : public TokenConstraint {
    public:
-    explicit Constraint(int tokens) : left_(tokens) {}
+    explicit Constraint(const FakeGrammar& grammar)
+        : left_(grammar.tokens_),
+          mask_steps_(grammar.mask_steps_),
+          before_mask_(grammar.before_mask_) {}
     NextTokens FillMask(std::span<uint32_t> words) override {
+      if (std::exchange(is_first_, false) == false && before_mask_ != nullptr) before_mask_();
       std::ranges::fill(words, 0u);
       if (left_ == 0) return NextTokens::kEnd;
       for (TokenId token = 0; token < FakeTokenizer::kVocab; ++token) {
@@ -46,13 +55,19 @@ class FakeGrammar final : public CompiledGrammar {
       return true;
     }
     bool IsComplete() const override { return left_ == 0; }
+    int64_t MaskSteps() const override { return mask_steps_; }
 
    private:
     int left_;
+    const int64_t mask_steps_;
+    const std::function<void()> before_mask_;
+    bool is_first_ = true;
     TokenId sum_ = 0;  // of the tokens so far
   };
 
   const int tokens_;
+  const int64_t mask_steps_;
+  const std::function<void()> before_mask_;
 };
 
 }  // namespace hydrant

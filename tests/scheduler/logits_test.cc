@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -181,6 +184,106 @@ TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
     }
   }
   EXPECT_GT(preemptions_, 0);
+}
+
+// Opens once, for all who wait; not for ever.
+class Gate {
+ public:
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [this] { return is_open_; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+};
+
+// While a mask is made that takes longer than a step may wait, others go on to their end.
+TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
+  EngineLimits limits = SmallLimits();
+  limits.max_steps_in_flight = GetParam();
+  Gate gate;
+  SchedulerHarness h(limits);
+  Request slow = MakeRequest(20, 30);
+  slow.sampling.grammar =
+      std::make_shared<FakeGrammar>(12, kMaskStepsBesideAStep + 1, [&gate] { gate.Wait(); });
+  const RequestHandle waiting = h.Add(slow);
+  const RequestHandle plain = h.Add(MakeRequest(20, 40, 2));
+  Request quick = MakeRequest(20, 36, 3);
+  quick.sampling.grammar = std::make_shared<FakeGrammar>(25, kMaskStepsBesideAStep);
+  const RequestHandle other = h.Add(quick);
+  while (!(h[plain].finished.has_value() && h[other].finished.has_value())) {
+    h.Step();
+    if (HasFailure()) break;
+  }
+  EXPECT_EQ(h[plain].token_ids.size(), 40u);
+  EXPECT_EQ(h[other].token_ids.size(), 25u);
+  EXPECT_EQ(h[waiting].token_ids.size(), 1u);  // of the first mask
+  gate.Open();
+  h.RunToEnd();
+  ASSERT_EQ(h[waiting].token_ids.size(), 12u);
+  for (size_t i = 0; i < 12; ++i) {
+    const auto before = std::span(h[waiting].token_ids).first(i);
+    EXPECT_TRUE(FakeGrammar::MayFollow(h[waiting].token_ids[i], before)) << i;
+  }
+}
+
+// Who is cancelled while its mask is made does not wait for it, nor does the end of all.
+TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
+  EngineLimits limits = SmallLimits();
+  limits.max_steps_in_flight = GetParam();
+  Gate gate;
+  {
+    SchedulerHarness h(limits);
+    Request slow = MakeRequest(20, 30);
+    slow.sampling.grammar =
+        std::make_shared<FakeGrammar>(12, kMaskStepsBesideAStep + 1, [&gate] { gate.Wait(); });
+    const RequestHandle first = h.Add(slow), second = h.Add(slow);
+    h.Add(MakeRequest(20, 40, 2));
+    for (int i = 0; i < 10; ++i) h.Step();
+    for (const RequestHandle handle : {first, second})
+      h.scheduler.Cancel(handle, absl::CancelledError("enough"));
+    h.RunToEnd();
+    EXPECT_TRUE(h[first].failed.has_value() && h[second].failed.has_value());
+    gate.Open();
+  }
+}
+
+// Together no more than a step may wait for; what is over waits its turn.
+TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
+  EngineLimits limits = SmallLimits();
+  limits.max_steps_in_flight = GetParam();
+  SchedulerHarness h(limits);
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 5; ++i) {
+    Request request = MakeRequest(20, 30, 1 + i);
+    request.sampling.grammar = std::make_shared<FakeGrammar>(10 + i, kMaskStepsBesideAStep / 2);
+    handles.push_back(h.Add(request));
+  }
+  h.RunToEnd();
+  for (int i = 0; i < 5; ++i) {
+    const std::vector<TokenId>& ids = h[handles[i]].token_ids;
+    ASSERT_EQ(std::ssize(ids), 10 + i);
+    for (size_t at = 0; at < ids.size(); ++at)
+      EXPECT_TRUE(FakeGrammar::MayFollow(ids[at], std::span(ids).first(at))) << at;
+  }
+}
+
+// Preempted, and read again, while their masks are slow.
+TEST_P(LogitsTest, SlowMasksOfThoseWhoComeBack) {
+  Request request = MakeRequest(20, 36);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(25);
+  const std::vector<Stream> quick = Run(request);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(25, kMaskStepsBesideAStep + 1);
+  const std::vector<Stream> slow = Run(request);
+  for (size_t i = 0; i < quick.size(); ++i) EXPECT_EQ(slow[i].token_ids, quick[i].token_ids);
 }
 
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, LogitsTest, testing::Values(1, 2));

@@ -1,0 +1,19 @@
+#include "scheduler/next_mask.h"
+
+namespace hydrant {
+
+void NextMask::Make() {
+  const std::lock_guard lock(mutex_);
+  if (is_made_) return;
+  next_ = constraint_->FillMask(words_);
+  if (expected_steps_ <= kMaskStepsBesideAStep) expected_steps_ = constraint_->MaskSteps();
+  is_made_.store(true, std::memory_order_release);
+}
+
+void NextMask::Accept(TokenId token) {
+  const std::lock_guard lock(mutex_);
+  constraint_->Accept(token);
+  is_made_ = false;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,56 @@
+#include "scheduler/slow_masks.h"
+
+#include <sys/resource.h>
+
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+// Where all cores are busy, the steps go first. On Linux this is of the calling thread.
+constexpr int kNiceness = 10;
+
+}  // namespace
+
+SlowMasks::~SlowMasks() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void SlowMasks::Add(std::shared_ptr<NextMask> mask) {
+  {
+    const std::lock_guard lock(mutex_);
+    masks_.push_back(std::move(mask));
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  changed_.notify_all();
+}
+
+void SlowMasks::WaitForFirst() {
+  std::unique_lock lock(mutex_);
+  const size_t done = num_done_;
+  changed_.wait(lock, [&] { return masks_.empty() || num_done_ != done; });
+}
+
+void SlowMasks::Run() {
+  setpriority(PRIO_PROCESS, 0, kNiceness);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !masks_.empty(); });
+    if (stopping_) return;
+    const std::shared_ptr<NextMask> mask = masks_.front();
+    lock.unlock();
+    if (mask.use_count() > 2) mask->Make();
+    lock.lock();
+    masks_.pop_front();
+    ++num_done_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace hydrant
