@@ -53,17 +53,6 @@ bool IsEveryAddress(const std::string& host) {
   return host.empty() || host == "0.0.0.0" || host == "::";
 }
 
-// bind() does not take the file of a daemon that was killed; that of one that lives is another
-// matter.
-bool SomeoneListensOn(const sockaddr_un& address) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool answered =
-      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  close(fd);
-  return answered;
-}
-
 }  // namespace
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& listen) {
@@ -105,7 +94,8 @@ absl::StatusOr<ListeningSockets> ListeningSockets::Open(const std::string& liste
 ListeningSockets::ListeningSockets(ListeningSockets&& other) noexcept
     : fds_(std::exchange(other.fds_, {})),
       port_(other.port_),
-      unix_path_(std::exchange(other.unix_path_, {})) {}
+      unix_path_(std::exchange(other.unix_path_, {})),
+      unix_file_(other.unix_file_) {}
 
 absl::Status ListeningSockets::OpenUnix(const std::string& path) {
   sockaddr_un address{};
@@ -115,11 +105,12 @@ absl::Status ListeningSockets::OpenUnix(const std::string& path) {
                                                sizeof(address.sun_path) - 1, " bytes, this one ",
                                                path.size()));
   path.copy(address.sun_path, path.size());
-  if (SomeoneListensOn(address)) return absl::UnavailableError(std::strerror(EADDRINUSE));
-  unlink(path.c_str());
+  const SocketFolderLock lock(path);
+  HYDRANT_RETURN_IF_ERROR(FreeSocketPath(path));
   const int error = Add(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   if (error != 0) return absl::UnavailableError(std::strerror(error));
   unix_path_ = path;
+  unix_file_ = SocketFileAt(path);
   return absl::OkStatus();
 }
 
@@ -211,7 +202,7 @@ ListeningSockets::Address ListeningSockets::LocalAddress() const {
 void ListeningSockets::Close() {
   for (const int fd : fds_) close(fd);
   fds_.clear();
-  if (!unix_path_.empty()) unlink(unix_path_.c_str());
+  if (!unix_path_.empty()) RemoveSocketFile(unix_path_, unix_file_);
   unix_path_.clear();
 }
 

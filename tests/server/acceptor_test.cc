@@ -4,11 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
+#include <filesystem>
+#include <fstream>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/server/http_get.h"
@@ -131,6 +139,121 @@ TEST(ListeningSockets, AUnixSocketsFileGoesWithIt) {
   }
   EXPECT_NE(access(path.c_str(), F_OK), 0);
   EXPECT_FALSE(ListeningSockets::Open("unix:" + std::string(200, 'x')).ok());
+}
+
+// A path, and what becomes of the thing that a user has there.
+class SocketPath : public testing::Test {
+ protected:
+  SocketPath() : path_(testing::TempDir() + "/hydrant_socket_" + std::to_string(getpid())) {}
+  ~SocketPath() override {
+    std::filesystem::remove_all(path_);
+    std::filesystem::remove_all(path_ + ".moved");
+  }
+
+  std::string Refusal() const {
+    const absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open("unix:" + path_);
+    EXPECT_EQ(sockets.status().code(), absl::StatusCode::kUnavailable) << sockets.status();
+    return std::string(sockets.status().message());
+  }
+  sockaddr_un Address() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    return address;
+  }
+  // A socket of another process: bound, and perhaps listening for one connection.
+  int Bind(int type, bool listens) const {
+    const sockaddr_un address = Address();
+    const int fd = socket(AF_UNIX, type, 0);
+    EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_TRUE(!listens || listen(fd, 0) == 0);
+    return fd;
+  }
+  int Connect() const {
+    const sockaddr_un address = Address();
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    return fd;
+  }
+
+  const std::string path_;
+};
+
+TEST_F(SocketPath, OfAnythingElseIsLeftAsItIs) {
+  namespace fs = std::filesystem;
+  std::ofstream(path_) << "a thesis";
+  EXPECT_EQ(Refusal(), "cannot listen on unix:" + path_ +
+                           ": the path is of a regular file, which is left as it is: move it away, "
+                           "or name another path");
+  EXPECT_EQ(fs::file_size(path_), 8u);
+  fs::rename(path_, path_ + ".moved");
+
+  fs::create_symlink(path_ + ".moved", path_);
+  EXPECT_THAT(Refusal(), HasSubstr("is of a link"));
+  EXPECT_EQ(fs::read_symlink(path_), path_ + ".moved");
+  fs::remove(path_);
+
+  fs::create_directory(path_);
+  EXPECT_THAT(Refusal(), HasSubstr("is of a folder"));
+  fs::remove(path_);
+
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(), HasSubstr("is of a pipe"));
+  EXPECT_TRUE(fs::is_fifo(path_));
+}
+
+TEST_F(SocketPath, OfASocketThatAProcessUsesIsLeftAsItIs) {
+  const int datagrams = Bind(SOCK_DGRAM, false);
+  EXPECT_THAT(Refusal(), HasSubstr("a socket is there that another process may use"));
+  close(datagrams);
+  unlink(path_.c_str());
+
+  // It takes no more connections, and whoever asks must not wait until it does.
+  const int busy = Bind(SOCK_STREAM, true);
+  const int first = Connect();
+  EXPECT_THAT(Refusal(), HasSubstr("another process listens there"));
+  EXPECT_THAT(Refusal(), HasSubstr("another process listens there"));
+  close(first);
+  close(busy);
+  EXPECT_TRUE(std::filesystem::is_socket(path_));
+}
+
+TEST_F(SocketPath, OfAKilledServersSocketIsTaken) {
+  close(Bind(SOCK_STREAM, true));
+  const ListeningSockets sockets = Open("unix:" + path_);
+  close(Connect());
+}
+
+// Whoever has put another file there meanwhile keeps it.
+TEST_F(SocketPath, IsNotRemovedInTheEndWhereItIsAnothers) {
+  {
+    const ListeningSockets first = Open("unix:" + path_);
+    std::filesystem::remove(path_);
+    std::ofstream(path_) << "another's";
+  }
+  EXPECT_TRUE(std::filesystem::is_regular_file(path_));
+}
+
+// All start at the same moment over what a killed one has left.
+TEST_F(SocketPath, IsTakenByOneOfManyServers) {
+  constexpr int kServers = 8;
+  for (int round = 0; round < 20; ++round) {
+    close(Bind(SOCK_STREAM, true));
+    std::vector<std::optional<ListeningSockets>> servers(kServers);
+    {
+      std::vector<std::jthread> threads;
+      threads.reserve(kServers);
+      for (auto& server : servers) {
+        threads.emplace_back([this, &server] {
+          absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open("unix:" + path_);
+          if (sockets.ok()) server.emplace(*std::move(sockets));
+        });
+      }
+    }
+    EXPECT_EQ(std::ranges::count_if(servers, [](const auto& server) { return server.has_value(); }),
+              1);
+    EXPECT_TRUE(std::filesystem::is_socket(path_));
+  }
 }
 
 }  // namespace
