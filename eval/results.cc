@@ -68,12 +68,14 @@ absl::StatusOr<CaseResult> FromJson(const Json& line) {
   return m;
 }
 
-// The part of the file that consists of whole lines.
-std::string WholeLines(const std::string& path) {
+std::string WholeFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  text.resize(text.rfind('\n') + 1);  // 0 where there is none
-  return text;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Of a file that its writer was killed at.
+std::string WholeLines(const std::string& text) {
+  return text.substr(0, text.rfind('\n') + 1);  // npos + 1 is 0
 }
 
 }  // namespace
@@ -93,15 +95,16 @@ Estimate EstimateOf(const std::vector<double>& values) {
 absl::StatusOr<Results> Results::Open(const std::string& path, const Json& settings) {
   Results results;
   results.path_ = path;
-  const std::string text = WholeLines(path);
+  const std::string all = WholeFile(path), text = WholeLines(all), first = settings.dump();
   if (text.empty()) {
+    if (!first.starts_with(all))
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, " holds something else than results; choose another --out or take it away"));
     std::ofstream fresh(path);
-    if (!(fresh << settings.dump() << "\n"))
+    if (!(fresh << first << "\n"))
       return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
     return results;
   }
-  std::error_code ignored;  // a read-only file can still be reported
-  std::filesystem::resize_file(path, text.size(), ignored);
   int number = 0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -118,6 +121,8 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
           absl::StrCat(path, ", line ", number, ": ", measured.status().message()));
     results.Insert(*measured);
   }
+  std::error_code ignored;  // a read-only file can still be reported
+  std::filesystem::resize_file(path, text.size(), ignored);
   return results;
 }
 

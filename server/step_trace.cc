@@ -4,15 +4,39 @@
 
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
 namespace {
 
 int64_t Whole(double value) { return std::llround(value); }
+
+// An array that is not closed is allowed, so that every line can be the last.
+constexpr std::string_view kBegin =
+    R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}})";
+
+// A file of another kind stays; and the loop would wait for the reader of a pipe.
+absl::Status CheckPath(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(path, ignored);
+  if (!std::filesystem::exists(there)) return absl::OkStatus();
+  if (!std::filesystem::is_regular_file(there))
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is no regular file: name one, or a path where none is"));
+  std::string begin(kBegin.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (file.gcount() == 0 || begin == kBegin) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " holds something else than a trace of steps: move it away, or name another path"));
+}
 
 std::string Counter(const char* name, TimeUs at, const std::string& values) {
   return absl::StrCat(R"({"ph":"C","pid":1,"name":")", name, R"(","ts":)", at, R"(,"args":{)",
@@ -22,12 +46,12 @@ std::string Counter(const char* name, TimeUs at, const std::string& values) {
 }  // namespace
 
 StepTrace::StepTrace(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
-  // An array that is not closed is allowed, so that every line can be the last.
-  file_ << R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}})";
+  file_ << kBegin;
   Write(R"({"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"steps"}})");
 }
 
 absl::StatusOr<std::unique_ptr<StepTrace>> StepTrace::Open(const std::string& path) {
+  HYDRANT_RETURN_IF_ERROR(CheckPath(path));
   errno = 0;
   std::unique_ptr<StepTrace> trace(new StepTrace(path));
   if (!trace->file_.is_open())

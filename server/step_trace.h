@@ -17,7 +17,8 @@ namespace hydrant {
 
 class StepTrace {
  public:
-  // Makes the file anew. An error names it.
+  // Makes the file anew where there is none, an empty one, or an older trace; anything else is left
+  // as it is, and an error names it.
   static absl::StatusOr<std::unique_ptr<StepTrace>> Open(const std::string& path);
   ~StepTrace();
 

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
+#include "load/report/write_file.h"
 #include "load/run/arrivals.h"
 #include "load/run/trace.h"
 #include "simulator/command_line.h"
@@ -50,18 +51,18 @@ int Fail(const absl::Status& status) {
   return usage ? kExitUsage : kExitFailed;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(fmt::format("json: {}: cannot be written", path));
+absl::Status WriteJson(const std::string& path, const std::string& text) {
+  const absl::Status status = load::WriteFile(path, text);
+  if (status.ok()) return status;
+  return {status.code(), absl::StrCat("json: ", status.message())};
 }
 
 // Before any work.
-absl::Status CheckWritable(const std::string& path) {
-  if (path.empty() || std::ofstream(path, std::ios::app).good()) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("json: {}: cannot be written", path));
+absl::Status CheckJson(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status status = load::CheckWritable(path);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("json: ", status.message()));
 }
 
 // How many times as fast the trace is to run.
@@ -128,7 +129,7 @@ ProgressCallback ShowProgress(const Flags& flags, int64_t requests) {
 
 absl::Status Run(Flags flags, const CLI::App& app) {
   HYDRANT_RETURN_IF_ERROR(CompleteFlags(&flags));
-  HYDRANT_RETURN_IF_ERROR(CheckWritable(flags.json));
+  HYDRANT_RETURN_IF_ERROR(CheckJson(flags.json));
   HYDRANT_ASSIGN_OR_RETURN(const SimulationOptions options, OptionsOf(flags));
   HYDRANT_ASSIGN_OR_RETURN(const load::Objectives objectives,
                            load::Objectives::Parse(flags.goodput));
@@ -159,7 +160,7 @@ absl::Status Run(Flags flags, const CLI::App& app) {
   report.wall_seconds = SecondsSince(start);
   if (progress != nullptr && isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\n");
   fmt::print("{}", TableOf(result, report));
-  return flags.json.empty() ? absl::OkStatus() : WriteFile(flags.json, JsonOf(result, report));
+  return flags.json.empty() ? absl::OkStatus() : WriteJson(flags.json, JsonOf(result, report));
 }
 
 absl::Status RunFit(const Flags& flags) {
@@ -170,7 +171,7 @@ absl::Status RunFit(const Flags& flags) {
   }
   HYDRANT_ASSIGN_OR_RETURN(const CostFit fit, FitCostModel(steps));
   fmt::print(stderr, "{}\n", fit.model.source);
-  if (!flags.fitted.empty()) return WriteFile(flags.fitted, ToJson(fit.model));
+  if (!flags.fitted.empty()) return WriteJson(flags.fitted, ToJson(fit.model));
   fmt::print("{}", ToJson(fit.model));
   return absl::OkStatus();
 }

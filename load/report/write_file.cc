@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,9 +17,9 @@ absl::Status Error(const std::string& path, int why) {
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(why)));
 }
 
-// 0, or why not.
-int WriteInPlace(const std::string& path, std::string_view content) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
+// 0, or why not. `mode`: of fopen().
+int WriteInPlace(const std::string& path, const char* mode, std::string_view content) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
   if (file == nullptr) return errno;
   const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
   const int why = errno;
@@ -43,11 +44,13 @@ absl::Status WriteFile(const std::string& path, std::string_view content) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::symlink_status(path, ignored);
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    const int why = WriteInPlace(path, content);
+    const int why = WriteInPlace(path, "wb", content);
     return why == 0 ? absl::OkStatus() : Error(path, why);
   }
-  const std::string part = path + ".part";
-  int why = WriteInPlace(part, content);
+  // A name of its own: what a user has beside the report stays.
+  const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()()), ".part");
+  int why = WriteInPlace(part, "wbx", content);
+  if (why == EEXIST) return Error(part, why);
   if (why == 0 && std::rename(part.c_str(), path.c_str()) != 0) why = errno;
   if (why == 0) return absl::OkStatus();
   std::remove(part.c_str());

@@ -209,6 +209,20 @@ TEST_F(ResultsTest, GoesOnWhereItWas) {
   EXPECT_FALSE(Results::Open("/nowhere/results.jsonl", {{"seed", 1}}).ok());
 }
 
+// Neither text without a line's end, nor lines of something else, whose last one looks unfinished.
+TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
+  for (const std::string text : {"a thesis", "a thesis\nwithout an end"}) {
+    std::ofstream(path_) << text;
+    EXPECT_EQ(Results::Open(path_, {{"seed", 1}}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    std::ifstream file(path_);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
+  }
+  // Its own first line, cut short.
+  std::ofstream(path_) << R"({"se)";
+  EXPECT_TRUE(Results::Open(path_, {{"seed", 1}}).ok());
+}
+
 TEST(Report, HoldsTheDataAndNothingBreaksOut) {
   Summary summary;
   summary.task = "perplexity";

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -154,16 +156,42 @@ TEST(ReportTest, WordsOfAServerAreHarmless) {
               HasSubstr("\"</script><script>alert(1)</script><!--\x1b[2J,\"\"\n"));
 }
 
+std::string Whole(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What a process may write to a file while this lives, as if a disk were full.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit few{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &few);
+  }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+
+ private:
+  void (*const handler_)(int);
+  rlimit before_{};
+};
+
 TEST(WriteFileTest, IsWholeOrNotThere) {
   const std::string folder = testing::TempDir() + "/write_file_test";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   const std::string path = folder + "/report.json";
+  std::ofstream(path + ".part") << "a user's";
   ASSERT_TRUE(WriteFile(path, "old").ok());
   ASSERT_TRUE(WriteFile(path, "new").ok());
-  std::ifstream file(path);
-  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "new");
-  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  EXPECT_EQ(Whole(path), "new");
+  EXPECT_EQ(Whole(path + ".part"), "a user's");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2);
 }
 
 TEST(WriteFileTest, AFullDiskIsNamed) {
@@ -181,11 +209,13 @@ TEST(WriteFileTest, AFullDiskIsNamed) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   ASSERT_TRUE(WriteFile(folder + "/report.json", "old").ok());
-  std::filesystem::create_symlink("/dev/full", folder + "/report.json.part");
-  EXPECT_THAT(std::string(WriteFile(folder + "/report.json", "new").message()),
-              HasSubstr("report.json: cannot be written: No space left"));
-  std::ifstream file(folder + "/report.json");
-  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
+  {
+    const FileLimit limit(2);
+    EXPECT_THAT(std::string(WriteFile(folder + "/report.json", "new").message()),
+                HasSubstr("report.json: cannot be written: File too large"));
+  }
+  EXPECT_EQ(Whole(folder + "/report.json"), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
 }
 
 }  // namespace

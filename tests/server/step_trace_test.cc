@@ -3,7 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -92,13 +97,44 @@ TEST(StepTrace, AFolderThatIsNotThereIsNamed) {
 
 // A warning, and no end of the daemon.
 TEST(StepTrace, AFullDiskEndsIt) {
-  auto trace = StepTrace::Open("/dev/full");
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit little{.rlim_cur = 200, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &little);
+  auto trace = StepTrace::Open(testing::TempDir() + "/trace_of_a_full_disk.json");
   ASSERT_TRUE(trace.ok());
   StepTaken step;
   step.work.rows = 1;
   EXPECT_TRUE((*trace)->IsWriting());
   for (int i = 0; i < 3; ++i) (*trace)->Add(step, {}, {});
+  setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_FALSE((*trace)->IsWriting());
+}
+
+TEST(StepTrace, TakesThePlaceOfAnOlderTraceAlone) {
+  const std::string path = testing::TempDir() + "/trace_of_before.json";
+  std::ofstream(path) << "";
+  EXPECT_TRUE(StepTrace::Open(path).ok());
+  const std::string trace = Read(path);
+  EXPECT_TRUE(StepTrace::Open(path).ok());
+  EXPECT_EQ(Read(path), trace);
+
+  std::ofstream(path) << "GGUF and gigabytes more";
+  const absl::Status status = StepTrace::Open(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("holds something else than a trace of steps"));
+  EXPECT_EQ(Read(path), "GGUF and gigabytes more");
+}
+
+// Steps would wait for its reader.
+TEST(StepTrace, APipeIsRefused) {
+  const std::string path = testing::TempDir() + "/trace_pipe_" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(StepTrace::Open(path).status().message()),
+              testing::HasSubstr("is no regular file"));
+  std::remove(path.c_str());
 }
 
 }  // namespace
