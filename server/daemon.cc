@@ -479,7 +479,7 @@ class Daemon {
     service_.SetDraining();
     control_.End();
     ShutDownServers(milliseconds(0));
-    spdlog::shutdown();
+    spdlog::default_logger()->flush();
     std::_Exit(EXIT_SUCCESS);
   }
 

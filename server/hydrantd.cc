@@ -1,8 +1,8 @@
 // hydrantd: reads the command line, sets up the log, runs the daemon. Exit code 1 with one line on
 // stderr where it cannot.
+#include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
-#include <spdlog/async.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -14,37 +14,36 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <string_view>
 #include <system_error>
 
+#include "kernels/final_line.h"
 #include "server/daemon.h"
 #include "server/daemon_options.h"
 #include "server/descriptor_limit.h"
 #include "server/idle_trim.h"
 #include "server/json_log.h"
+#include "server/log_queue.h"
 
 namespace {
 
-constexpr size_t kLogQueueLines = 8192;
-
-// Lines are written by a thread of their own, and the oldest are dropped where stderr does not take
-// them: a stuck terminal must not stop a stream.
-void SetUpLog(const hydrant::DaemonOptions& options) {
-  spdlog::init_thread_pool(kLogQueueLines, 1);
-  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+// Stderr may be a pipe that nobody reads, or a stuck terminal: neither holds a stream or the end.
+std::shared_ptr<hydrant::LogQueue> SetUpLog(const hydrant::DaemonOptions& options) {
+  auto queue =
+      std::make_shared<hydrant::LogQueue>(std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   const auto logger_of = [&](const std::string& name) {
-    auto logger = std::make_shared<spdlog::async_logger>(
-        name, sink, spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest);
+    auto logger = std::make_shared<spdlog::logger>(name, queue);
     logger->set_level(spdlog::level::from_str(options.log_level));
+    logger->set_error_handler([](const std::string&) {});  // spdlog's own writes to stderr at once
     return logger;
   };
   spdlog::set_default_logger(logger_of("hydrantd"));
   if (options.log_json) {
-    sink->set_formatter(hydrant::NewJsonFormatter());
+    queue->set_formatter(hydrant::NewJsonFormatter());
     spdlog::register_logger(logger_of(hydrant::kFieldsLogger));
   } else {
-    sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+    queue->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   }
+  return queue;
 }
 
 // What gRPC and protobuf say by themselves is nothing an operator needs, and some of it any client
@@ -65,21 +64,20 @@ void RouteLibraryLogs() {
     if (const std::exception_ptr exception = std::current_exception()) {
       std::rethrow_exception(exception);
     }
-    std::fputs("hydrantd: ended by std::terminate\n", stderr);
+    hydrant::WriteFinalLine("hydrantd: ended by std::terminate\n");
   } catch (const std::bad_alloc&) {
-    std::fputs(
+    hydrant::WriteFinalLine(
         "hydrantd: out of memory: lower --kv-cache-memory-bytes, --max-num-seqs or "
-        "--max-model-len, or raise the limit of the process (ulimit -v)\n",
-        stderr);
+        "--max-model-len, or raise the limit of the process (ulimit -v)\n");
   } catch (const std::system_error& error) {
-    std::fprintf(stderr,
-                 "hydrantd: the system refuses a thread or the like: %s; raise the limits of the "
-                 "process (ulimit -v, ulimit -u)\n",
-                 error.what());
+    hydrant::WriteFinalLine(
+        fmt::format("hydrantd: the system refuses a thread or the like: {}; raise the limits of "
+                    "the process (ulimit -v, ulimit -u)\n",
+                    error.what()));
   } catch (const std::exception& exception) {
-    std::fprintf(stderr, "hydrantd: %s\n", exception.what());
+    hydrant::WriteFinalLine(fmt::format("hydrantd: {}\n", exception.what()));
   } catch (...) {
-    std::fputs("hydrantd: ended by an unknown exception\n", stderr);
+    hydrant::WriteFinalLine("hydrantd: ended by an unknown exception\n");
   }
   std::_Exit(EXIT_FAILURE);
 }
@@ -87,10 +85,9 @@ void RouteLibraryLogs() {
 // gRPC aborts where it gets no memory or no thread, and says why to its own log alone. The daemon
 // takes this off again when it serves: from then on an abort leaves a core dump.
 void OnAbortAtStart(int) {
-  constexpr std::string_view kLine =
+  hydrant::WriteFinalLine(
       "hydrantd: a library gave up at the start, most likely for want of memory or threads: raise "
-      "the limits of the process (ulimit -v, ulimit -u)\n";
-  (void)!write(STDERR_FILENO, kLine.data(), kLine.size());
+      "the limits of the process (ulimit -v, ulimit -u)\n");
   _exit(EXIT_FAILURE);
 }
 
@@ -100,19 +97,21 @@ int main(int argc, char** argv) {
   hydrant::LimitHeaps();
   std::set_terminate(OnUncaught);
   std::signal(SIGABRT, OnAbortAtStart);
-  hydrant::BlockSignals();
   const hydrant::CommandLine line = hydrant::ParseCommandLine(argc, argv);
   if (!line.options.has_value()) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  SetUpLog(*line.options);
+  hydrant::BlockSignals();  // not before: what is printed above may have to wait for its reader
+  const std::shared_ptr<hydrant::LogQueue> log = SetUpLog(*line.options);
   RouteLibraryLogs();
   hydrant::RaiseDescriptorLimit();
   const absl::Status status = hydrant::RunDaemon(*line.options);
-  const std::string why(status.message());
-  if (!status.ok() && line.options->log_json) spdlog::critical("hydrantd: {}", why);
-  spdlog::shutdown();
-  if (!status.ok() && !line.options->log_json) std::fprintf(stderr, "hydrantd: %s\n", why.c_str());
-  return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+  const int exit_code = status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+  const std::string why = fmt::format("hydrantd: {}", std::string(status.message()));
+  if (!status.ok() && line.options->log_json) spdlog::critical(why);
+  log->flush();
+  if (!status.ok() && !line.options->log_json) hydrant::WriteFinalLine(why + "\n");
+  if (!log->IsEmpty()) std::_Exit(exit_code);
+  return exit_code;
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <thread>
 
 extern char** environ;
 
@@ -22,6 +23,9 @@ bool ReadSome(int fd, std::string* text) {
   if (count > 0) text->append(buffer.data(), static_cast<size_t>(count));
   return count > 0;
 }
+
+// Of waitpid().
+int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 }  // namespace
 
@@ -87,7 +91,18 @@ int Subprocess::Wait() {
   int status = 0;
   waitpid(pid_, &status, 0);
   pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return CodeOf(status);
+}
+
+std::optional<int> Subprocess::WaitUnread(std::chrono::seconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  int status = 0;
+  while (waitpid(pid_, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > until) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  pid_ = -1;
+  return CodeOf(status);
 }
 
 }  // namespace hydrant

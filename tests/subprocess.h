@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,9 @@ class Subprocess {
   void Signal(int signal);
   // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
   int Wait();
+  // The same without reading, as a client that has forgotten it; nullopt: it still runs after
+  // `time`.
+  std::optional<int> WaitUnread(std::chrono::seconds time);
 
   const std::string& out() const { return out_; }
   const std::string& err() const { return err_; }

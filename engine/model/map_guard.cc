@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "kernels/final_line.h"
 
 namespace hydrant {
 namespace {
@@ -31,7 +32,7 @@ void OnBusError(int signal, siginfo_t* info, void*) {
   for (const Guarded* map = newest_guarded; map != nullptr; map = map->next) {
     const uint8_t* begin = map->begin;
     if (info->si_code <= 0 || begin == nullptr || at < begin || at >= map->end) continue;
-    (void)!write(STDERR_FILENO, map->line.data(), map->line.size());
+    WriteFinalLine(map->line);
     _exit(EXIT_FAILURE);
   }
   ::signal(signal, SIG_DFL);

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/http2_frames.h"
 #include "tests/server/http_get.h"
 #include "tests/server/log_watch.h"
 #include "tests/server/test_server.h"
@@ -26,39 +27,16 @@
 namespace hydrant {
 namespace {
 
+using http2::Call, http2::CallHeaders, http2::Frame, http2::Header;
+using http2::kContinuation, http2::kHeaders, http2::kPing, http2::kReset;
 using testing::HasSubstr;
-
-// RFC 9113, section 6.
-constexpr uint8_t kHeaders = 1, kReset = 3, kPing = 6, kContinuation = 9, kEndHeaders = 4;
-
-std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-  const auto byte = [](size_t value, int shift) { return static_cast<char>(value >> shift & 255); };
-  return std::string{byte(payload.size(), 16), byte(payload.size(), 8),  byte(payload.size(), 0),
-                     static_cast<char>(type),  static_cast<char>(flags), byte(stream, 24),
-                     byte(stream, 16),         byte(stream, 8),          byte(stream, 0)} +
-         payload;
-}
-
-// A literal that is not indexed, of less than 127 bytes each (RFC 7541, section 6.2.2).
-std::string Header(const std::string& name, const std::string& value) {
-  return std::string(1, '\0') + static_cast<char>(name.size()) + name +
-         static_cast<char>(value.size()) + value;
-}
-
-std::string CallHeaders() {
-  return Header(":method", "POST") + Header(":scheme", "http") +
-         Header(":path", "/hydrant.v1.Hydrant/Generate") + Header(":authority", "localhost") +
-         Header("te", "trailers") + Header("content-type", "application/grpc");
-}
-
-std::string Call(uint32_t stream) { return Frame(kHeaders, kEndHeaders, stream, CallHeaders()); }
 
 // Sends, and reads what is answered and forgets it.
 class Flooder {
  public:
   explicit Flooder(const std::string& address) : fd_(ConnectTo(address)) {
     fcntl(fd_, F_SETFL, O_NONBLOCK);
-    Send(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
+    Send(http2::Hello());
   }
   ~Flooder() { close(fd_); }
   Flooder(const Flooder&) = delete;
