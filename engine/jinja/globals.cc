@@ -40,16 +40,33 @@ Result RaiseException(Runtime* runtime, const Arguments& arguments) {
   return absl::InvalidArgumentError(message.substr(0, 4096));
 }
 
+// C's format for what Python's strftime() makes of a time without a zone: the zone's name and
+// offset are empty there, and it knows microseconds. Ends in a dot, so that what C makes of it is
+// never empty.
+std::string FormatWithoutZone(std::string_view format) {
+  std::string without;
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%' || i + 1 == format.size()) {
+      without += format[i];
+      continue;
+    }
+    const char what = format[++i];
+    if (what == 'Z' || what == 'z') continue;
+    without += what == 'f' ? "000000" : std::string{'%', what};
+  }
+  return without + '.';
+}
+
 Result StrftimeNow(Runtime* runtime, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound,
                            Bound::Bind("strftime_now()", arguments, {"format"}, 1));
   HYDRANT_ASSIGN_OR_RETURN(const std::string format, bound.String(0, ""));
-  if (format.empty()) return Value::String("");
   std::array<char, 4096> text;
-  const size_t length = std::strftime(text.data(), text.size(), format.c_str(), &runtime->now());
+  const size_t length =
+      std::strftime(text.data(), text.size(), FormatWithoutZone(format).c_str(), &runtime->now());
   if (length == 0)
-    return absl::InvalidArgumentError("strftime_now: the text is empty or above 4095 bytes");
-  return runtime->budget().NewString(std::string(text.data(), length));
+    return absl::InvalidArgumentError("strftime_now: the text is longer than 4094 bytes");
+  return runtime->budget().NewString(std::string(text.data(), length - 1));
 }
 
 Result Range(Runtime* runtime, const Arguments& arguments) {

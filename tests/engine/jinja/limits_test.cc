@@ -119,6 +119,19 @@ TEST(JinjaTemplate, AnErrorHasTheInnermostLine) {
   EXPECT_EQ(Render("\n\n{{ raise_exception('As it is.') }}"), "As it is.");
 }
 
+// Of a time without a zone, as Python's datetime.now() is: what its strftime() says.
+TEST(JinjaTemplate, TimeHasNoZone) {
+  for (const auto& [format, text] :
+       std::vector<std::pair<std::string, std::string>>{{"%Z", ""},
+                                                        {"%z", ""},
+                                                        {"", ""},
+                                                        {"%f", "000000"},
+                                                        {"%H:%M %Z|", "13:45 |"},
+                                                        {"a%%Zb", "a%Zb"},
+                                                        {"%d %B %Y", "26 July 2024"}})
+    EXPECT_EQ(Render("{{ strftime_now('" + format + "') }}"), text) << format;
+}
+
 TEST(JinjaTemplate, ManyThreadsRenderOne) {
   const auto parsed = Template::Parse(
       "{% set ns = namespace(n=0) %}{% for i in range(2000) %}{% set ns.n = ns.n + i %}{% endfor "
