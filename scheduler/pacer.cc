@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace hydrant {
 
@@ -24,6 +25,10 @@ constexpr double kMostPromptShare = 0.5;
 // Prompts may take this much more of a step while no sequence waits for a decoded token. Bounded,
 // so that cancels are seen.
 constexpr double kIdleFactor = 4.0;
+// Where prompts would make a step longer, less of them is read: clients hear between steps how far
+// theirs has come, and cancels, deadlines and new requests are seen there. Prompts get half of it
+// even where decoding alone takes as long.
+constexpr double kLongestStepUs = 500e3;
 
 }  // namespace
 
@@ -43,6 +48,18 @@ std::optional<FirstTokenBound> BoundFirstToken(const SchedulerOptions& options, 
 }
 
 double Pacer::PromptTokens(const RunningLoad& load) const {
+  return std::min(TargetPromptTokens(load), MostPromptTokens(load));
+}
+
+// However slow the machine is, and the model.
+double Pacer::MostPromptTokens(const RunningLoad& load) const {
+  const double token_us = step_time_.PromptTokenUs();
+  if (token_us <= 0) return std::numeric_limits<double>::infinity();
+  const double left_us = kLongestStepUs - step_time_.Predict(load.decode);
+  return std::max(1.0, std::max(left_us, kLongestStepUs / 2) / token_us);
+}
+
+double Pacer::TargetPromptTokens(const RunningLoad& load) const {
   if (load.decode.rows <= 0) return kIdleFactor * prompt_tokens_;
   if (!load.tpot.has_value() || !step_time_.KnowsPrompts()) return prompt_tokens_;
   const auto tpot = static_cast<double>(*load.tpot);

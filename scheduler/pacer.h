@@ -51,7 +51,8 @@ class Pacer {
   std::optional<TimeUs> Tpot(const Slo& slo) const {
     return slo.tpot_us.has_value() ? slo.tpot_us : options_.target_tpot_us;
   }
-  // Prompt tokens that a step may read beside this decoding.
+  // Prompt tokens that a step may read beside this decoding: what the options or a target leave,
+  // and no more than about half a second of them.
   double PromptTokens(const RunningLoad& load) const;
   // Whether all of these may run.
   bool KeepsTpot(const RunningLoad& load) const;
@@ -70,6 +71,9 @@ class Pacer {
   double tpot_aim() const { return tpot_aim_; }
 
  private:
+  double TargetPromptTokens(const RunningLoad& load) const;
+  double MostPromptTokens(const RunningLoad& load) const;
+
   static constexpr double kMostTpotAim = 0.9;  // half of all steps take longer than predicted
 
   const SchedulerOptions options_;

@@ -14,6 +14,7 @@ constexpr double kOutlier = 2.0;
 // The coefficients so far count as much as this share of a step: it decides where the steps do not.
 constexpr double kInertia = 0.2;
 constexpr int kSweeps = 30;
+constexpr double kLeastScale = 256;  // AttentionScale()
 
 }  // namespace
 
@@ -33,10 +34,15 @@ double StepTimeModel::Marginal(const StepWork& work) const {
 }
 
 double StepTimeModel::AttentionScale() const {
-  constexpr double kGuess = 4096, kLeast = 256, kMost = 1 << 20;
+  constexpr double kGuess = 4096, kMost = 1 << 20;
   const double token = coefficients_[3], pair = coefficients_[4];
   if (!KnowsPrompts() || token <= 0 || pair <= 0) return kGuess;
-  return std::clamp(token / pair, kLeast, kMost);
+  return std::clamp(token / pair, kLeastScale, kMost);
+}
+
+double StepTimeModel::PromptTokenUs() const {
+  const double known = std::max(coefficients_[3], kLeastScale * coefficients_[4]);
+  return KnowsPrompts() && known > 0 ? known : last_prompt_token_us_;
 }
 
 void StepTimeModel::Observe(const StepWork& work, double us) {
@@ -50,7 +56,10 @@ void StepTimeModel::Observe(const StepWork& work, double us) {
   }
   ++num_steps_;
   if (work.rows > 0) ++num_decode_;
-  if (work.prompt_tokens > 0) ++num_prompt_;
+  if (work.prompt_tokens > 0) {
+    ++num_prompt_;
+    last_prompt_token_us_ = us / work.prompt_tokens;
+  }
 
   const Terms terms = TermsOf(work);
   const double kept = std::exp(-1.0 / kMemorySteps);

@@ -54,6 +54,10 @@ class StepTimeModel {
   // Tokens of context that cost a prompt's token as much as everything else that is done for it.
   // Where that is not known, a guess.
   double AttentionScale() const;
+  // Microseconds that a token of a prompt takes, what AttentionScale() makes dearer aside. Before
+  // enough is known it is what the last step with prompts took for each of its tokens, all that was
+  // in it included; 0: there was none.
+  double PromptTokenUs() const;
 
   // Of the last steps, how far predictions made before were from what they took: the mean of
   // |predicted / taken - 1|.
@@ -73,6 +77,7 @@ class StepTimeModel {
   Terms sums_ = {};
   Terms scale_ = {};  // what the square of a term is in a step that has it
   int64_t num_steps_ = 0, num_decode_ = 0, num_prompt_ = 0;
+  double last_prompt_token_us_ = 0;
   double relative_error_ = 0;
 };
 

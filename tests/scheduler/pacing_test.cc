@@ -546,5 +546,34 @@ TEST(Pacing, SaysThatItWaitsForTheTarget) {
   machine.RunToEnd();
 }
 
+// A large model on a small machine: 20 ms for each token of a prompt. Whoever waits hears every
+// second or two how far it has come, alone and beside one that decodes.
+TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
+  constexpr TimeUs kSlowTokenUs = 20'000, kMostSilenceUs = 2'000'000;
+  Machine machine;
+  machine.h.step_time = [](const Batch& batch) {
+    TimeUs us = 20'000 + 100'000 * static_cast<TimeUs>(batch.decode.size());
+    for (const PrefillSlice& slice : batch.prefill)
+      us += (slice.token_end - slice.token_begin) * (slice.layer_end - slice.layer_begin) *
+            kSlowTokenUs / 4;
+    return us;
+  };
+  const RequestHandle first = machine.h.Add(MakeRequest(1, 1));  // a daemon's warm-up
+  while (!machine.h[first].finished.has_value()) machine.Step();
+  for (const bool beside_decode : {false, true}) {
+    SCOPED_TRACE(beside_decode);
+    if (beside_decode) machine.h.Add(MakeRequest(1, 1000));
+    const RequestHandle longest = machine.h.Add(MakeRequest(1500, 1));
+    TimeUs heard_at = machine.h.now;
+    while (!machine.h[longest].finished.has_value()) {
+      const size_t before = machine.h[longest].progress.size();
+      machine.Step();
+      ASSERT_LE(machine.h.now - heard_at, kMostSilenceUs);
+      if (machine.h[longest].progress.size() > before) heard_at = machine.h.now;
+    }
+    EXPECT_GT(machine.h[longest].progress.size(), 10u);
+  }
+}
+
 }  // namespace
 }  // namespace hydrant
