@@ -286,8 +286,36 @@ void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space,
   }
 }
 
-// Numbers by which entries are chosen, and which angles are looked up by: in range, whoever wrote
-// them.
+// Whether every number of keys or values is finite; of blocks, every scale.
+bool AreFinite(DType dtype, std::string_view bytes) {
+  size_t stride = sizeof(uint16_t);
+  uint16_t exponent = 0x7c00;  // all ones: infinite, or no number
+  switch (dtype) {
+    case DType::kF32:
+      for (size_t at = 0; at < bytes.size(); at += sizeof(uint32_t)) {
+        uint32_t bits = 0;
+        std::memcpy(&bits, bytes.data() + at, sizeof(bits));
+        if ((bits & 0x7f800000u) == 0x7f800000u) return false;
+      }
+      return true;
+    case DType::kBF16:
+      exponent = 0x7f80;
+      break;
+    case DType::kF16:
+      break;
+    default:
+      stride = BytesOf(dtype, BlockElements(dtype));
+  }
+  for (size_t at = 0; at < bytes.size(); at += stride) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + at, sizeof(bits));
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// Numbers by which entries are chosen, and which angles are looked up by, in range, and keys and
+// values that can be attended to, whoever wrote them.
 absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
   const bool ranks = file.context->plan.rule.rolling;
@@ -295,6 +323,8 @@ absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const char* at = file.body.data();
   for (const int32_t length : file.lengths) {
     const char* positions = at + 2 * length * vector;
+    if (!AreFinite(home.layout.dtype, {at, 2 * length * vector}))
+      return absl::DataLossError("a key or value is infinite, or no number");
     const char* numbers = positions + length * sizeof(int32_t);
     for (int32_t i = 0; i < length; ++i) {
       int32_t position = 0;

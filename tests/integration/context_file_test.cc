@@ -196,6 +196,12 @@ TEST_F(ContextFileTest, NumbersThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(positions + 4, int32_t{1 << 30}), "an entry has the position 1073741824");
   EXPECT_EQ(refusal(scores, std::nanf("")), "an entry has the score nan");
   EXPECT_EQ(refusal(scores, 1.0f), "");
+  const std::string none = "a key or value is infinite, or no number";
+  ASSERT_EQ(layout.dtype, DType::kF16);
+  constexpr uint16_t kInfinite = 0x7c00, kNoNumber = 0xfe00, kLargest = 0x7bff;
+  EXPECT_EQ(refusal(0, kInfinite), none);
+  EXPECT_EQ(refusal(positions - sizeof(uint16_t), kNoNumber), none) << "the last value";
+  EXPECT_EQ(refusal(0, kLargest), "");
 }
 
 // Heads that were made up, with a right checksum: refused, or they can be gone on from.
