@@ -16,6 +16,10 @@ constexpr long kConnectSeconds = 15;
 constexpr long kStallSeconds = 30;  // without a byte
 constexpr long kBufferBytes = 512 * 1024;
 constexpr size_t kMaxHeaders = 128;
+// Of a body that nobody wants, such as a refusal's page: what is read so that the connection can be
+// used again, and for how long.
+constexpr size_t kMostUnwantedBytes = 64 * 1024;
+constexpr std::chrono::seconds kMostUnwantedTime{5};
 
 using CurlUrl = std::unique_ptr<CURLU, void (*)(CURLU*)>;
 
@@ -35,9 +39,12 @@ bool IsHopeless(CURLcode code) {
 
 // One request: what the callbacks of libcurl write to.
 struct Transfer {
-  const BodySink* sink;
+  const BodySink* sink = nullptr;
   HttpHead head;
   absl::Status sink_status;
+  size_t unwanted_bytes = 0;
+  std::chrono::steady_clock::time_point unwanted_since = {};
+  bool left_unwanted = false;  // the rest of it
 };
 
 // A line of the head. A new status line begins a new head: after "100 Continue" comes another.
@@ -81,7 +88,8 @@ class CurlSession final : public HttpSession {
             : curl_slist_append(nullptr, ("Authorization: Bearer " + request.bearer).c_str()),
         curl_slist_free_all);
     const std::string range = fmt::format("{}-", request.first_byte);
-    transfer_ = {.sink = &sink, .head = {}, .sink_status = {}};
+    transfer_ = {};
+    transfer_.sink = &sink;
     error_[0] = '\0';
     Set(CURLOPT_URL, request.url.c_str());
     Set(CURLOPT_HTTPHEADER, headers.get());
@@ -90,7 +98,7 @@ class CurlSession final : public HttpSession {
     Set(CURLOPT_WRITEDATA, this);
     const CURLcode code = curl_easy_perform(easy_.get());
     Set(CURLOPT_HTTPHEADER, nullptr);
-    if (code != CURLE_OK) return Failure(code);
+    if (code != CURLE_OK && !transfer_.left_unwanted) return Failure(code);
     FillHead(&transfer_.head);
     return std::move(transfer_.head);
   }
@@ -128,9 +136,18 @@ class CurlSession final : public HttpSession {
   size_t TakeBody(std::string_view bytes) {
     HttpHead& head = transfer_.head;
     if (head.status == 0) FillHead(&head);
-    if (!head.HasFile()) return bytes.size();
+    if (!head.HasFile()) return PassBy(bytes.size());
     transfer_.sink_status = (*transfer_.sink)(head, bytes);
     return transfer_.sink_status.ok() ? bytes.size() : CURL_WRITEFUNC_ERROR;
+  }
+
+  size_t PassBy(size_t bytes) {
+    const auto now = std::chrono::steady_clock::now();
+    if (transfer_.unwanted_bytes == 0) transfer_.unwanted_since = now;
+    transfer_.unwanted_bytes += bytes;
+    transfer_.left_unwanted = transfer_.unwanted_bytes > kMostUnwantedBytes ||
+                              now - transfer_.unwanted_since > kMostUnwantedTime;
+    return transfer_.left_unwanted ? CURL_WRITEFUNC_ERROR : bytes;
   }
 
   static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {

@@ -218,6 +218,25 @@ TEST_F(PullTest, RefusesARangeThatBeginsElsewhere) {
   EXPECT_THAT(std::string(pulled.status().message()), HasSubstr("from 1000000 on"));
 }
 
+// What nobody wants to read has an end, whatever the hub sends.
+TEST_F(PullTest, ARefusalsPageWithoutEndIsNotReadToIt) {
+  std::atomic<size_t> sent = 0;
+  constexpr size_t kMost = size_t{256} << 20;
+  hub_.hub_hook = [&](const httplib::Request&, httplib::Response* response) {
+    response->status = 404;
+    response->set_chunked_content_provider("text/html", [&](size_t, httplib::DataSink& sink) {
+      const std::string page(1 << 16, 'x');
+      if (sent >= kMost) return false;
+      sent += page.size();
+      return sink.write(page.data(), page.size());
+    });
+    return true;
+  };
+  const auto pulled = Run();
+  EXPECT_EQ(pulled.status().code(), absl::StatusCode::kNotFound) << pulled.status();
+  EXPECT_LT(sent, kMost / 2);
+}
+
 TEST_F(PullTest, AnInterruptedPullLeavesAPartThatTheNextOneGoesOnWith) {
   listener_.cancel_after = 500'000;
   const auto stopped = Run();
