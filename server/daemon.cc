@@ -292,7 +292,7 @@ class Daemon {
     }
     if (access_.certificates != nullptr) (void)access_.certificates->Reload();  // says so itself
     if (!access_.tenants->AsksForTokens()) return;
-    if (const absl::Status tokens = access_.tenants->Reload(); !tokens.ok()) {
+    if (const absl::Status tokens = access_.tenants->Reload(SteadyUs()); !tokens.ok()) {
       spdlog::error("--auth-tokens: {}; the tokens from before stay in force",
                     std::string(tokens.message()));
     } else {

@@ -36,8 +36,10 @@ void Allowance::SetPerMinute(std::optional<double> per_minute) {
 TimeUs Allowance::WaitFor(double least, TimeUs now) {
   if (!per_minute_.has_value()) return 0;
   const double per_us = *per_minute_ / kMinuteUs;
-  left_ = std::min(*per_minute_, left_ + per_us * static_cast<double>(now - at_));
-  at_ = now;
+  if (now > at_) {
+    left_ = std::min(*per_minute_, left_ + per_us * static_cast<double>(now - at_));
+    at_ = now;
+  }
   if (left_ >= least - kRounding) return 0;
   return std::max<TimeUs>(1, std::llround((least - left_) / per_us));
 }
@@ -58,6 +60,12 @@ void TenantAccount::SetQuotas(const Quotas& quotas) {
 TenantUse TenantAccount::Use() const {
   const std::lock_guard lock(mutex_);
   return use_;
+}
+
+bool TenantAccount::IsAsNew(TimeUs now) {
+  const std::lock_guard lock(mutex_);
+  return use_.running == 0 && requests_.IsFull(now) && tokens_.IsFull(now) &&
+         page_seconds_.IsFull(now);
 }
 
 std::variant<std::shared_ptr<TenantAccount::Admission>, Refusal> TenantAccount::Admit(TimeUs now) {

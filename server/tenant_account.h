@@ -47,6 +47,7 @@ class Allowance {
   void SetPerMinute(std::optional<double> per_minute);
   // Until `least` is there, in microseconds; 0: it is.
   TimeUs WaitFor(double least, TimeUs now);
+  bool IsFull(TimeUs now) { return WaitFor(per_minute_.value_or(0), now) == 0; }
   void Take(double cost) { left_ -= cost; }
 
  private:
@@ -62,6 +63,8 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
   const std::string& tenant() const { return tenant_; }
   void SetQuotas(const Quotas& quotas);
   TenantUse Use() const;
+  // Nothing of it runs, and all that its quotas allow is there.
+  bool IsAsNew(TimeUs now);
 
   // A request that was admitted. It counts as running until it is charged or released.
   class Admission {

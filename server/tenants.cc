@@ -36,28 +36,31 @@ absl::Status Caller::Own(Request* request) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Load(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Load(const std::string& path, TimeUs now) {
   auto tenants = std::make_unique<Tenants>();
   tenants->path_ = path;
-  HYDRANT_RETURN_IF_ERROR(tenants->Reload());
+  HYDRANT_RETURN_IF_ERROR(tenants->Reload(now));
   return tenants;
 }
 
 // Accounts stay with their tenants, with what these have used.
-absl::Status Tenants::Reload() {
+absl::Status Tenants::Reload(TimeUs now) {
   if (!AsksForTokens()) return absl::OkStatus();
   HYDRANT_ASSIGN_OR_RETURN(TokenFile file, ReadTokenFile(path_));
   const std::shared_ptr<const Known> before = Current();
   auto known = std::make_shared<Known>();
+  known->former = before->accounts;
+  known->former.insert(before->former.begin(), before->former.end());
   for (const auto& [tenant, quotas] : file.tenants) {
-    const auto old = before->accounts.find(tenant);
-    if (old == before->accounts.end()) {
+    auto old = known->former.extract(tenant);
+    if (old.empty()) {
       known->accounts[tenant] = std::make_shared<TenantAccount>(tenant, quotas);
     } else {
-      old->second->SetQuotas(quotas);
-      known->accounts[tenant] = old->second;
+      old.mapped()->SetQuotas(quotas);
+      known->accounts.insert(std::move(old));
     }
   }
+  std::erase_if(known->former, [now](const auto& entry) { return entry.second->IsAsNew(now); });
   known->file = std::move(file);
   const std::lock_guard lock(mutex_);
   known_ = std::move(known);

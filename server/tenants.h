@@ -55,12 +55,12 @@ class Tenants {
   // Without tokens.
   Tenants() = default;
   // With those of a file. InvalidArgument names what is wrong with it.
-  static absl::StatusOr<std::unique_ptr<Tenants>> Load(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Tenants>> Load(const std::string& path, TimeUs now = 0);
 
   bool AsksForTokens() const { return !path_.empty(); }
   // What the file says now. Where it cannot be used, what it said before stays in force. From one
-  // thread at a time.
-  absl::Status Reload();
+  // thread at a time. `now` is the clock of the accounts, in microseconds.
+  absl::Status Reload(TimeUs now);
   size_t num_tokens() const;
 
   // The caller whose `authorization` this is, "Bearer TOKEN". Unauthenticated.
@@ -78,6 +78,9 @@ class Tenants {
   struct Known {
     TokenFile file;
     std::map<std::string, std::shared_ptr<TenantAccount>> accounts;  // of every tenant in it
+    // Of those that an earlier reading had and that owe something still: one that comes back finds
+    // its quotas as it has used them.
+    std::map<std::string, std::shared_ptr<TenantAccount>> former;
   };
   std::shared_ptr<const Known> Current() const;
 

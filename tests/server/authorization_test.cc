@@ -306,11 +306,43 @@ TEST(Authorization, ATokenThatWasTakenBackIsNoGoodAnyMore) {
   };
   EXPECT_EQ(ask(), StatusCode::OK);
   disk.Write("  - {tenant: 3\n");
-  EXPECT_FALSE(disk.tenants->Reload().ok());
+  EXPECT_FALSE(disk.tenants->Reload(0).ok());
   EXPECT_EQ(ask(), StatusCode::OK) << "a file that cannot be read changes nothing";
   disk.Write(EntryOf("zeta", "token-of-zeta"));
-  EXPECT_TRUE(disk.tenants->Reload().ok());
+  EXPECT_TRUE(disk.tenants->Reload(0).ok());
   EXPECT_EQ(ask(), StatusCode::UNAUTHENTICATED);
+}
+
+TEST(Authorization, ATenantThatMissesOneReadingFindsItsQuotasAsItUsedThem) {
+  constexpr TimeUs kSecond = 1'000'000;
+  TokensOnDisk disk(", quotas: {requests_per_minute: 2}");
+  const auto account = [&] {
+    return disk.tenants->Identify("Bearer token-of-acme", absl::Now())->account();
+  };
+  const auto is_let_in = [&](TimeUs now) {
+    auto admitted = account()->Admit(now);
+    return std::holds_alternative<std::shared_ptr<TenantAccount::Admission>>(admitted);
+  };
+  EXPECT_TRUE(is_let_in(kSecond));
+  EXPECT_TRUE(is_let_in(kSecond));
+  EXPECT_FALSE(is_let_in(kSecond));
+  const std::string of_acme =
+      EntryOf("acme", "token-of-acme", ", quotas: {requests_per_minute: 2}");
+  disk.Write(EntryOf("zeta", "token-of-zeta"));
+  EXPECT_TRUE(disk.tenants->Reload(2 * kSecond).ok());
+  disk.Write(EntryOf("other", "token-of-other"));
+  EXPECT_TRUE(disk.tenants->Reload(3 * kSecond).ok()) << "and another one";
+  disk.Write(of_acme);
+  EXPECT_TRUE(disk.tenants->Reload(4 * kSecond).ok());
+  EXPECT_FALSE(is_let_in(4 * kSecond));
+  EXPECT_TRUE(is_let_in(40 * kSecond)) << "as time goes they come back";
+  // Who owes nothing any more is forgotten.
+  disk.Write(EntryOf("zeta", "token-of-zeta"));
+  EXPECT_TRUE(disk.tenants->Reload(41 * kSecond).ok());
+  EXPECT_TRUE(disk.tenants->Reload(200 * kSecond).ok());
+  disk.Write(of_acme);
+  EXPECT_TRUE(disk.tenants->Reload(201 * kSecond).ok());
+  EXPECT_EQ(account()->Use().requests, 0);
 }
 
 class Tenancy : public testing::Test {
