@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/listening_sockets.h"
@@ -27,14 +29,34 @@ constexpr size_t kMaxConnections = 64;
 constexpr size_t kMaxRequestBytes = 8192;
 constexpr int kAcceptPauseMs = 100;  // after accept() has failed: what it lacks may come back
 
-std::string Reply(const HttpAnswer& answer) {
-  const char* word = answer.status == 200   ? "OK"
-                     : answer.status == 503 ? "Service Unavailable"
-                     : answer.status == 404 ? "Not Found"
-                                            : "Bad Request";
-  return absl::StrCat(
-      "HTTP/1.1 ", answer.status, " ", word, "\r\nContent-Type: ", answer.content_type,
-      "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n", answer.body);
+const char* WordOf(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Bad Request";
+  }
+}
+
+// The status line and the headers, which are the same whether the body follows or not.
+std::string HeadOf(const HttpAnswer& answer) {
+  return absl::StrCat("HTTP/1.1 ", answer.status, " ", WordOf(answer.status),
+                      answer.status == 405 ? "\r\nAllow: GET, HEAD" : "",
+                      "\r\nContent-Type: ", answer.content_type,
+                      "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n");
+}
+
+// RFC 9110's token: what a method may be.
+bool IsMethod(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("!#$%&'*+-.^_`|~", c);
+  });
 }
 
 // One request and its answer, read and written as far as the socket goes each time.
@@ -159,12 +181,21 @@ class HttpServer::Impl {
   std::string AnswerTo(std::string_view head) const {
     const std::string_view line = head.substr(0, head.find("\r\n"));
     const size_t begin = line.find(' '), end = line.rfind(' ');
-    if (line.substr(0, begin) != "GET" || end <= begin)
-      return Reply({.status = 400, .body = "only GET is served here\n"});
-    const std::string_view target = line.substr(begin + 1, end - begin - 1);
+    const std::string_view method = line.substr(0, begin);
+    const bool is_request = begin != line.npos && end > begin + 1 && IsMethod(method) &&
+                            line.substr(end + 1).starts_with("HTTP/");
+    const HttpAnswer answer =
+        !is_request ? HttpAnswer{.status = 400, .body = "this is no request of HTTP/1.1\n"}
+        : method != "GET" && method != "HEAD"
+            ? HttpAnswer{.status = 405, .body = "GET and HEAD are served here\n"}
+            : PageOf(line.substr(begin + 1, end - begin - 1));
+    return method == "HEAD" ? HeadOf(answer) : HeadOf(answer) + answer.body;
+  }
+
+  HttpAnswer PageOf(std::string_view target) const {
     const auto page = pages_.find(std::string(target.substr(0, target.find('?'))));
-    return Reply(page != pages_.end() ? page->second()
-                                      : HttpAnswer{.status = 404, .body = PageList()});
+    if (page == pages_.end()) return {.status = 404, .body = PageList()};
+    return page->second();
   }
 
   std::string PageList() const {

@@ -50,7 +50,7 @@ bool IsLocal(const sockaddr_storage& address) {
 }
 
 bool IsEveryAddress(const std::string& host) {
-  return host.empty() || host == "0.0.0.0" || host == "::";
+  return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
 }
 
 }  // namespace

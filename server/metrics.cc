@@ -162,7 +162,7 @@ void AddTenants(const Tenants& tenants, Families* to) {
   const auto each = [&](auto value) {
     for (const auto& [tenant, use] : readings) to->Value(value(use), {{"tenant", tenant}});
   };
-  to->Gauge("hydrant_tenant_requests", "Requests of a tenant that have not ended.");
+  to->Gauge("hydrant_tenant_live_requests", "Requests of a tenant that have not ended.");
   each([](const TenantUse& use) { return use.running; });
   to->Counter("hydrant_tenant_requests_total", "Requests of a tenant that its quotas let in.");
   each([](const TenantUse& use) { return use.requests; });
@@ -231,7 +231,7 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
       .Value(loop.pages_spared);
   to->Gauge("hydrant_state_pages", "Used pages that hold scores of the entries in others.")
       .Value(loop.state_pages);
-  to->Gauge("hydrant_requests", "Accepted requests that have not ended, by state.")
+  to->Gauge("hydrant_live_requests", "Accepted requests that have not ended, by state.")
       .Value(loop.running, {{"state", "running"}})
       .Value(loop.prefilling, {{"state", "prefilling"}})
       .Value(loop.waiting, {{"state", "waiting"}});
@@ -324,9 +324,9 @@ void AddVllmLoop(const ServedModel& model, const LoopSnapshot& loop, const LoopM
                  Families* to) {
   const int64_t heads = int64_t{model.limits.num_layers} * model.limits.num_kv_heads;
   const auto pages = static_cast<double>(loop.pages_total);
-  to->Gauge("vllm:num_requests_running", "As hydrant_requests, running and prefilling.")
+  to->Gauge("vllm:num_requests_running", "As hydrant_live_requests, running and prefilling.")
       .Value(loop.running + loop.prefilling);
-  to->Gauge("vllm:num_requests_waiting", "As hydrant_requests, waiting.").Value(loop.waiting);
+  to->Gauge("vllm:num_requests_waiting", "As hydrant_live_requests, waiting.").Value(loop.waiting);
   to->Gauge("vllm:kv_cache_usage_perc", "Used pages over all pages, 0 to 1.")
       .Value(static_cast<double>(loop.pages_total - loop.pages_free) / pages);
   to->Gauge("vllm:cache_config_info", "1; block_size and num_gpu_blocks in blocks of whole tokens.")

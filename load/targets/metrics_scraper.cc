@@ -21,10 +21,10 @@ double Either(double a, double b) { return std::isnan(a) ? b : a; }
 
 ServerSample SampleOf(const PrometheusValues& said, double at) {
   ServerSample sample{.at = at};
-  const double decoding = said.Sum("hydrant_requests", "state=\"running\"");
-  const double prefilling = said.Sum("hydrant_requests", "state=\"prefilling\"");
+  const double decoding = said.Sum("hydrant_live_requests", "state=\"running\"");
+  const double prefilling = said.Sum("hydrant_live_requests", "state=\"prefilling\"");
   sample.running = Either(decoding + prefilling, said.Sum("vllm:num_requests_running"));
-  sample.waiting = Either(said.Sum("hydrant_requests", "state=\"waiting\""),
+  sample.waiting = Either(said.Sum("hydrant_live_requests", "state=\"waiting\""),
                           said.Sum("vllm:num_requests_waiting"));
   sample.pages_free = said.Sum("hydrant_pages", "state=\"free\"");
   sample.pages_total = said.Sum("hydrant_pages");

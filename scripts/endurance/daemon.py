@@ -138,7 +138,7 @@ class Daemon:
 
 
 def unfinished(metrics):
-    return sum(value for name, value in metrics.items() if name.startswith("hydrant_requests{"))
+    return sum(value for name, value in metrics.items() if name.startswith("hydrant_live_requests{"))
 
 
 def free_pages(metrics):

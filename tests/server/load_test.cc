@@ -188,7 +188,7 @@ TEST(LoadTest, TheScrapeAgreesWithTheReport) {
             scrape["hydrant_generation_tokens_total"]);
 
   EXPECT_EQ(scrape["hydrant_pages{state=\"free\"}"], scrape["hydrant_pages_total"]);
-  EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
+  EXPECT_EQ(scrape.Sum("hydrant_live_requests"), 0);
   EXPECT_EQ(scrape["hydrant_queued_tokens"], 0);
 }
 

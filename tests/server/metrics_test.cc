@@ -87,6 +87,20 @@ TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
   }
 }
 
+// OpenMetrics has a counter's name without "_total", and no two families have one name.
+TEST_F(MetricsTest, NoTwoFamiliesShareANameOfOpenMetrics) {
+  std::map<std::string, std::string> names;
+  for (const auto& [family, type] : TakeScrape().types) {
+    std::string name = family;
+    if (type == "counter") {
+      ASSERT_TRUE(name.ends_with("_total")) << name;
+      name.resize(name.size() - std::string("_total").size());
+    }
+    const auto [other, is_new] = names.emplace(name, family);
+    EXPECT_TRUE(is_new) << family << " and " << other->second;
+  }
+}
+
 // vLLM's own names and types, which endpoint pickers read without being told.
 TEST_F(MetricsTest, WhatPickersOfVllmReadIsThere) {
   const Scrape scrape = TakeScrape();
@@ -134,7 +148,7 @@ TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"workspace\"}"], 512);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"prefix_cache\"}"], 256);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"contexts\"}"], 128);
-  EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
+  EXPECT_EQ(scrape.Sum("hydrant_live_requests"), 0);
   EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 0);
   EXPECT_EQ(scrape["hydrant_steps_total"], 0);
   // 8,192 pages over 2 layers times 2 KV heads.
@@ -307,8 +321,8 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
     if (i == 0) server.engine.WaitUntilHeld();
   }
   Scrape scrape = ParseScrape(server.MetricsText());
-  EXPECT_EQ(scrape["hydrant_requests{state=\"running\"}"], 1);
-  EXPECT_EQ(scrape["hydrant_requests{state=\"waiting\"}"], 4);
+  EXPECT_EQ(scrape["hydrant_live_requests{state=\"running\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_live_requests{state=\"waiting\"}"], 4);
   EXPECT_EQ(scrape["hydrant_waiting_requests{reason=\"arrived\"}"], 4);
   EXPECT_EQ(scrape["hydrant_queued_tokens"], 4 * 4);
   EXPECT_EQ(scrape["hydrant_pages{state=\"used\"}"], 4) << "a page in each of 4 heads";
@@ -321,7 +335,7 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
   server.engine.AllowSteps(2);  // the one that is held, and the second request's prompt
   server.engine.WaitUntilHeld();
   scrape = ParseScrape(server.MetricsText());
-  EXPECT_EQ(scrape["hydrant_requests{state=\"running\"}"], 2);
+  EXPECT_EQ(scrape["hydrant_live_requests{state=\"running\"}"], 2);
   EXPECT_EQ(scrape["hydrant_waiting_requests{reason=\"max_num_seqs\"}"], 3);
   EXPECT_EQ(scrape.Sum("hydrant_waiting_requests"), 3);
   server.engine.Resume();
@@ -409,11 +423,36 @@ TEST_F(HttpServerTest, RefusesWhatIsNoGet) {
     close(fd);
     return reply.substr(0, reply.find("\r\n"));
   };
-  for (const char* bad :
-       {"POST /yes HTTP/1.1\r\n\r\n", "GET\r\n\r\n", "\r\n\r\n", "GET /yes\r\n\r\n"})
+  for (const char* bad : {"GET\r\n\r\n", "\r\n\r\n", "GET /yes\r\n\r\n", " /yes HTTP/1.1\r\n\r\n"})
     EXPECT_EQ(status_of(bad), "HTTP/1.1 400 Bad Request") << bad;
   EXPECT_EQ(status_of("GET /yes?x=1 HTTP/1.1\r\nA: b\r\n\r\n"), "HTTP/1.1 200 OK");
   EXPECT_EQ(status_of(std::string(100'000, 'x')), "");
+}
+
+TEST_F(HttpServerTest, AnswersHeadWithoutABodyAndRefusesOtherMethods) {
+  const auto server = Start();
+  const auto reply_to = [&](const std::string& method, const std::string& path) {
+    const int fd = ConnectTo(server->address());
+    const std::string reply = SendAndReceive(fd, method + " " + path + " HTTP/1.1\r\n\r\n");
+    close(fd);
+    return reply;
+  };
+  for (const char* path : {"/yes", "/no", "/else"}) {
+    const std::string get = reply_to("GET", path);
+    EXPECT_EQ(reply_to("HEAD", path), get.substr(0, get.find("\r\n\r\n") + 4)) << path;
+    for (const char* other : {"POST", "PUT", "DELETE", "OPTIONS", "head"}) {
+      const std::string reply = reply_to(other, path);
+      EXPECT_THAT(reply, testing::StartsWith("HTTP/1.1 405 Method Not Allowed\r\n")) << other;
+      EXPECT_THAT(reply, HasSubstr("\r\nAllow: GET, HEAD\r\n"));
+    }
+  }
+}
+
+TEST_F(HttpServerTest, AStarIsEveryAddress) {
+  const auto server = HttpServer::Start("*:0", {{"/yes", [] { return HttpAnswer{}; }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string port = (*server)->address().substr((*server)->address().find(':'));
+  EXPECT_EQ(HttpGet("127.0.0.1" + port, "/yes").status, 200);
 }
 
 }  // namespace
