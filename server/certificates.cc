@@ -6,13 +6,10 @@
 #include <openssl/x509.h>
 #include <spdlog/spdlog.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/small_file.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -37,15 +34,9 @@ struct Source {
 };
 
 absl::StatusOr<std::string> ReadText(const Source& source) {
-  errno = 0;
-  std::ifstream file(source.path, std::ios::binary);
-  std::ostringstream read;
-  read << file.rdbuf();  // of a folder: nothing, and no exception
-  if (!file.is_open() || errno != 0)
-    return source.Wrong(absl::StrCat("cannot be read: ", std::strerror(errno)));
-  std::string text = read.str();
-  if (text.size() > kMaxCertificateBytes) return source.Wrong("has more than 4 MiB");
-  return text;
+  absl::StatusOr<std::string> text = ReadSmallFile(source.path, kMaxCertificateBytes);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(absl::StrCat(source.flag, " ", text.status().message()));
 }
 
 Bio Over(const std::string& pem) {

@@ -4,17 +4,14 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <numeric>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/small_file.h"
+#include "server/nearest_name.h"
 
 namespace hydrant {
 namespace {
@@ -22,24 +19,10 @@ namespace {
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr size_t kMaxListedBytes = 64;  // of a key, in a problem
 
-// Insertions, deletions and replacements that make one of the other.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-std::string Nearest(std::string_view key, const std::map<std::string, ConfigForm>& known) {
-  const auto nearest = std::ranges::min_element(
-      known, {}, [key](const auto& entry) { return EditDistance(key, entry.first); });
-  return nearest == known.end() ? "" : nearest->first;
+std::vector<std::string> NamesOf(const std::map<std::string, ConfigForm>& known) {
+  std::vector<std::string> names;
+  for (const auto& [name, form] : known) names.push_back(name);
+  return names;
 }
 
 bool IsText(const YAML::Node& node) { return node.IsScalar() && !node.Scalar().empty(); }
@@ -133,7 +116,8 @@ class Reader {
     const std::string shown = key.substr(0, kMaxListedBytes);
     const auto known = known_.find(key);
     if (known == known_.end())
-      return Wrong(name, shown, "is not known; the nearest key is " + Nearest(shown, known_));
+      return Wrong(name, shown,
+                   "is not known; the nearest key is " + NearestName(shown, NamesOf(known_)));
     if (!seen_.insert(key).second) return Wrong(name, shown, "is there a second time");
     ConfigSetting setting{.key = key, .values = {}, .line = name.Mark().line + 1};
     const std::string why = AddValues(value, known->second, &setting.values);
@@ -145,17 +129,6 @@ class Reader {
   ConfigFile file_;
   std::set<std::string> seen_;
 };
-
-// At most a byte more than may be read.
-std::optional<std::string> ReadBytes(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxConfigBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || errno != 0) return std::nullopt;
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
 
 }  // namespace
 
@@ -176,14 +149,8 @@ ConfigFile ParseConfigFile(const std::string& yaml,
 }
 
 ConfigFile ReadConfigFile(const std::string& path, const std::map<std::string, ConfigForm>& known) {
-  const std::optional<std::string> yaml = ReadBytes(path);
-  if (!yaml.has_value())
-    return {.settings = {},
-            .problems = {absl::StrCat(path, ": cannot be read: ", std::strerror(errno))}};
-  if (yaml->size() > kMaxConfigBytes)
-    return {.settings = {},
-            .problems = {absl::StrCat(path, ": has more than the ", kMaxConfigBytes,
-                                      " bytes that are read")}};
+  const absl::StatusOr<std::string> yaml = ReadSmallFile(path, kMaxConfigBytes);
+  if (!yaml.ok()) return {.settings = {}, .problems = {std::string(yaml.status().message())}};
   ConfigFile file = ParseConfigFile(*yaml, known);
   for (std::string& problem : file.problems) problem = absl::StrCat(path, ":", problem);
   return file;

@@ -49,7 +49,10 @@ class FetchLog final : public hub::PullListener {
 }  // namespace
 
 absl::StatusOr<DaemonOptions> WithLocalModel(DaemonOptions options) {
-  if (!hub::IsHubModel(options.model_path)) return options;
+  if (!hub::IsHubModel(options.model_path)) {
+    options.model_path = ModelFileOf(options.model_path);
+    return options;
+  }
   HYDRANT_ASSIGN_OR_RETURN(const hub::ModelReference reference,
                            hub::ParseModelReference(options.model_path));
   FetchLog log(options.model_path);

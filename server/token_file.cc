@@ -6,18 +6,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <initializer_list>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/small_file.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -176,17 +173,9 @@ absl::StatusOr<TokenFile> ParseTokenFile(const std::string& yaml) {
 }
 
 absl::StatusOr<TokenFile> ReadTokenFile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream read;
-  read << file.rdbuf();  // of a folder: nothing, and no exception
-  const std::string yaml = read.str();
-  if (!file.is_open() || errno != 0)
-    return WrongTokens(absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
-  if (yaml.size() > kMaxTokenFileBytes)
-    return WrongTokens(absl::StrCat(path, ": has ", yaml.size(), " bytes; at most ",
-                                    kMaxTokenFileBytes, " are read"));
-  absl::StatusOr<TokenFile> parsed = ParseTokenFile(yaml);
+  const absl::StatusOr<std::string> yaml = ReadSmallFile(path, kMaxTokenFileBytes);
+  if (!yaml.ok()) return WrongTokens(std::string(yaml.status().message()));
+  absl::StatusOr<TokenFile> parsed = ParseTokenFile(*yaml);
   if (!parsed.ok()) return WrongTokens(absl::StrCat(path, ": ", parsed.status().message()));
   return parsed;
 }

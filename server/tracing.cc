@@ -1,27 +1,29 @@
 #include "server/tracing.h"
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/small_file.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
+
+constexpr uintmax_t kMaxCaBytes = 4 << 20;
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const TraceOptions& options,
                                                                         bool tls) {
   if (!tls) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;  // by default with the system's CAs
   if (!options.ca.empty()) {
-    std::ostringstream pem;
-    pem << std::ifstream(options.ca, std::ios::binary).rdbuf();
-    ssl.pem_root_certs = pem.str();
-    if (ssl.pem_root_certs.empty())
+    absl::StatusOr<std::string> pem = ReadSmallFile(options.ca, kMaxCaBytes);
+    if (!pem.ok())
+      return absl::InvalidArgumentError(absl::StrCat(options.ca_from, " ", pem.status().message()));
+    if (pem->empty())
       return absl::InvalidArgumentError(
-          absl::StrCat(options.ca_from, " ", options.ca, ": cannot be read, or is empty"));
+          absl::StrCat(options.ca_from, " ", options.ca, ": is empty"));
+    ssl.pem_root_certs = *std::move(pem);
   }
   return grpc::SslCredentials(ssl);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/jinja/limits.h"
+#include "engine/model/config_json.h"
 #include "engine/model/gguf.h"
 #include "engine/model/small_file.h"
 #include "engine/model/text.h"
@@ -103,10 +104,10 @@ absl::StatusOr<ChatTemplateSource> ReadChatTemplates(const std::string& folder) 
   ChatTemplateSource source;
   HYDRANT_ASSIGN_OR_RETURN(
       const Json config,
-      ReadConfigFile(fs::path(folder) / "tokenizer_config.json", kMaxConfigBytes));
+      ReadConfigJson(fs::path(folder) / "tokenizer_config.json", kMaxConfigBytes));
   HYDRANT_ASSIGN_OR_RETURN(
       const Json map,
-      ReadConfigFile(fs::path(folder) / "special_tokens_map.json", kMaxConfigBytes));
+      ReadConfigJson(fs::path(folder) / "special_tokens_map.json", kMaxConfigBytes));
   HYDRANT_RETURN_IF_ERROR(AddJinjaFiles(folder, &source.templates));
   if (source.templates.empty()) AddConfigTemplates(config, &source.templates);
   if (source.templates.empty())

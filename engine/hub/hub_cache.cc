@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
 #include "engine/hub/model_reference.h"
+#include "engine/model/small_file.h"
 #include "engine/model/text.h"
 #include "kernels/status_macros.h"
 
@@ -72,15 +72,8 @@ void TagCache(const std::string& folder) {
 }
 
 std::optional<std::string> ReadSmall(const std::string& path, size_t max_bytes) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
-  const uintmax_t size = fs::file_size(path, error);
-  if (error || size > max_bytes) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return std::nullopt;
-  return std::move(text).str();
+  absl::StatusOr<std::string> text = ReadSmallFile(path, max_bytes);
+  return text.ok() ? std::optional(*std::move(text)) : std::nullopt;
 }
 
 bool IsWithoutLocks(int error) { return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK; }

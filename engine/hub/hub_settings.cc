@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <iterator>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "engine/model/small_file.h"
 #include "engine/model/text.h"
 #include "kernels/status_macros.h"
 
@@ -66,11 +66,7 @@ std::string TokenFromFile(const Environment& environment) {
   constexpr int kMaxTokenBytes = 4096;
   std::string path = FirstOf(environment, {"HF_TOKEN_PATH"});
   if (path.empty()) path = HuggingFaceHome(environment) + "/token";
-  std::ifstream file(WithHome(environment, path), std::ios::binary);
-  std::string text(kMaxTokenBytes, '\0');
-  file.read(text.data(), kMaxTokenBytes);
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
+  return ReadSmallFile(WithHome(environment, path), kMaxTokenBytes).value_or("");
 }
 
 absl::StatusOr<std::string> Token(const Environment& environment) {

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "engine/hub/hub_cache.h"
 #include "engine/hub/hub_client.h"
 #include "engine/hub/repo_listing.h"
+#include "engine/model/small_file.h"
 #include "engine/model/text.h"
 #include "kernels/status_macros.h"
 
@@ -185,11 +184,7 @@ class Puller {
 };
 
 std::string TextOfFile(const std::string& path) {
-  std::error_code error;
-  if (fs::file_size(path, error) > kMaxListingBytes || error) return "";
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return std::move(text).str();
+  return ReadSmallFile(path, kMaxListingBytes).value_or("");
 }
 
 // By the list of the commit's files where it is kept, else by what the files say of each other.

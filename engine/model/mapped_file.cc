@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/lfs_pointer.h"
 #include "engine/model/map_guard.h"
 #include "engine/model/text.h"
 
@@ -53,6 +54,10 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", Quoted(path)));
   }
   const std::span<const uint8_t> bytes(static_cast<const uint8_t*>(base), size);
+  if (IsLfsPointer({static_cast<const char*>(base), size})) {
+    munmap(base, size);
+    return LfsPointerError(path);
+  }
   return std::unique_ptr<MappedFile>(new MappedFile(path, fd.Release(), bytes, info.st_mtim));
 }
 

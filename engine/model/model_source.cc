@@ -1,9 +1,13 @@
 #include "engine/model/model_source.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <regex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/dummy_source.h"
 #include "engine/model/gguf.h"
@@ -32,7 +36,41 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
   return source;
 }
 
+// The first file of each model, in order.
+std::vector<std::string> GgufFilesIn(const fs::path& folder) {
+  static const std::regex kLaterPart("-[0-9]{5}-of-[0-9]{5}\\.gguf$");
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    const bool is_first = absl::StrContains(name, "-00001-of-");
+    if (!name.ends_with(".gguf") || (!is_first && std::regex_search(name, kLaterPart))) continue;
+    files.push_back(at->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenFolder(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(fs::path(path) / "config.json", error)) return OpenHfFolder(path);
+  const std::vector<std::string> files = GgufFilesIn(path);
+  if (files.size() == 1) return OpenGguf(files.front());
+  if (files.empty()) return OpenHfFolder(path);  // says what is missing
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " holds ", files.size(),
+                                                 " GGUF files; name one of them, such as ",
+                                                 Quoted(files.front())));
+}
+
 }  // namespace
+
+std::string ModelFileOf(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error) || fs::exists(fs::path(path) / "config.json", error))
+    return path;
+  const std::vector<std::string> files = GgufFilesIn(path);
+  return files.size() == 1 ? files.front() : path;
+}
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, LoadFormat format,
                                                        uint64_t dummy_seed) {
@@ -44,7 +82,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, 
   }
   const bool is_folder = fs::is_directory(status);
   if (format == LoadFormat::kDummy) return OpenDummy(path, is_folder, dummy_seed);
-  return is_folder ? OpenHfFolder(path) : OpenGguf(path);
+  return is_folder ? OpenFolder(path) : OpenGguf(path);
 }
 
 }  // namespace hydrant

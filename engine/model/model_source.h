@@ -74,7 +74,12 @@ class ModelSource {
 
 enum class LoadFormat { kAuto, kDummy };
 
-// `path` is a .gguf file or a folder with config.json; with kDummy a folder or a config.json file.
+// Of a folder without config.json that holds one GGUF file, or one in parts, that file or the first
+// part; else `path` as it is.
+std::string ModelFileOf(const std::string& path);
+
+// `path` is a .gguf file or a folder with one or with config.json; with kDummy a folder or a
+// config.json file.
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, LoadFormat format,
                                                        uint64_t dummy_seed = 0);
 

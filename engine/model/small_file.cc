@@ -1,45 +1,56 @@
 #include "engine/model/small_file.h"
 
-#include <fstream>
-#include <sstream>
-#include <system_error>
-#include <utility>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/status_macros.h"
 
 namespace hydrant {
+namespace {
 
-absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, uintmax_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error))
-    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": is neither a regular file nor a folder"));
-  }
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error || size > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": larger than ", max_bytes, " bytes"));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << stream.rdbuf();
-  if (!stream) return absl::UnavailableError(absl::StrCat(path.string(), ": cannot be read"));
-  return std::move(bytes).str();
+absl::Status CannotRead(const std::filesystem::path& path, int error) {
+  const std::string why = absl::StrCat(path.string(), ": cannot be read: ", std::strerror(error));
+  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(why);
+  if (error == EISDIR) return absl::InvalidArgumentError(why);
+  return absl::UnavailableError(why);
 }
 
-absl::StatusOr<nlohmann::json> ReadConfigFile(const std::filesystem::path& path,
-                                              uintmax_t max_bytes) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(path, max_bytes);
-  if (absl::IsNotFound(text.status())) return nlohmann::json::object();
-  HYDRANT_RETURN_IF_ERROR(text.status());
-  nlohmann::json config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
-  return config;
+absl::StatusOr<std::string> Read(int fd, const std::filesystem::path& path, uintmax_t max_bytes) {
+  const auto wrong = [&](std::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", std::string(why)));
+  };
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return CannotRead(path, errno);
+  if (S_ISDIR(info.st_mode)) return CannotRead(path, EISDIR);
+  if (!S_ISREG(info.st_mode)) return wrong("is no regular file");
+  // It may grow meanwhile; and of what the system makes up as it is read, the size is 0.
+  std::string text;
+  std::string part(std::clamp<uintmax_t>(info.st_size + 1, 4096, uintmax_t{1} << 20), '\0');
+  while (true) {
+    const ssize_t count = read(fd, part.data(), part.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return CannotRead(path, errno);
+    if (count == 0) return text;
+    if (text.size() + static_cast<size_t>(count) > max_bytes)
+      return wrong(absl::StrCat("has more than the ", max_bytes, " bytes that are read"));
+    text.append(part.data(), static_cast<size_t>(count));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, uintmax_t max_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return CannotRead(path, errno);
+  absl::StatusOr<std::string> text = Read(fd, path, max_bytes);
+  close(fd);
+  return text;
 }
 
 }  // namespace hydrant

@@ -1,23 +1,20 @@
-// The small files beside a model's weights, read whole. For .cc files only: it pulls in the JSON
-// library.
+// Files that are read whole: configurations, templates, certificates, tokens. Stateless; any thread
+// may call.
 #ifndef HYDRANT_ENGINE_MODEL_SMALL_FILE_H_
 #define HYDRANT_ENGINE_MODEL_SMALL_FILE_H_
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 namespace hydrant {
 
-// Errors name the path: NotFound, or InvalidArgument of what is no file or is longer.
+// Never waits for a writer, and never takes more than `max_bytes`, whatever the path leads to.
+// Errors are "PATH: why": NotFound, InvalidArgument of what is no regular file or is longer,
+// Unavailable where the system refuses to read.
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, uintmax_t max_bytes);
-
-// An object; an empty one where there is no such file.
-absl::StatusOr<nlohmann::json> ReadConfigFile(const std::filesystem::path& path,
-                                              uintmax_t max_bytes);
 
 }  // namespace hydrant
 

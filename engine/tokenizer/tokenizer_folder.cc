@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/config_json.h"
 #include "engine/model/small_file.h"
 #include "engine/model/text.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
@@ -30,7 +31,7 @@ absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
   for (const auto& [name, out] : {std::pair("tokenizer_config.json", &configs.tokenizer),
                                   std::pair("generation_config.json", &configs.generation),
                                   std::pair("config.json", &configs.model)}) {
-    HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfigFile(folder / name, kMaxFileBytes));
+    HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfigJson(folder / name, kMaxFileBytes));
   }
   // Models that see pictures too keep what concerns text apart.
   for (const char* field : {"bos_token_id", "eos_token_id"}) {

@@ -110,6 +110,8 @@ TEST_F(Tls, FilesThatCannotBeUsedAreNamedByTheirFlag) {
       {{crt, "/no/such.key", ""}, {"--tls-key /no/such.key", "No such file"}},
       {{crt, key, "/no/such.ca"}, {"--tls-client-ca /no/such.ca", "No such file"}},
       {{"/tmp", key, ""}, {"--tls-certificate /tmp", "directory"}},
+      {{"/dev/zero", key, ""}, {"--tls-certificate /dev/zero: is no regular file"}},
+      {{crt, "/dev/zero", ""}, {"--tls-key /dev/zero: is no regular file"}},
       {{nothing, key, ""}, {"--tls-certificate", "holds no certificate"}},
       {{text, key, ""}, {"--tls-certificate", "holds no certificate"}},
       {{cut, key, ""}, {"--tls-certificate", "holds no certificate"}},

@@ -365,6 +365,39 @@ TEST(OpenModelTest, MissingPathsAreNamed) {
               HasSubstr("/config.json'"));
 }
 
+TEST(OpenModelTest, AFolderWithOneGgufFileIsThatFile) {
+  const std::string folder = TempPath("folder");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const std::string file =
+      WriteTinyLlamaGguf(folder + "/m.gguf", TinyLlamaConfig(), DType::kF32, 1);
+  EXPECT_EQ(ModelFileOf(folder), file);
+  EXPECT_TRUE(OpenModel(folder, LoadFormat::kAuto).ok());
+  std::ofstream(folder + "/m-00002-of-00002.gguf") << "x";
+  EXPECT_EQ(ModelFileOf(folder), file) << "a later part is no model of its own";
+  std::ofstream(folder + "/n.gguf") << "x";
+  EXPECT_EQ(ModelFileOf(folder), folder);
+  EXPECT_THAT(std::string(OpenModel(folder, LoadFormat::kAuto).status().message()),
+              HasSubstr("holds 2 GGUF files; name one of them"));
+  std::ofstream(folder + "/config.json") << "{}";
+  EXPECT_EQ(ModelFileOf(folder), folder);
+}
+
+TEST(OpenModelTest, APointerOfGitLfsIsNamed) {
+  constexpr char kPointer[] =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5368709120\n";
+  const std::string file = TempPath("m.gguf"), folder = TempPath("folder");
+  std::ofstream(file) << kPointer;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << R"({"model_type":"llama","hidden_size":32,
+      "intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":2,"vocab_size":1000,
+      "max_position_embeddings":256})";
+  std::ofstream(folder + "/model.safetensors") << kPointer;
+  for (const std::string& path : {file, folder})
+    EXPECT_THAT(std::string(OpenModel(path, LoadFormat::kAuto).status().message()),
+                HasSubstr("is a pointer of Git LFS, not the file itself; run `git lfs pull`"));
+}
+
 TEST(OpenModelTest, ConvertedStoriesModel) {
   const char* env = std::getenv("HYDRANT_DATA_DIR");
   const std::string folder =

@@ -1,0 +1,19 @@
+// The configurations beside a model's weights. For .cc files only: it pulls in the JSON library.
+#ifndef HYDRANT_ENGINE_MODEL_CONFIG_JSON_H_
+#define HYDRANT_ENGINE_MODEL_CONFIG_JSON_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+
+namespace hydrant {
+
+// An object; an empty one where there is no such file. Errors are ReadSmallFile()'s.
+absl::StatusOr<nlohmann::json> ReadConfigJson(const std::filesystem::path& path,
+                                              uintmax_t max_bytes);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_MODEL_CONFIG_JSON_H_

@@ -1,0 +1,19 @@
+// The few lines that Git LFS leaves of a large file which was not fetched. Stateless.
+#ifndef HYDRANT_ENGINE_MODEL_LFS_POINTER_H_
+#define HYDRANT_ENGINE_MODEL_LFS_POINTER_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace hydrant {
+
+bool IsLfsPointer(std::string_view bytes);
+
+// InvalidArgument that says how to get the file itself.
+absl::Status LfsPointerError(const std::string& path);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_MODEL_LFS_POINTER_H_
