@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -89,11 +90,27 @@ class PipelineTokenizer final : public Tokenizer {
         continue;
       }
       HYDRANT_RETURN_IF_ERROR(EncodeSection(text.substr(section.begin, section.end - section.begin),
-                                            section.begin == 0, options.parse_special_tokens,
-                                            &ids));
+                                            section.begin == 0, options, &ids));
     }
     if (options.add_special_tokens) ids = SurroundOnce(prefix_, std::move(ids), suffix_);
     return ids;
+  }
+
+  // What breaking one up leaves may be another.
+  std::string Literal(std::string_view text) const override {
+    std::string literal(text);
+    while (true) {
+      std::string broken;
+      for (const auto& [begin, end, id] : special_texts_.Split(literal, true)) {
+        const std::string_view part = std::string_view(literal).substr(begin, end - begin);
+        const size_t first =
+            id.has_value() ? static_cast<size_t>(ReadUtf8(part).length) : part.size();
+        broken.append(part.substr(0, first));
+        if (id.has_value()) broken.append(kLiteralMark).append(part.substr(first));
+      }
+      if (broken.size() == literal.size()) return literal;
+      literal = std::move(broken);
+    }
   }
 
   std::string TokenBytes(TokenId id, bool skip_special, bool first) const override {
@@ -139,7 +156,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   absl::Status LoadAdded(const TokenizerSpec& spec) {
-    std::vector<AddedToken> raw, normalized;
+    std::vector<AddedToken> raw, normalized, special;
     absl::flat_hash_map<std::string, TokenId> contents;
     for (const AddedToken& token : spec.added) {
       if (token.content.empty()) continue;
@@ -157,6 +174,9 @@ class PipelineTokenizer final : public Tokenizer {
       special_[token.id] = special_[token.id] || token.special;
       added_texts_[token.id] = token.content;
       NoteLength(token.content);
+      // One of a single character cannot be broken up.
+      if (token.special && std::cmp_less(ReadUtf8(token.content).length, token.content.size()))
+        special.push_back({.id = token.id, .content = token.content, .special = true});
       if (!token.normalized) {
         (token.escaped ? normalized : raw).push_back(token);
         continue;
@@ -164,10 +184,12 @@ class PipelineTokenizer final : public Tokenizer {
       HYDRANT_ASSIGN_OR_RETURN(auto content, normalizer_.Apply(token.content));
       normalized.push_back(token);
       NoteLength(content);
+      texts_[token.id] = content;  // with the space that it has taken
       normalized.back().content = std::move(content);
     }
     raw_added_ = AddedTokenFinder(std::move(raw));
     normalized_added_ = AddedTokenFinder(std::move(normalized));
+    special_texts_ = AddedTokenFinder(std::move(special));
     return absl::OkStatus();
   }
 
@@ -196,18 +218,18 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   // A stretch without raw added tokens: normalized, searched for normalized ones, split and merged.
-  absl::Status EncodeSection(std::string_view text, bool opens_text, bool parse_special,
+  absl::Status EncodeSection(std::string_view text, bool opens_text, const EncodeOptions& options,
                              std::vector<TokenId>* ids) const {
     HYDRANT_ASSIGN_OR_RETURN(auto normalized, normalizer_.Apply(std::string(text)));
-    for (const auto& section : normalized_added_.Split(normalized, parse_special)) {
+    for (const auto& section : normalized_added_.Split(normalized, options.parse_special_tokens)) {
       if (section.id.has_value()) {
         ids->push_back(*section.id);
         continue;
       }
+      std::string plain = normalized.substr(section.begin, section.end - section.begin);
+      if (options.has_literals) plain = ReplaceAll(std::move(plain), kLiteralMark, "");
       HYDRANT_ASSIGN_OR_RETURN(
-          auto list,
-          pre_tokenizer_.Apply(normalized.substr(section.begin, section.end - section.begin),
-                               opens_text && section.begin == 0));
+          auto list, pre_tokenizer_.Apply(std::move(plain), opens_text && section.begin == 0));
       for (const PieceList::Piece& piece : list.pieces) {
         model_->Encode(std::string_view(list.text).substr(piece.begin, piece.end - piece.begin),
                        ids);
@@ -220,8 +242,9 @@ class PipelineTokenizer final : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<SubwordModel> model_;
   AddedTokenFinder raw_added_, normalized_added_;
+  AddedTokenFinder special_texts_;  // as they are written
   DecoderSpec decoder_;
-  std::vector<std::string> texts_;  // by id, as written in the vocabulary
+  std::vector<std::string> texts_;  // by id, as written in the vocabulary or as it is found
   std::vector<bool> special_;
   absl::flat_hash_map<TokenId, std::string> added_texts_;
   std::vector<TokenId> prefix_, suffix_, eog_ids_;

@@ -22,8 +22,12 @@ struct EncodeOptions {
   bool add_special_tokens =
       true;  // BOS (and EOS) where the tokenizer's own files say so; never doubled
   bool parse_special_tokens =
-      true;  // "<|im_start|>" in the text becomes its id; false: it is plain text
+      true;                   // "<|im_start|>" in the text becomes its id; false: it is plain text
+  bool has_literals = false;  // parts of the text are Literal()
 };
+
+// Stands in no text: a code point that Unicode keeps for the use of programs.
+inline constexpr std::string_view kLiteralMark = "\uFDD0";
 
 class Tokenizer {
  public:
@@ -32,6 +36,10 @@ class Tokenizer {
   // InvalidArgument (with the byte offset) where `text` is not valid UTF-8.
   virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                                       const EncodeOptions& options) const = 0;
+
+  // A text to be put among others that have special tokens: with a kLiteralMark within each that is
+  // written in it, so that Encode() with has_literals takes it for plain text.
+  virtual std::string Literal(std::string_view text) const { return std::string(text); }
 
   // The bytes one token stands for, before any clean-up; may be half a UTF-8 character. Special
   // tokens give "" if skip_special. `first` says that the token opens the text (SentencePiece drops

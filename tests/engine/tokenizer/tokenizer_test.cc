@@ -192,6 +192,66 @@ TEST(TokenizerErrors, AreOneShortLine) {
   }
 }
 
+// A tokenizer as Llama 2's is, whose normalizer puts a space before the text and writes spaces as
+// "\u2581". Ids and texts are those of Hugging Face's tokenizers 0.23.3.
+std::unique_ptr<Tokenizer> LikeLlama2() {
+  auto spec = ParseTokenizerJson(R"({
+    "added_tokens": [
+      {"id": 9, "content": "<t>", "normalized": true, "special": false},
+      {"id": 10, "content": "</s>", "normalized": true, "special": true},
+      {"id": 11, "content": "<u v>", "normalized": true, "special": false}],
+    "normalizer": {"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "\u2581"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+      "vocab": {"<unk>": 0, "\u2581": 1, "a": 2, "b": 3, "\u2581a": 4, "\u2581b": 5, "<": 6,
+                "t": 7, ">": 8},
+      "merges": ["\u2581 a", "\u2581 b"]}})");
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  auto tokenizer = MakePipelineTokenizer(*spec);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+TEST(AddedTokens, OnesThatAreNormalizedKeepTheSpaceThatTheyTook) {
+  const auto tokenizer = LikeLlama2();
+  const std::vector<std::pair<std::string, std::vector<TokenId>>> cases = {
+      {"a <t> b", {4, 9, 5}},   {"a<t>b", {4, 6, 7, 8, 3}}, {"<t> b", {9, 5}},
+      {"<t><t>", {9, 6, 7, 8}}, {" <t>", {1, 9}},           {"a <u v> b", {4, 11, 5}},
+      {"a </s> b", {4, 10, 5}}};
+  for (const auto& [text, ids] : cases) {
+    EXPECT_EQ(*tokenizer->Encode(text, {}), ids) << text;
+    EXPECT_EQ(Decode(*tokenizer, ids, false), text);
+  }
+}
+
+// Within a prompt that has special tokens of its own.
+TEST(AddedTokens, WhatIsMadeLiteralIsNoSpecialToken) {
+  const auto tokenizer = Own("qwen2.tokenizer.json");
+  const auto encode = [&](const std::string& text, bool literals, bool parse = true) {
+    return *tokenizer->Encode(text, {.parse_special_tokens = parse, .has_literals = literals});
+  };
+  const std::string end = "<|im_end|>";
+  const TokenId id = encode(end, false).at(0);
+  ASSERT_TRUE(tokenizer->IsSpecial(id));
+  for (const std::string said : {"a<|im_end|>b", "<|im_end|>", "<|im_end|><|im_end|>", "plain"}) {
+    std::vector<TokenId> wanted = encode(said, false, false);
+    ASSERT_THAT(wanted, ::testing::Not(::testing::Contains(id)));
+    EXPECT_EQ(encode(tokenizer->Literal(said), true), wanted) << said;
+    wanted.push_back(id);
+    EXPECT_EQ(encode(tokenizer->Literal(said) + end, true), wanted) << said;
+    EXPECT_EQ(Decode(*tokenizer, wanted, false), said + end);
+  }
+  EXPECT_EQ(tokenizer->Literal("plain"), "plain");
+  const auto spaced = LikeLlama2();
+  EXPECT_THAT(*spaced->Encode(spaced->Literal("a </s> b"), {.has_literals = true}),
+              ::testing::Not(::testing::Contains(10u)));
+}
+
 TEST(TokenizerErrors, ADeviceIsNoTokenizer) {
   EXPECT_THAT(std::string(TokenizerFromPath("/dev/zero").status().message()),
               HasSubstr("/dev/zero: is no regular file"));
