@@ -9,6 +9,7 @@
 #include "engine/pool/kv_state.h"
 #include "engine/step_results.h"
 #include "fmt/format.h"
+#include "kernels/byte_text.h"
 #include "kernels/device_choice.h"
 #include "kernels/host_memory.h"
 #include "kernels/page_row.h"
@@ -81,7 +82,8 @@ absl::StatusOr<int> HowMany(std::string_view option, int64_t bytes, int64_t size
   const int64_t host = HostBytes(options);
   if (bytes > host) {
     return absl::ResourceExhaustedError(
-        fmt::format("{}: {} is more than the host's {} bytes", option, bytes, host));
+        fmt::format("{}: {} is more than the {} of the host's memory that are free", option,
+                    FormatByteSize(bytes), FormatByteSize(host)));
   }
   return static_cast<int>(std::min<int64_t>(bytes / size, std::numeric_limits<int32_t>::max()));
 }
@@ -93,10 +95,10 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
   const auto bytes = static_cast<int64_t>(options.gpu_memory_utilization * total - used);
   if (bytes > 0) return bytes;
   return absl::ResourceExhaustedError(fmt::format(
-      "gpu_memory_utilization: {} of the device's {} bytes leaves nothing for the KV pool: {} "
-      "bytes "
-      "are in use by weights, activations and other processes",
-      options.gpu_memory_utilization, memory.total_bytes, memory.total_bytes - memory.free_bytes));
+      "gpu_memory_utilization: {} of the device's {} leaves nothing for the KV pool: {} are in use "
+      "by weights, activations and other processes",
+      options.gpu_memory_utilization, FormatByteSize(static_cast<int64_t>(memory.total_bytes)),
+      FormatByteSize(static_cast<int64_t>(memory.total_bytes - memory.free_bytes))));
 }
 
 // Beside each table entry, and each page: the lists of engine/pool/kv_state.h, the rows that steps
@@ -117,14 +119,15 @@ int64_t MostBlocks(KvLayout layout) {
 std::string PoolOption(const EngineOptions& options) {
   return options.num_blocks_override.has_value()
              ? fmt::format("num_gpu_blocks_override: {}", *options.num_blocks_override)
-             : fmt::format("kv_cache_memory_bytes: {}", options.kv_cache_memory_bytes);
+             : fmt::format("kv_cache_memory_bytes: {}",
+                           FormatByteSize(options.kv_cache_memory_bytes));
 }
 
 absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limits, int64_t bytes,
                           int64_t limit, std::string_view whose) {
-  return absl::ResourceExhaustedError(
-      fmt::format("{}: {} pages take {} bytes of {} memory with their tables, the limit is {}",
-                  PoolOption(options), limits.num_blocks, bytes, whose, limit));
+  return absl::ResourceExhaustedError(fmt::format(
+      "{}: {} pages take {} of {} memory with their tables, the limit is {}", PoolOption(options),
+      limits.num_blocks, FormatByteSize(bytes), whose, FormatByteSize(limit)));
 }
 
 }  // namespace
@@ -271,8 +274,9 @@ absl::Status SetPool(const EngineOptions& options, int64_t blocks, KvLayout* lay
   if (blocks < least) {
     return absl::InvalidArgumentError(
         fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
-                    "(one for every KV head of every layer) are needed",
-                    blocks, layout->PageBytes(), least));
+                    "(one for every KV head of every layer), {}, are needed",
+                    blocks, layout->PageBytes(), least,
+                    FormatByteSize(least * static_cast<int64_t>(layout->PageBytes()))));
   }
   if (const int64_t most = MostBlocks(*layout); blocks > most) {
     return absl::ResourceExhaustedError(

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/byte_text.h"
 
 namespace hydrant {
 namespace {
@@ -20,8 +21,8 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kMapFrom = size_t{4} << 20;  // from here a mapping of its own, with huge pages
 
 absl::Status Exhausted(size_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot allocate ", bytes, " bytes of host memory"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cannot allocate ", FormatByteSize(static_cast<int64_t>(bytes)), " of host memory"));
 }
 
 // The system may promise more than it has (overcommit) and kill the process later: what is larger
@@ -53,7 +54,9 @@ absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
 
 absl::StatusOr<DeviceBuffer> AllocateFileMemory(size_t bytes, const std::string& directory) {
   const auto failed = [&](int error) {
-    return absl::ErrnoToStatus(error, absl::StrCat("no file of ", bytes, " bytes in ", directory));
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("no file of ", FormatByteSize(static_cast<int64_t>(bytes)), " in ",
+                            directory));
   };
   std::string name = directory + "/hydrant-swap-XXXXXX";
   const int file = mkostemp(name.data(), O_CLOEXEC);

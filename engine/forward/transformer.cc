@@ -7,6 +7,7 @@
 #include "engine/forward/rope_table.h"
 #include "engine/model/gguf.h"
 #include "engine/model/text.h"
+#include "kernels/byte_text.h"
 #include "kernels/dequantize.h"
 #include "kernels/status_macros.h"
 #include "kernels/weight_parts.h"
@@ -163,7 +164,8 @@ absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());
   if (wanted <= memory.total_bytes) return wanted;
   return absl::ResourceExhaustedError(
-      absl::StrCat("the weights need ", wanted, " bytes, the device has ", memory.total_bytes));
+      absl::StrCat("the weights need ", FormatByteSize(static_cast<int64_t>(wanted)),
+                   ", the device has ", FormatByteSize(static_cast<int64_t>(memory.total_bytes))));
 }
 
 absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {

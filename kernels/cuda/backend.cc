@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/byte_text.h"
 #include "kernels/cuda/device.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
@@ -64,9 +65,9 @@ class CudaBackend final : public Backend {
   absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) override {
     void* pointer = nullptr;
     if (const int error = device_->AllocateHost(std::max<size_t>(bytes, 1), &pointer); error != 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("the system cannot give ", bytes,
-                                                       " bytes of pinned memory (",
-                                                       device_->ErrorText(error), ")"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the system cannot give ", FormatByteSize(static_cast<int64_t>(bytes)),
+                       " of pinned memory (", device_->ErrorText(error), ")"));
     }
     return DeviceBuffer(pointer, [this](void* p) { Note(device_->FreeHost(p), "freeing memory"); });
   }
@@ -123,9 +124,11 @@ class CudaBackend final : public Backend {
     if (const int error = device_->Allocate(std::max<size_t>(bytes, 1), &pointer); error != 0) {
       size_t free = 0, total = 0;
       (void)device_->MemoryInfo(&free, &total);
-      return absl::ResourceExhaustedError(absl::StrCat("the device cannot give ", bytes, " bytes; ",
-                                                       free, " of ", total, " are free (",
-                                                       device_->ErrorText(error), ")"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the device cannot give ", FormatByteSize(static_cast<int64_t>(bytes)), "; ",
+                       FormatByteSize(static_cast<int64_t>(free)), " of ",
+                       FormatByteSize(static_cast<int64_t>(total)), " are free (",
+                       device_->ErrorText(error), ")"));
     }
     return DeviceBuffer(pointer, [this](void* p) { Note(device_->Free(p), "freeing memory"); });
   }

@@ -115,7 +115,7 @@ TEST_F(ModelLoaderTest, APoolThatDoesNotFitIsRefusedByItsOption) {
   options_.engine.kv_cache_memory_bytes = int64_t{16} << 40;
   status = LoadModel(options_, [](double) {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("kv_cache_memory_bytes: 17592186044416: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("kv_cache_memory_bytes: 16.0 TiB: "));
 }
 
 class CutFileTest : public ModelLoaderTest {
