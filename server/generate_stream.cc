@@ -68,10 +68,9 @@ void GenerateStream::Refuse(size_t index, const Refusal& refusal) {
   Advance();
 }
 
-void GenerateStream::SetRequest(size_t index, const std::string& request_id,
-                                const std::string& policy, const OutputOptions& output) {
+void GenerateStream::SetRequest(size_t index, const Request& request, const OutputOptions& output) {
   const std::lock_guard lock(mutex_);
-  items_[index].output.SetRequest(request_id, policy, output);
+  items_[index].output.SetRequest(request, output);
 }
 
 void GenerateStream::Open(size_t index, v1::Accepted accepted) {

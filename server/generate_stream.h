@@ -85,9 +85,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool EndIfGone(size_t index);
   // The loop or the checks said no; no event follows.
   void Refuse(size_t index, const Refusal& refusal);
-  // What the request is, before it is submitted. `policy`: of its cache, as the request named it.
-  void SetRequest(size_t index, const std::string& request_id, const std::string& policy,
-                  const OutputOptions& output);
+  // What the request is, before it is submitted.
+  void SetRequest(size_t index, const Request& request, const OutputOptions& output);
   // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
   // client that went while it was read is made up for here: the loop did not know of it then.
   void Open(size_t index, v1::Accepted accepted);

@@ -49,6 +49,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"request_id", record.request_id},
                {"outcome", record.outcome},
                {"reason", record.reason},
+               {"tenant", record.tenant},
                {"cache_policy", record.policy},
                {"compressed_by", usage.compressed_by},
                {"prompt_tokens", usage.prompt_tokens},

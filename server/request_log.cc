@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "engine/model/text.h"
 #include "server/json_log.h"
 
 namespace hydrant {
@@ -16,12 +17,13 @@ void LogRequest(const RequestRecord& record) {
     return;
   }
   spdlog::info(
-      "request {} {}: {} prompt ({} cached) + {} new tokens{}, kv kept {} evicted {}{}, {} pages "
+      "request {} {}{}: {} prompt ({} cached) + {} new tokens{}, kv {} kept {} evicted {}{}, {} "
+      "pages "
       "(mean {:.0f}), {} preemptions, {} swaps, {} shrinks, queue {} ms, prefill {} ms, "
       "decode {} ms, of these {} ms swapped out, {} ms preempted{}",
-      record.request_id, record.reason, usage.prompt_tokens, usage.cached_tokens,
-      usage.completion_tokens,
-      record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples),
+      record.request_id, record.reason, record.tenant.empty() ? "" : " of " + Quoted(record.tenant),
+      usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
+      record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples), record.policy,
       usage.kv_tokens_kept, usage.kv_tokens_evicted,
       usage.compressed_by.empty() ? "" : fmt::format(" (compressed by {})", usage.compressed_by),
       usage.kv_pages_peak, usage.kv_pages_mean, usage.preemptions, usage.swaps, usage.shrinks,

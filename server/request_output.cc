@@ -7,10 +7,10 @@
 
 namespace hydrant {
 
-void RequestOutput::SetRequest(const std::string& request_id, const std::string& policy,
-                               const OutputOptions& output) {
-  request_id_ = request_id;
-  policy_ = policy;
+void RequestOutput::SetRequest(const Request& request, const OutputOptions& output) {
+  request_id_ = request.request_id;
+  policy_ = request.cache.policy;
+  tenant_ = request.tenant;
   num_samples_ = output.num_samples;
   outputs_ = SampleOutputs(output);
   last_token_at_.resize(output.num_samples);
@@ -93,6 +93,7 @@ void RequestOutput::Log(std::string_view outcome, std::string_view reason,
                         const Usage& usage) const {
   LogRequest({.request_id = request_id_,
               .policy = policy_,
+              .tenant = tenant_,
               .outcome = outcome,
               .reason = reason,
               .usage = &usage,

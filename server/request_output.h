@@ -45,9 +45,8 @@ class RequestOutput {
   void SetAdmission(std::shared_ptr<TenantAccount::Admission> admission) {
     args_.admission = std::move(admission);
   }
-  // What it is, before it is submitted. `policy`: of its cache, as the request named it.
-  void SetRequest(const std::string& request_id, const std::string& policy,
-                  const OutputOptions& output);
+  // What it is, before it is submitted.
+  void SetRequest(const Request& request, const OutputOptions& output);
   // The loop has taken it: `accepted` goes out first, then what has come meanwhile.
   void Open(v1::Accepted accepted);
   // The loop or the checks said no; no event follows.
@@ -86,7 +85,8 @@ class RequestOutput {
 
   Args args_;
   std::string request_id_;
-  std::string policy_;
+  std::string policy_;  // of its cache, as the request named it
+  std::string tenant_;  // "": none
   size_t num_samples_ = 0;
   bool open_ = false;  // taken or refused: what it has may be sent
   bool dropped_ = false;

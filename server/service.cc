@@ -401,7 +401,7 @@ void Service::Submit(const Entrant& entrant, Request request, const OutputOption
   const auto& [stream, index, deadline, visit] = entrant;
   std::vector<RequestHandle> handles(output.num_samples);
   std::iota(handles.begin(), handles.end(), stream->FirstHandle(index));
-  stream->SetRequest(index, request.request_id, request.cache.policy, output);
+  stream->SetRequest(index, request, output);
   if (RequestSpan* span = stream->span(index))
     span->SetRequest(*visit.serving.model, request, output.num_samples);
   v1::Accepted accepted;
@@ -458,7 +458,7 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   if (!job.ok()) return call->Refuse(Refused(job.status()));
   if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
-  call->SetRequest(job->request.request_id, job->request.cache.policy, std::move(job->answer));
+  call->SetRequest(job->request, std::move(job->answer));
   if (call->span() != nullptr) call->span()->SetRequest(*serving.model, job->request, 1);
   router_->Add(handle, call);
   const auto outcome = serving.loop->Submit(handle, std::move(job->request));

@@ -19,11 +19,11 @@ void UnaryCall::Refuse(const Refusal& refusal) {
   Finish(ToGrpcStatus(refusal));
 }
 
-void UnaryCall::SetRequest(const std::string& request_id, const std::string& policy,
-                           Answer answer) {
+void UnaryCall::SetRequest(const Request& request, Answer answer) {
   const std::lock_guard lock(mutex_);
-  request_id_ = request_id;
-  policy_ = policy;
+  request_id_ = request.request_id;
+  policy_ = request.cache.policy;
+  tenant_ = request.tenant;
   answer_ = std::move(answer);
 }
 
@@ -55,6 +55,7 @@ void UnaryCall::End(const Finished& finished) {
     args_.metrics->Ended(policy_, finished);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
+                .tenant = tenant_,
                 .outcome = OutcomeOf(finished),
                 .reason = OutcomeOf(finished),
                 .usage = &*finished.usage,
@@ -80,6 +81,7 @@ void UnaryCall::Fail(const Failed& failed) {
     if (args_.span != nullptr) args_.span->End(failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
+                .tenant = tenant_,
                 .outcome = OutcomeOf(failed),
                 .reason = failed.reason,
                 .usage = &*failed.usage,

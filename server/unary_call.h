@@ -43,8 +43,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   void Refuse(const Refusal& refusal);
   // What becomes of the request: the response, or why there is none.
   using Answer = std::function<std::variant<grpc::ByteBuffer, Refusal>(const Finished& finished)>;
-  // Before it is submitted. `policy` is its cache's.
-  void SetRequest(const std::string& request_id, const std::string& policy, Answer answer);
+  // Before it is submitted.
+  void SetRequest(const Request& request, Answer answer);
   // The loop has taken the request. A client that went before is made up for here.
   void Open();
 
@@ -64,7 +64,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string request_id_;
-  std::string policy_;
+  std::string policy_;  // of its cache, as the request named it
+  std::string tenant_;  // "": none
   Answer answer_;
   bool open_ = false;
   bool gone_ = false;  // the client
