@@ -29,6 +29,8 @@ absl::Status OutsideError(const std::string& field, T value, const std::string& 
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is outside ", range));
 }
 
+}  // namespace
+
 absl::Status CheckSampling(const SamplingParams& sampling) {
   if (Outside(sampling.temperature, 0.0, 100.0)) {
     return OutsideError("sampling.temperature", sampling.temperature, "[0, 100]");
@@ -54,6 +56,8 @@ absl::Status CheckSampling(const SamplingParams& sampling) {
   }
   return absl::OkStatus();
 }
+
+namespace {
 
 absl::Status CheckBiases(const std::map<TokenId, double>& biases, TokenId vocab) {
   if (biases.size() > kMostBiases) {

@@ -24,6 +24,9 @@ inline constexpr int kMaxCacheSaltBytes = 256;
 // InvalidArgument where a request's salt is too long.
 absl::Status CheckSalt(const std::string& salt);
 
+// InvalidArgument names the number that is out of its range.
+absl::Status CheckSampling(const SamplingParams& sampling);
+
 // What a request makes of its prompt's cache.
 struct PlannedCache {
   CacheSpec spec;

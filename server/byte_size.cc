@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <charconv>
 #include <limits>
 
@@ -14,7 +12,9 @@ int PowerOf(std::string_view suffix) {
   if (suffix.empty() || suffix == "B") return 0;
   const size_t letter = std::string_view("KMGT").find(suffix[0] & ~0x20);
   const std::string_view rest = suffix.substr(1);
-  if (letter == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB")) return -1;
+  if (letter == std::string_view::npos ||
+      !(rest.empty() || rest == "B" || rest == "i" || rest == "iB"))
+    return -1;
   return static_cast<int>(letter) + 1;
 }
 
@@ -27,20 +27,9 @@ absl::StatusOr<int64_t> ParseByteSize(const std::string& text) {
   if (error != std::errc() || power < 0 || value < 0 ||
       value > (std::numeric_limits<int64_t>::max() >> (10 * power))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text, "\" is not a size; write bytes or a number with K, M, G or T, such as 512M"));
+        "\"", text, "\" is not a size; write a whole number with K, M, G or T, such as 512M"));
   }
   return value << (10 * power);
-}
-
-std::string FormatByteSize(int64_t bytes) {
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 }  // namespace hydrant

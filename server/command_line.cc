@@ -1,16 +1,21 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "engine/cache/kv_cache_dtype.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/daemon_options.h"
 #include "server/listening_sockets.h"
 #include "server/machine_limits.h"
+#include "server/model_argument.h"
+#include "server/nearest_name.h"
 #include "server/options_check.h"
 #include "server/settings.h"
 #include "server/token_file.h"
@@ -19,11 +24,11 @@ namespace hydrant {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
-  hydrantd --model model.gguf
-  hydrantd --model ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 127.0.0.1:50052
-  hydrantd --model model.gguf --listen 0.0.0.0:50051 --tls-certificate tls.crt --tls-key tls.key --auth-tokens tokens.yaml
-  hydrantd --model ./Llama-3.2-1B --load-format dummy        (random weights: for load tests)
-  hydrantd --model hf:HuggingFaceTB/SmolLM2-135M-Instruct    (fetched into the cache of huggingface_hub)
+  hydrantd model.gguf
+  hydrantd ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 127.0.0.1:50052
+  hydrantd model.gguf --listen 0.0.0.0:50051 --tls-certificate tls.crt --tls-key tls.key --auth-tokens tokens.yaml
+  hydrantd ./Llama-3.2-1B --load-format dummy              (random weights: for load tests)
+  hydrantd HuggingFaceTB/SmolLM2-135M-Instruct             (fetched into the cache of huggingface_hub)
 Then, in another terminal:
   hydrant chat "What is the capital of France?"
 
@@ -46,11 +51,30 @@ CLI::Validator Within(double least, double most) {
   return {check, fmt::format("FLOAT in [{} - {}]", least, most)};
 }
 
+CLI::Validator Count(int64_t most) { return CLI::Range(int64_t{1}, most); }
+constexpr int64_t kMostQueuedReqs = 1'000'000, kMostQueuedTokens = 1'000'000'000'000;
+constexpr int64_t kMostBatchedTokens = 1'000'000;
+
+// One thread a core is the default; many more only wait for each other.
+CLI::Validator ThreadCount(const MachineLimits& machine) {
+  constexpr int kAlways = 8, kTimes = 4;
+  const int cpus = static_cast<int>(std::ceil(machine.cpus));
+  const int most = std::max(kAlways, kTimes * cpus);
+  const auto check = [=](const std::string& text) -> std::string {
+    int count = 0;
+    if (CLI::detail::lexical_cast(text, count) && count >= 1 && count <= most) return {};
+    return fmt::format("{} is outside [1, {}] on the {} CPUs that this process may use", text, most,
+                       cpus);
+  };
+  return {check, fmt::format("INT in [1 - {}]", most)};
+}
+
 // The texts of the flags, before they become options.
 struct Flags {
   std::string config;
   bool check_config = false;
   std::string load_format = "auto";
+  std::string generation_config = "auto";
   std::string dtype = "auto";
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
@@ -92,9 +116,10 @@ void AddConfigFlags(CLI::App* app, Flags* flags) {
 
 void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Model";
-  app->add_option("--model", options->model_path,
-                  "A .gguf file, a Hugging Face folder with config.json, or "
-                  "hf:ORG/NAME[@REVISION][:FILE] of the Hugging Face hub, fetched once")
+  app->add_option("model,-m,--model", options->model_path,
+                  "A .gguf file, a folder with one or with config.json, or "
+                  "[hf:]ORG/NAME[@REVISION][:FILE] of the Hugging Face hub, fetched once")
+      ->type_name("MODEL")
       ->group(group);
   app->add_option("--load-format", flags->load_format,
                   "auto, or dummy: random weights for a config.json")
@@ -105,7 +130,15 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
                   "A folder or file with the tokenizer; default: the model's own")
       ->group(group);
   app->add_option("--served-model-name", options->served_model_name,
-                  "The name clients may use; default: the hub's, or the model's own")
+                  "The name clients may use; default: the hub's, or the file's or folder's without "
+                  "its ending, where a GGUF file's own name is taken as well")
+      ->group(group);
+  app->add_option("--generation-config", flags->generation_config,
+                  "auto: what the model's files recommend for sampling (generation_config.json, "
+                  "general.sampling of a GGUF file) is the default of requests; none: temperature "
+                  "1, and no more")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str()
       ->group(group);
   app->add_option("--max-model-len", flags->max_model_len,
                   "Tokens of one sequence, prompt and output; default: the model's context")
@@ -113,7 +146,8 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
 }
 
-void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
+void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* options,
+                    Flags* flags) {
   const auto group = "Engine";
   EngineOptions& engine = options->engine;
   app->add_option("--device", engine.device,
@@ -123,7 +157,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->capture_default_str()
       ->group(group);
   app->add_option("--threads", engine.num_threads, "Threads of the engine")
-      ->check(CLI::Range(1, 1024))
+      ->check(ThreadCount(machine))
       ->capture_default_str()
       ->group(group);
   app->add_option(
@@ -225,15 +259,15 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--max-num-batched-tokens", scheduler.max_num_batched_tokens,
                   "Prompt tokens a step reads while others decode; default: 512, on a GPU 2048")
-      ->check(CLI::PositiveNumber)
+      ->check(Count(kMostBatchedTokens))
       ->group(group);
   app->add_option("--max-num-queued-reqs", scheduler.max_num_queued_reqs, "Requests that may wait")
-      ->check(CLI::PositiveNumber)
+      ->check(Count(kMostQueuedReqs))
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-num-queued-tokens", scheduler.max_num_queued_tokens,
                   "Prompt tokens that may wait")
-      ->check(CLI::PositiveNumber)
+      ->check(Count(kMostQueuedTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--target-ttft", flags->target_ttft_s,
@@ -391,6 +425,12 @@ absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const
   }
   if (*bytes == 0 && where_zero != nullptr)
     return absl::InvalidArgumentError(fmt::format("{}: {}", flag, where_zero));
+  // Others count such a flag in GiB.
+  constexpr int64_t kLeast = 1 << 20;
+  if (*bytes > 0 && *bytes < kLeast && absl::ascii_isdigit(text.back())) {
+    return absl::InvalidArgumentError(fmt::format("{}: {} is {} bytes; did you mean {}{}?", flag,
+                                                  text, *bytes, text, *bytes < 1024 ? "G" : "K"));
+  }
   return *bytes;
 }
 
@@ -407,7 +447,23 @@ absl::StatusOr<std::optional<int64_t>> StoreBytes(const std::string& flag, const
   return bytes;
 }
 
+// The name is told to every client, and stands in the log.
+absl::Status CheckServedName(const std::string& name) {
+  if (name.empty() || IsModelName(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "--served-model-name: is no name; it has 1 to {} bytes of UTF-8 without control characters",
+      kMostModelNameBytes));
+}
+
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
+  for (std::string* path :
+       {&options->tokenizer_path, &options->trace_steps, &options->engine.swap_directory,
+        &options->security.auth_tokens, &options->security.tls.certificate,
+        &options->security.tls.key, &options->security.tls.client_ca})
+    *path = WithHome(std::move(*path));
+  options->model_path = ModelOfArgument(options->model_path);
+  HYDRANT_RETURN_IF_ERROR(CheckServedName(options->served_model_name));
+  options->generation_config = flags.generation_config == "auto";
   options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   EngineOptions& engine = options->engine;
   if (flags.dtype == "float32") engine.dtype = WeightDType::kFloat32;
@@ -497,6 +553,54 @@ CommandLine Refuse(const std::vector<std::string>& problems) {
   return line;
 }
 
+// What stands in the short help.
+constexpr std::string_view kMostWanted[] = {"--help",
+                                            "--help-all",
+                                            "--version",
+                                            "--model",
+                                            "--config",
+                                            "--check-config",
+                                            "--served-model-name",
+                                            "--max-model-len",
+                                            "--device",
+                                            "--threads",
+                                            "--dtype",
+                                            "--kv-cache-memory-bytes",
+                                            "--max-num-seqs",
+                                            "--listen",
+                                            "--metrics-listen",
+                                            "--default-cache-policy",
+                                            "--policy-under-pressure",
+                                            "--target-ttft",
+                                            "--target-tpot",
+                                            "--tls-certificate",
+                                            "--tls-key",
+                                            "--auth-tokens",
+                                            "--log-level"};
+
+std::string ShortHelp(CLI::App* app) {
+  for (CLI::Option* option : app->get_options()) {
+    const std::string name = "--" + option->get_single_name();
+    if (std::ranges::find(kMostWanted, name) == std::end(kMostWanted)) option->group("");
+  }
+  return app->help();
+}
+
+// The first of what was given and nothing is named by.
+std::string DescribeUnknown(const CLI::App& app) {
+  const std::string unknown = app.remaining().front();
+  if (!unknown.starts_with('-'))
+    return fmt::format("{} is one argument too many; only the model stands without a flag",
+                       unknown);
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::string flag = unknown.substr(0, unknown.find('='));
+  return fmt::format("{} is not known; the nearest flag is {} (try --help-all)", flag,
+                     NearestName(flag, names));
+}
+
 CommandLine PrintNewToken(const std::string& tenant) {
   const absl::StatusOr<std::string> text = DescribeNewToken(tenant);
   if (text.ok()) return {std::nullopt, *text, 0};
@@ -508,15 +612,18 @@ CommandLine PrintNewToken(const std::string& tenant) {
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   DaemonOptions options;
   options.engine.device = "auto";
-  options.engine.num_threads = DefaultThreads(ReadMachineLimits("", AffinityCpus()));
+  const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
+  options.engine.num_threads = DefaultThreads(machine);
   Flags flags;
   CLI::App app("hydrantd serves a language model over gRPC, from a KV cache that evicts per head.",
                "hydrantd");
   app.set_version_flag("--version", std::string("hydrantd ") + HYDRANT_VERSION);
   app.footer(kExamples);
+  app.set_help_flag("-h,--help", "The flags that most people want, and end");
+  app.set_help_all_flag("--help-all", "All flags, and end");
   AddConfigFlags(&app, &flags);
   AddModelFlags(&app, &options, &flags);
-  AddEngineFlags(&app, &options, &flags);
+  AddEngineFlags(machine, &app, &options, &flags);
   AddSchedulerFlags(&app, &options, &flags);
   AddServerFlags(&app, &options, &flags);
   AddSecurityFlags(&app, &options.security);
@@ -525,18 +632,26 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
     app.parse(argc, argv);
     TakeTraceEnvironment(&app, &options.traces);
   } catch (const CLI::CallForHelp&) {
+    return {std::nullopt, ShortHelp(&app), 0};
+  } catch (const CLI::CallForAllHelp&) {
     return {std::nullopt, app.help(), 0};
   } catch (const CLI::CallForVersion&) {
     return {std::nullopt, std::string("hydrantd ") + HYDRANT_VERSION + "\n", 0};
+  } catch (const CLI::ExtrasError&) {
+    return Refuse({DescribeUnknown(app)});
   } catch (const CLI::ParseError& error) {
     return Refuse({fmt::format("{} (try --help)", error.what())});
   }
   if (!options.security.new_token.empty()) return PrintNewToken(options.security.new_token);
   if (!flags.config.empty()) {
+    flags.config = WithHome(std::move(flags.config));
     const std::vector<std::string> problems = FillFromConfig(flags.config, &app);
     if (!problems.empty()) return Refuse(problems);
   }
-  if (options.model_path.empty()) return Refuse({"--model is required (try --help)"});
+  if (options.model_path.empty())
+    return Refuse(
+        {"no model is given: hydrantd MODEL, a .gguf file, a folder or ORG/NAME (try "
+         "--help)"});
   if (const absl::Status applied = ApplyFlags(flags, &options); !applied.ok())
     return Refuse({std::string(applied.message())});
   if (flags.check_config) {

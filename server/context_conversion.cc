@@ -45,6 +45,8 @@ v1::GenerateRequest AsGenerateRequest(const v1::CompressContextRequest& wire) {
   if (wire.has_request_id()) request.set_request_id(wire.request_id());
   if (wire.has_model()) request.set_model(wire.model());
   if (wire.has_text()) request.set_text(wire.text());
+  if (wire.has_parse_special_tokens())
+    request.set_parse_special_tokens(wire.parse_special_tokens());
   if (wire.has_token_ids()) *request.mutable_token_ids() = wire.token_ids();
   if (wire.has_chat()) {
     *request.mutable_chat() = wire.chat();

@@ -24,7 +24,8 @@ struct DaemonOptions {
   std::string model_path;  // or "hf:ORG/NAME", a model of the Hugging Face hub
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer_path;     // "": the model's own
-  std::string served_model_name;  // "": the hub's name, the model's own, else its file's
+  std::string served_model_name;  // "": the hub's name, else the file's or folder's
+  bool generation_config = true;  // the model's files say how requests are sampled by default
   std::string listen = "127.0.0.1:50051";
   std::string trace_steps;                          // a file (server/step_trace.h); "": none
   std::string metrics_listen;                       // host:port; "": no metrics, no probes
@@ -67,10 +68,9 @@ struct CommandLine {
 
 CommandLine ParseCommandLine(int argc, const char* const* argv);
 
-// "512M" -> 536870912. Whole numbers with K, M, G or T (powers of 1024), optionally followed by B
-// or iB.
+// "512M" -> 536870912. Whole numbers with K, M, G or T (powers of 1024), optionally followed by B,
+// i or iB.
 absl::StatusOr<int64_t> ParseByteSize(const std::string& text);
-std::string FormatByteSize(int64_t bytes);
 
 }  // namespace hydrant
 

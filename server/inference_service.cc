@@ -14,7 +14,7 @@ constexpr char kOnlyVersion[] = "1";
 // NotFound: another model, or another version of it.
 absl::Status CheckModel(const ServedModel& model, const std::string& name,
                         const std::string& version) {
-  if (name != model.name)
+  if (name != model.name && (name.empty() || name != model.own_name))
     return absl::NotFoundError(
         absl::StrCat("name: ", name, " is not served here; ", model.name, " is"));
   if (version.empty() || version == kOnlyVersion) return absl::OkStatus();

@@ -5,6 +5,20 @@
 
 namespace hydrant {
 
+namespace {
+
+v1::Sampling DescribeSampling(const SamplingDefaults& defaults) {
+  v1::Sampling info;
+  if (defaults.temperature) info.set_temperature(*defaults.temperature);
+  if (defaults.top_p) info.set_top_p(*defaults.top_p);
+  if (defaults.top_k) info.set_top_k(*defaults.top_k);
+  if (defaults.min_p) info.set_min_p(*defaults.min_p);
+  if (defaults.repetition_penalty) info.set_repetition_penalty(*defaults.repetition_penalty);
+  return info;
+}
+
+}  // namespace
+
 v1::GetModelInfoResponse DescribeModel(const ServedModel& model) {
   const ModelConfig& config = model.config;
   v1::GetModelInfoResponse info;
@@ -28,6 +42,8 @@ v1::GetModelInfoResponse DescribeModel(const ServedModel& model) {
   info.mutable_eog_token_ids()->Assign(eog.begin(), eog.end());
   if (model.chat_template != nullptr)
     info.set_chat_template(std::string(model.chat_template->Names()));
+  if (model.sampling != SamplingDefaults())
+    *info.mutable_default_sampling() = DescribeSampling(model.sampling);
   return info;
 }
 

@@ -7,15 +7,18 @@
 #include <filesystem>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "engine/chat/chat_template_files.h"
 #include "engine/engine.h"
+#include "kernels/byte_text.h"
 #include "kernels/host_memory.h"
 #include "kernels/kv_pages.h"
 #include "kernels/status_macros.h"
+#include "scheduler/request_check.h"
 #include "server/machine_limits.h"
+#include "server/model_argument.h"
 #include "server/model_fetch.h"
 #include "server/model_fingerprint.h"
+#include "server/request_conversion.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -79,6 +82,11 @@ void OpenGrammars(LoadedModel* loaded) {
   }
 }
 
+// Of the sequence that the summary counts.
+int64_t SummaryTokens(const EngineLimits& limits) {
+  return std::min<int64_t>(kSummaryTokens, limits.max_model_len);
+}
+
 // Of a sequence whose policy keeps so many of `tokens`.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
   const int64_t in_window = std::min<int64_t>(limits.window, tokens);
@@ -96,19 +104,38 @@ absl::Status EngineError(const absl::Status& status) {
                       std::string(status.message()))};
 }
 
-// A name goes into every answer and log line: what a file says is not taken where it is no name.
-bool IsName(std::string_view text) {
-  constexpr size_t kMostBytes = 256;
-  return !text.empty() && text.size() <= kMostBytes &&
-         std::none_of(text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); });
+// By the command line, or the file: what people have called it, and can find. A file's own name for
+// itself is told by nothing that they see, and is understood all the same.
+void SetNames(const DaemonOptions& options, const ModelConfig& config, ServedModel* served) {
+  served->name = options.served_model_name;
+  if (!served->name.empty()) return;
+  served->name = NameOfPath(options.model_path);
+  if (IsModelName(config.name)) served->own_name = config.name;
 }
 
-std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
-  if (!options.served_model_name.empty()) return options.served_model_name;
-  if (IsName(config.name)) return ToValidUtf8(config.name);
-  std::filesystem::path path(options.model_path);
-  if (!path.has_filename()) path = path.parent_path();  // "folder/"
-  return ToValidUtf8(path.stem().string());
+// What no request could be sampled with is left aside: it is no reason not to serve.
+SamplingDefaults SamplingOf(const ModelSource& source) {
+  absl::StatusOr<SamplingDefaults> defaults = ReadSamplingDefaults(source);
+  const absl::Status good =
+      defaults.ok() ? CheckSampling(WithDefaults(*defaults)) : defaults.status();
+  if (good.ok()) return *defaults;
+  spdlog::warn("what the model's files recommend for sampling is not used: {}",
+               std::string(good.message()));
+  return {};
+}
+
+// A pool that holds no sequence would refuse every request but the shortest.
+absl::Status CheckPool(const EngineLimits& limits, int64_t page_bytes) {
+  const int64_t tokens = SummaryTokens(limits);
+  const int64_t whole = SequencePages(limits, tokens, tokens);
+  const int64_t fifth = SequencePages(limits, (tokens + 4) / 5, tokens);
+  if (limits.num_blocks >= fifth) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("--kv-cache-memory-bytes: a KV pool of {} pages, {}, holds no sequence: one of "
+                  "{} tokens takes "
+                  "{}, or {} with a policy that keeps 20 % of it; give it that much, or more",
+                  limits.num_blocks, FormatByteSize(limits.num_blocks * page_bytes), tokens,
+                  FormatByteSize(whole * page_bytes), FormatByteSize(fifth * page_bytes)));
 }
 
 // A folder that has no room costs speed, and no request: sequences read again.
@@ -170,9 +197,12 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
+  HYDRANT_RETURN_IF_ERROR(
+      CheckPool((*engine)->limits(), static_cast<int64_t>((*engine)->kv_layout().PageBytes())));
 
   ServedModel& served = loaded->served;
-  served.name = NameOf(options, source->config());
+  SetNames(options, source->config(), &served);
+  if (options.generation_config) served.sampling = SamplingOf(*source);
   served.path = options.model_path;
   served.tokenizer_folder = FolderOfTokenizer(options, *source);
   served.config = (*engine)->config();
@@ -189,24 +219,25 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 }
 
 std::string MemorySummary(const EngineMemory& memory) {
+  const int64_t reused = memory.prefix_cache + memory.kept_caches + memory.swap_space;
   return fmt::format(
-      "memory: {} when all is used: weights {}, KV pool {}, workspace {}, prefix cache {}, "
-      "contexts {}, swap space {}",
-      FormatByteSize(memory.Total()), FormatByteSize(memory.weights),
-      FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace),
+      "memory: {} (weights {}, KV pool {}, workspace {}), and up to {} more as they fill (prefix "
+      "cache {}, contexts {}, swap space {})",
+      FormatByteSize(memory.Total() - reused), FormatByteSize(memory.weights),
+      FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace), FormatByteSize(reused),
       FormatByteSize(memory.prefix_cache), FormatByteSize(memory.kept_caches),
       FormatByteSize(memory.swap_space));
 }
 
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {
-  const int64_t full = limits.num_blocks /
-                       std::max<int64_t>(SequencePages(limits, kSummaryTokens, kSummaryTokens), 1);
+  const int64_t tokens = SummaryTokens(limits);
+  const int64_t full =
+      limits.num_blocks / std::max<int64_t>(SequencePages(limits, tokens, tokens), 1);
   const int64_t fifth =
-      limits.num_blocks /
-      std::max<int64_t>(SequencePages(limits, (kSummaryTokens + 4) / 5, kSummaryTokens), 1);
-  return fmt::format("KV pool of {} pages, {}: {} full or {} 20 % sequences of 1,024 tokens",
-                     limits.num_blocks, FormatByteSize(limits.num_blocks * page_bytes), full,
-                     fifth);
+      limits.num_blocks / std::max<int64_t>(SequencePages(limits, (tokens + 4) / 5, tokens), 1);
+  return fmt::format("KV pool of {} pages, {}: {} full or {} 20 % sequences of {} tokens",
+                     limits.num_blocks, FormatByteSize(limits.num_blocks * page_bytes), full, fifth,
+                     tokens);
 }
 
 }  // namespace hydrant

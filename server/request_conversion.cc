@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
@@ -103,7 +104,7 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> ConvertBadWords(const ServedMo
 }
 
 absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v1::Sampling& wire) {
-  SamplingParams params;
+  SamplingParams params = WithDefaults(model.sampling);
   if (wire.has_temperature()) params.temperature = wire.temperature();
   if (wire.has_top_p()) params.top_p = wire.top_p();
   if (wire.has_min_p()) params.min_p = wire.min_p();
@@ -251,13 +252,15 @@ absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
                               model.limits.max_model_len, "); shorten it"));
 }
 
-// `begins`: nothing comes before it.
-absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
-                                                bool begins, bool truncates) {
+absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model,
+                                                const v1::GenerateRequest& wire) {
+  const std::string& text = wire.text();
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
-  if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
-  absl::StatusOr<std::vector<TokenId>> ids =
-      model.tokenizer->Encode(text, {.add_special_tokens = begins});
+  if (!wire.has_truncate_prompt_tokens())
+    HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
+  EncodeOptions options{.add_special_tokens = !wire.has_context()};  // else something comes before
+  if (wire.has_parse_special_tokens()) options.parse_special_tokens = wire.parse_special_tokens();
+  absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, options);
   if (!ids.ok()) return AtField("text", ids.status());
   return ids;
 }
@@ -284,7 +287,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeWhole(const ServedModel& model,
   const bool truncates = wire.has_truncate_prompt_tokens();
   switch (wire.prompt_case()) {
     case v1::GenerateRequest::kText:
-      return EncodeText(model, wire.text(), !wire.has_context(), truncates);
+      return EncodeText(model, wire);
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = wire.token_ids().ids();
       if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids.size(), "token_ids"));
@@ -294,7 +297,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeWhole(const ServedModel& model,
     case v1::GenerateRequest::kChat: {
       HYDRANT_ASSIGN_OR_RETURN(const std::string rendered, RenderChat(model, wire.chat(), "chat"));
       if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
-      absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, rendered);
+      absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, wire.chat(), rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
       return ids;
     }
@@ -344,7 +347,7 @@ absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::Gener
     return Invalid(absl::StrCat("cache.question_agnostic: without its last message, ",
                                 rendered.status().message()));
   }
-  const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
+  const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, context, *rendered);
   if (!ids.ok()) return AtField("chat", ids.status());
   const auto shared = std::mismatch(prompt.begin(), prompt.end(), ids->begin(), ids->end()).first;
   return prompt.end() - shared;
@@ -354,6 +357,18 @@ absl::StatusOr<int64_t> QuestionTokens(const ServedModel& model, const v1::Gener
                                        const std::vector<TokenId>& prompt) {
   if (wire.cache().question_agnostic()) return QuestionOfChat(model, wire, prompt);
   return wire.cache().question_tokens();
+}
+
+bool IsLiteral(const v1::Chat& chat) {
+  return chat.has_parse_special_tokens() && !chat.parse_special_tokens();
+}
+
+// With nothing in it that Encode() would take for a special token.
+void MakeLiteral(const Tokenizer& tokenizer, ChatMessage* message) {
+  if (message->content.has_value()) message->content = tokenizer.Literal(*message->content);
+  if (message->reasoning.has_value()) message->reasoning = tokenizer.Literal(*message->reasoning);
+  for (ToolCall& call : message->tool_calls)
+    call.arguments_json = tokenizer.Literal(call.arguments_json);
 }
 
 ChatMessage ConvertMessage(const v1::ChatMessage& wire) {
@@ -383,8 +398,18 @@ absl::Status CheckRequestId(const std::string& id) {
 
 }  // namespace
 
+SamplingParams WithDefaults(const SamplingDefaults& defaults) {
+  SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  return params;
+}
+
 absl::Status CheckModelName(const ServedModel& model, const std::string& name) {
-  if (name.empty() || name == model.name) return absl::OkStatus();
+  if (name.empty() || name == model.name || name == model.own_name) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("model: this server serves \"", model.name, "\", not \"", name, "\""));
 }
@@ -405,6 +430,11 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
     if (chat.messages(i).role().empty())
       return Invalid(absl::StrCat(field, ".messages[", i, "].role: is not set"));
     conversation.messages.push_back(ConvertMessage(chat.messages(i)));
+    if (!IsLiteral(chat)) continue;
+    if (chat.messages(i).content().find(kLiteralMark) != std::string::npos)
+      return Invalid(absl::StrCat(field, ".messages[", i, "].content: holds U+FDD0, which is no ",
+                                  "character of a text; leave it out"));
+    MakeLiteral(*model.tokenizer, &conversation.messages.back());
   }
   if (chat.has_add_generation_prompt())
     conversation.add_generation_prompt = chat.add_generation_prompt();
@@ -421,13 +451,13 @@ namespace {
 
 // Of a text those tokens that come behind its first bytes; where these end within a token, those of
 // the rest alone.
-absl::StatusOr<std::vector<TokenId>> EncodeFrom(const ServedModel& model, const std::string& text,
-                                                size_t first) {
-  HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> all, EncodeChat(model, text));
+absl::StatusOr<std::vector<TokenId>> EncodeFrom(const ServedModel& model, const v1::Chat& chat,
+                                                const std::string& text, size_t first) {
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> all, EncodeChat(model, chat, text));
   HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> head,
-                           EncodeChat(model, text.substr(0, first)));
+                           EncodeChat(model, chat, text.substr(0, first)));
   if (head.size() > all.size() || !std::equal(head.begin(), head.end(), all.begin()))
-    return EncodeChat(model, text.substr(first));
+    return EncodeChat(model, chat, text.substr(first));
   return std::vector<TokenId>(all.begin() + static_cast<int64_t>(head.size()), all.end());
 }
 
@@ -463,8 +493,8 @@ absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& ch
                    "when others follow; send the whole conversation");
   }
   HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, goes_on, field));
-  const absl::StatusOr<std::vector<TokenId>> last = EncodeFrom(model, ended, end);
-  const absl::StatusOr<std::vector<TokenId>> rest = EncodeFrom(model, goes_on, end);
+  const absl::StatusOr<std::vector<TokenId>> last = EncodeFrom(model, chat, ended, end);
+  const absl::StatusOr<std::vector<TokenId>> rest = EncodeFrom(model, chat, goes_on, end);
   if (!last.ok()) return AtField(field, last.status());
   if (!rest.ok()) return AtField(field, rest.status());
   HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, rest->size(), field));
@@ -472,10 +502,11 @@ absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& ch
   return ChatTurn{.answer_end = {rest->begin(), messages}, .messages = {messages, rest->end()}};
 }
 
-absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
+absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& rendered) {
-  return model.tokenizer->Encode(rendered,
-                                 {.add_special_tokens = false, .parse_special_tokens = true});
+  return model.tokenizer->Encode(
+      rendered,
+      {.add_special_tokens = false, .parse_special_tokens = true, .has_literals = IsLiteral(chat)});
 }
 
 void SetDefaults(const CacheSpec& defaults, v1::Cache* wire) {
@@ -582,6 +613,8 @@ absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model,
   switch (wire.input_case()) {
     case v1::EmbedRequest::kText:
       prompt.set_text(wire.text());
+      if (wire.has_parse_special_tokens())
+        prompt.set_parse_special_tokens(wire.parse_special_tokens());
       break;
     case v1::EmbedRequest::kTokenIds:
       *prompt.mutable_token_ids() = wire.token_ids();
@@ -624,8 +657,10 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
     }
     case v1::TokenizeRequest::kChat: {
       HYDRANT_ASSIGN_OR_RETURN(std::string rendered, RenderChat(model, wire.chat(), "chat"));
-      ids = EncodeChat(model, rendered);
+      ids = EncodeChat(model, wire.chat(), rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
+      if (IsLiteral(wire.chat()))
+        rendered = absl::StrReplaceAll(rendered, {{std::string(kLiteralMark), ""}});
       response.set_rendered_chat(rendered);
       break;
     }

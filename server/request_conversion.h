@@ -16,6 +16,9 @@
 
 namespace hydrant {
 
+// Of a request that says nothing.
+SamplingParams WithDefaults(const SamplingDefaults& defaults);
+
 // NotFound where `name` is set and is not the served model's.
 absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 
@@ -33,9 +36,10 @@ struct ChatTurn {
 absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field);
 
-// The ids of a rendered chat: special tokens in it are parsed (also those a user wrote, as Hugging
-// Face does), and no BOS is added, since templates write their own.
-absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
+// The ids of a rendered chat: special tokens in it are parsed, also those that a user wrote, as
+// Hugging Face does, unless the chat says otherwise; and no BOS is added, since templates write
+// their own.
+absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& rendered);
 
 // Every field but the deadline, which is the call's. An unset seed is drawn here, an unset

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "engine/model/model_config.h"
+#include "engine/model/sampling_defaults.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -18,6 +19,8 @@ namespace hydrant {
 
 struct ServedModel {
   std::string name;              // the one requests may name
+  std::string own_name;          // what its file calls it, which they may name as well; "": nothing
+  SamplingDefaults sampling;     // of requests that do not say
   std::string path;              // a file, or a folder
   std::string tokenizer_folder;  // with the tokenizer's own files; "": `path` is a GGUF file
   ModelConfig config;

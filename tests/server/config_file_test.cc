@@ -134,12 +134,12 @@ TEST_F(Config, TheEnvironmentWinsToo) {
 // The names are those of the help. A map is a value of none of them, so that each is complained of,
 // and not as unknown.
 TEST_F(Config, EveryFlagIsAKey) {
-  const std::string help = Parse({"--help"}).text;
+  const std::string help = Parse({"--help-all"}).text;
   std::set<std::string> names;
   const std::regex flag("\n +--([a-z-]+)");
   for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at)
     names.insert((*at)[1]);
-  for (const char* no_setting : {"version", "config", "check-config", "new-token"}) {
+  for (const char* no_setting : {"help-all", "version", "config", "check-config", "new-token"}) {
     EXPECT_EQ(names.erase(no_setting), 1u) << no_setting << " is in the help";
     EXPECT_THAT(Run(absl::StrCat("model: m\n", no_setting, ": a\n")).text,
                 HasSubstr(absl::StrCat(":2: ", no_setting, ": is not known")));
@@ -228,8 +228,8 @@ TEST_F(Config, AFileThatCannotBeRead) {
   EXPECT_THAT(Parse({"--config", folder_.Path("absent")}).text,
               HasSubstr("absent: cannot be read: No such file"));
   EXPECT_THAT(Parse({"--config", folder_.Path("")}).text, HasSubstr("cannot be read"));
-  EXPECT_THAT(Run("# nothing\n").text, HasSubstr("--model is required"));
-  EXPECT_THAT(Run("").text, HasSubstr("--model is required"));
+  EXPECT_THAT(Run("# nothing\n").text, HasSubstr("no model is given"));
+  EXPECT_THAT(Run("").text, HasSubstr("no model is given"));
 }
 
 // What is printed says the same when it is read again.

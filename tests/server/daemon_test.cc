@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include <utility>
 
 #include "hydrant/v1/control.grpc.pb.h"
+#include "server/machine_limits.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
@@ -426,7 +428,10 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--kv-cache-memory-bytes", "99999999T"},
             {"--kv-cache-memory-bytes", "99999999T"}},
            {{"--model", kModel, "--kv-cache-memory-bytes", "10"},
-            {"kv_cache_memory_bytes", "0 pages", "at least 8"}},
+            {"--kv-cache-memory-bytes: 10 is 10 bytes; did you mean 10G?"}},
+           {{"--model", kModel, "--num-gpu-blocks-override", "7"}, {"7 pages", "at least 8"}},
+           {{"--model", kModel, "--num-gpu-blocks-override", "8"},
+            {"--kv-cache-memory-bytes: a KV pool of 8 pages", "holds no sequence"}},
            {{"--model", kGguf, "--max-model-len", "2049"},
             {"max_model_len", "2049 is outside [2, 2048]"}},
            {{"--model", kGguf, "--max-model-len", "1"}, {"--max-model-len", "1"}}}) {
@@ -459,11 +464,13 @@ TEST(Daemon, IgnoresSignalsThatDoNotAskItToStop) {
 }
 
 TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
+  const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
+  const std::string threads = std::to_string(2 * static_cast<int>(std::ceil(machine.cpus)));
   Daemon few;
   EXPECT_THAT(few.process().err(), Not(HasSubstr("--threads")));
   Subprocess many({HYDRANTD_PATH, "--model", kModel, "--listen", "127.0.0.1:0", "--device",
-                   "reference", "--threads", "1000"});
-  EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
+                   "reference", "--threads", threads});
+  EXPECT_NE(many.WaitForErrorLine("--threads " + threads + " is more than the "), "");
 }
 
 TEST(Daemon, ASwapFolderWithoutRoomIsAWarning) {
@@ -702,6 +709,7 @@ TEST(Daemon, LogsAsJsonOnRequest) {
   request.set_request_id("a \"quoted\" id");
   request.mutable_cache()->set_cache_policy("local");
   request.mutable_cache()->set_max_cache_tokens(64);
+  request.mutable_scheduling()->set_tenant("gold");
   const StreamResult result = RunToEnd(daemon.stub(), request);
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   daemon.process().Signal(SIGTERM);
@@ -720,6 +728,7 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("request_id"), "a \"quoted\" id");
     EXPECT_EQ(line.at("outcome"), "length");
     EXPECT_EQ(line.at("cache_policy"), "local");
+    EXPECT_EQ(line.at("tenant"), "gold");
     EXPECT_EQ(line.at("prompt_tokens"), 3);
     EXPECT_EQ(line.at("completion_tokens"), 7);
     EXPECT_EQ(line.at("samples"), 1);

@@ -1,8 +1,11 @@
 // Fake /proc and /sys files of the shapes that containers show, and the texts of sizes.
 #include "server/machine_limits.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -10,9 +13,13 @@
 #include <vector>
 
 #include "server/daemon_options.h"
+#include "server/model_argument.h"
 
 namespace hydrant {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
@@ -137,13 +144,13 @@ TEST(ByteSize, Parses) {
   EXPECT_EQ(ParseByteSize("512M").value(), 512 << 20);
   EXPECT_EQ(ParseByteSize("2G").value(), 2 * kGiB);
   EXPECT_EQ(ParseByteSize("2GiB").value(), 2 * kGiB);
+  EXPECT_EQ(ParseByteSize("2Gi").value(), 2 * kGiB);
   EXPECT_EQ(ParseByteSize("3k").value(), 3072);
   EXPECT_EQ(ParseByteSize("1000").value(), 1000);
   EXPECT_EQ(ParseByteSize("1000B").value(), 1000);
   for (const char* bad : {"", "G", "-1", "1.5G", "1Q", "1GG", "9999999999T", "1 G"}) {
     EXPECT_FALSE(ParseByteSize(bad).ok()) << bad;
   }
-  EXPECT_EQ(FormatByteSize(1536), "1.5 KiB");
 }
 
 CommandLine Parse(std::vector<const char*> arguments) {
@@ -213,11 +220,97 @@ TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
 }
 
 TEST(CommandLine, HelpShowsExamplesAndDefaults) {
-  const CommandLine line = Parse({"--help"});
-  EXPECT_EQ(line.exit_code, 0);
-  for (const char* word : {"Examples:", "--model", "50051", "quarter of the memory"}) {
-    EXPECT_NE(line.text.find(word), std::string::npos) << word;
+  for (const char* help : {"--help", "-h", "--help-all"}) {
+    const CommandLine line = Parse({help});
+    EXPECT_EQ(line.exit_code, 0);
+    for (const char* word : {"Examples:", "--model", "50051", "quarter of the memory"}) {
+      EXPECT_NE(line.text.find(word), std::string::npos) << word;
+    }
   }
+}
+
+TEST(CommandLine, HelpIsShortAndNamesTheLongOne) {
+  const std::string some = Parse({"--help"}).text, all = Parse({"--help-all"}).text;
+  EXPECT_LT(std::ranges::count(some, '\n'), 80);
+  EXPECT_THAT(some, HasSubstr("--help-all"));
+  EXPECT_THAT(some, Not(HasSubstr("--max-metadata-bytes")));
+  EXPECT_THAT(all, HasSubstr("--max-metadata-bytes"));
+}
+
+TEST(CommandLine, TheModelMayStandAlone) {
+  for (const std::vector<const char*>& arguments :
+       {std::vector<const char*>{"m.gguf", "--port", "0"},
+        {"--port", "0", "m.gguf"},
+        {"-m", "m.gguf", "--port", "0"},
+        {"--model=m.gguf", "--port", "0"}}) {
+    const CommandLine line = Parse(arguments);
+    ASSERT_TRUE(line.options.has_value()) << line.text;
+    EXPECT_EQ(line.options->model_path, "m.gguf");
+    EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
+  }
+  EXPECT_THAT(Parse({"m.gguf", "n.gguf"}).text, HasSubstr("n.gguf is one argument too many"));
+  EXPECT_THAT(Parse({"--port", "0"}).text, HasSubstr("no model is given"));
+}
+
+TEST(CommandLine, UnknownFlagsAreAnsweredWithTheNearest) {
+  EXPECT_THAT(Parse({"m", "--max-num-seq", "4"}).text,
+              HasSubstr("--max-num-seq is not known; the nearest flag is --max-num-seqs"));
+  EXPECT_THAT(Parse({"m", "--kv-cache-memory=1G"}).text,
+              HasSubstr("--kv-cache-memory is not known; the nearest flag is "
+                        "--kv-cache-memory-bytes"));
+}
+
+TEST(CommandLine, NumbersThatNobodyMeansAreRefusedInOneLine) {
+  for (const auto& [arguments, mentions] :
+       std::vector<std::pair<std::vector<const char*>, std::vector<std::string>>>{
+           {{"--max-num-queued-reqs", "0"}, {"--max-num-queued-reqs", "1", "1000000"}},
+           {{"--max-num-queued-tokens", "0"}, {"--max-num-queued-tokens"}},
+           {{"--max-num-batched-tokens", "0"}, {"--max-num-batched-tokens"}},
+           {{"--threads", "100000"}, {"--threads: 100000 is outside [1, ", "CPUs"}},
+           {{"--swap-space", "4"}, {"--swap-space: 4 is 4 bytes; did you mean 4G?"}},
+           {{"--kv-cache-memory-bytes", "2"}, {"did you mean 2G?"}},
+           {{"--context-memory-bytes", "500000"}, {"did you mean 500000K?"}},
+           {{"--served-model-name", "\xFF"}, {"--served-model-name: is no name", "UTF-8"}},
+           {{"--served-model-name", "two\nlines"}, {"--served-model-name: is no name"}}}) {
+    std::vector<const char*> all = {"m.gguf"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const CommandLine line = Parse(all);
+    EXPECT_FALSE(line.options.has_value()) << arguments[0];
+    EXPECT_EQ(line.text.find('\n'), line.text.size() - 1) << line.text;
+    EXPECT_LT(line.text.size(), 250u) << line.text;
+    for (const std::string& mention : mentions) EXPECT_THAT(line.text, HasSubstr(mention));
+  }
+  EXPECT_TRUE(Parse({"m.gguf", "--swap-space", "0"}).options.has_value());
+  EXPECT_TRUE(Parse({"m.gguf", "--swap-space", "4000B"}).options.has_value());
+}
+
+TEST(ModelArgument, IsAPathOrAModelOfTheHub) {
+  const std::string folder = testing::TempDir() + "/model_argument_test";
+  std::filesystem::create_directories(folder + "/models");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder);
+  EXPECT_EQ(ModelOfArgument("some-org/some-model"), "hf:some-org/some-model");
+  EXPECT_EQ(ModelOfArgument("some-org/some-model:Q4_K_M"), "hf:some-org/some-model:Q4_K_M");
+  EXPECT_EQ(ModelOfArgument("hf:a/b"), "hf:a/b");
+  for (const char* path : {"models", "./models", "models/absent", "/no/model", "absent", "a/b/c",
+                           "../x", "some-org/model.gguf", ""})
+    EXPECT_EQ(ModelOfArgument(path), path);
+  std::filesystem::current_path(before);
+  ASSERT_EQ(setenv("HOME", "/home/one", 1), 0);
+  EXPECT_EQ(ModelOfArgument("~/m.gguf"), "/home/one/m.gguf");
+  EXPECT_EQ(WithHome("~other/m"), "~other/m");
+  EXPECT_EQ(Parse({"--model=~/m.gguf"}).options->model_path, "/home/one/m.gguf");
+}
+
+TEST(ModelArgument, AModelIsCalledAsItsFileIs) {
+  EXPECT_EQ(NameOfPath("/models/Qwen2.5-0.5B-Instruct-Q8_0.gguf"), "Qwen2.5-0.5B-Instruct-Q8_0");
+  EXPECT_EQ(NameOfPath("/models/Llama-3.2-1B"), "Llama-3.2-1B");
+  EXPECT_EQ(NameOfPath("/models/Llama-3.2-1B/"), "Llama-3.2-1B");
+  EXPECT_EQ(NameOfPath("/models/x/../Llama-3.2-1B/."), "Llama-3.2-1B");
+  EXPECT_EQ(NameOfPath("big-00001-of-00003.gguf"), "big");
+  EXPECT_TRUE(IsModelName("a \u00e9"));
+  EXPECT_FALSE(IsModelName("\xC3"));
+  EXPECT_FALSE(IsModelName(""));
 }
 
 }  // namespace

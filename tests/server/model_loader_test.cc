@@ -19,6 +19,7 @@ namespace hydrant {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // A folder with a tokenizer of 769 ids, of which 0 and 2 end generation, and a model of 1000.
@@ -71,19 +72,49 @@ TEST_F(ModelLoaderTest, ChatTemplatesWriteTheEndThatTheTokenizerNames) {
   }
 }
 
-TEST_F(ModelLoaderTest, ANameThatIsNoneIsNotServed) {
-  const std::string of_folder = fs::path(folder_).stem().string();
+TEST_F(ModelLoaderTest, IsServedByTheFoldersNameAndKnowsTheFilesOwn) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"a/b", "a/b"}, {std::string(100'000, 'x'), of_folder}, {"two\\nlines", of_folder}};
-  for (const auto& [name, served] : cases) {
+      {"a/b", "a/b"}, {std::string(100'000, 'x'), ""}, {"two\\nlines", ""}};
+  for (const auto& [name, own] : cases) {
     Write("config.json", R"({"model_type":"llama","hidden_size":32,"intermediate_size":32,
         "num_hidden_layers":1,"num_attention_heads":2,"vocab_size":1000,
         "max_position_embeddings":256,"_name_or_path":")" +
                              name + "\"}");
     const auto loaded = Load();
     ASSERT_NE(loaded, nullptr);
-    EXPECT_EQ(loaded->served.name, served);
+    EXPECT_EQ(loaded->served.name, fs::path(folder_).filename().string());
+    EXPECT_EQ(loaded->served.own_name, own);
   }
+  options_.served_model_name = "given";
+  const auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.name, "given");
+  EXPECT_EQ(loaded->served.own_name, "");
+}
+
+TEST_F(ModelLoaderTest, WhatItsFilesRecommendForSamplingIsTheDefault) {
+  Write("generation_config.json", R"({"temperature": 0.6, "top_k": 20, "do_sample": true})");
+  auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.sampling, (SamplingDefaults{.temperature = 0.6, .top_k = 20}));
+  Write("generation_config.json", R"({"temperature": -1})");
+  loaded = Load();
+  ASSERT_NE(loaded, nullptr) << "a bad number is no reason not to serve";
+  EXPECT_EQ(loaded->served.sampling, SamplingDefaults());
+  Write("generation_config.json", R"({"temperature": 0.6})");
+  options_.generation_config = false;
+  loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.sampling, SamplingDefaults());
+}
+
+TEST_F(ModelLoaderTest, APoolThatHoldsNoSequenceIsRefusedWithWhatIsNeeded) {
+  options_.engine.num_blocks_override = 3;  // of 256 tokens a fifth takes 4 pages of 16
+  const absl::Status status = LoadModel(options_, [](double) {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("--kv-cache-memory-bytes: a KV pool of 3 pages"),
+                    HasSubstr("one of 256 tokens takes ")));
 }
 
 // At this temperature every id of the model is about as likely as any other.

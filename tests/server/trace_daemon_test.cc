@@ -100,7 +100,7 @@ TEST(TracedDaemon, SendsTheTraceThatItsLogNames) {
 TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
   FakeCollector collector;
   Daemon daemon({"--otlp-traces-endpoint", collector.address(), "--num-gpu-blocks-override", "200",
-                 "--swap-space", "64M", "--log-format", "json"});
+                 "--max-model-len", "512", "--swap-space", "64M", "--log-format", "json"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
   const v1::GenerateRequest request = Tokens(16, 300);
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
