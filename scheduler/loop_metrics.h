@@ -21,6 +21,7 @@ struct LoopMetrics {
   std::atomic<int> prefilling{0};  // prompt being read
   std::atomic<int> waiting{0};     // queued, preempted ones included
   std::atomic<WaitReason> wait_reason{WaitReason::kArrived};
+  std::atomic<TimeUs> longest_wait_us{0};
   std::atomic<int64_t> queued_tokens{0};
   std::atomic<int64_t> pages_free{0};
   std::atomic<int64_t> pages_spared{0};

@@ -612,7 +612,12 @@ void Scheduler::SendProgress(TimeUs now) {
                              sequence->usage.compressed_by});
   };
   int32_t queue_position = 0;
-  for (Sequence* sequence : waiting_.InOrder()) send(sequence, ++queue_position, 0);
+  longest_wait_us_ = 0;
+  for (Sequence* sequence : waiting_.InOrder()) {
+    send(sequence, ++queue_position, 0);
+    if (!sequence->prefill_started_at.has_value())
+      longest_wait_us_ = std::max(longest_wait_us_, now - sequence->submitted_at);
+  }
   for (Sequence* sequence : live_) {
     send(sequence, 0, static_cast<int32_t>(PromptTokensRead(*sequence)));
   }
@@ -995,6 +1000,7 @@ SchedulerStats Scheduler::Stats() const {
   }
   stats.waiting = static_cast<int>(waiting_.size());
   if (!waiting_.empty()) stats.wait_reason = wait_reason_;
+  if (!waiting_.empty()) stats.longest_wait_us = longest_wait_us_;
   stats.queued_tokens = queued_tokens_;
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();

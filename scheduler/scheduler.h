@@ -78,7 +78,8 @@ struct SchedulerStats {
   int prefilling = 0;
   int waiting = 0;                                // preempted ones included
   WaitReason wait_reason = WaitReason::kArrived;  // why they wait
-  int64_t queued_tokens = 0;                      // known tokens of the waiting ones
+  TimeUs longest_wait_us = 0;  // of those that have not begun; looked at with every progress
+  int64_t queued_tokens = 0;   // known tokens of the waiting ones
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   int64_t pages_spared = 0;  // that sequences would hold more if none had several owners
@@ -286,6 +287,7 @@ class Scheduler {
   uint64_t next_arrival_ = 0;
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
+  TimeUs longest_wait_us_ = 0;  // at the last of them
   bool preempted_in_step_ = false;
   int64_t more_samples_ = 0;                       // that the batch at work draws
   bool arena_wanted_ = false;                      // in this step, by a live sequence

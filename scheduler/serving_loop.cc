@@ -295,6 +295,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .prefilling = metrics_.prefilling,
                         .waiting = metrics_.waiting,
                         .wait_reason = metrics_.wait_reason,
+                        .longest_wait_us = metrics_.longest_wait_us,
                         .queued_tokens = metrics_.queued_tokens,
                         .pages_total = limits_.num_blocks,
                         .pages_free = metrics_.pages_free,
@@ -456,6 +457,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.running = stats.running;
   metrics_.prefilling = stats.prefilling;
   metrics_.wait_reason = stats.wait_reason;
+  metrics_.longest_wait_us = stats.longest_wait_us;
   metrics_.pages_free = stats.pages_free;
   metrics_.pages_spared = stats.pages_spared;
   metrics_.state_pages = stats.state_pages;

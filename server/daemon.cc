@@ -42,6 +42,7 @@
 #include "server/model_loader.h"
 #include "server/numa.h"
 #include "server/port_watch.h"
+#include "server/queue_watch.h"
 #include "server/service.h"
 #include "server/service_manager.h"
 #include "server/status_page.h"
@@ -499,6 +500,7 @@ class Daemon {
       if (engine.ok()) {
         ShowHealth();
         idle_trim_.Look(loop_->Idle(), loop.steps);
+        if (const auto line = queue_watch_.Look(loop, SteadyUs())) spdlog::warn("{}", *line);
         continue;
       }
       spdlog::error("{}; this process will end", std::string(engine.message()));
@@ -575,6 +577,7 @@ class Daemon {
   StatusPage status_page_;                      // the metrics server's thread's
   std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for
   IdleTrim idle_trim_;
+  QueueWatch queue_watch_{options_.scheduler};
   Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
 
   absl::Status load_status_;  // the loader's until loaded_

@@ -236,6 +236,9 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
       .Value(loop.prefilling, {{"state", "prefilling"}})
       .Value(loop.waiting, {{"state", "waiting"}});
   AddWaiting(loop, to);
+  to->Gauge("hydrant_longest_wait_seconds",
+            "How long the request that waits longest has waited to be begun; 0 where none does.")
+      .Value(static_cast<double>(loop.longest_wait_us) * kMicros);
   to->Gauge("hydrant_queued_tokens", "Known tokens of the requests that wait.")
       .Value(loop.queued_tokens);
   const TimeUs due = loop.step_due_since == 0 ? 0 : now - loop.step_due_since;

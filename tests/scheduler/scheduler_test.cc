@@ -738,6 +738,26 @@ TEST_P(SchedulerTest, SilentRequestsHearProgress) {
   EXPECT_LE(h[behind].progress.size(), 1 + h.now / 10'000);
 }
 
+TEST_P(SchedulerTest, SaysHowLongTheOneThatWaitsLongestHasWaited) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits, {.progress_interval_us = 10'000});
+  h.step_us = 5'000;
+  h.Add(MakeRequest(4, 30));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().longest_wait_us, 0) << "it has begun";
+  const TimeUs since = h.now;
+  h.Add(MakeRequest(4, 2));
+  h.Step();
+  h.Add(MakeRequest(4, 2));
+  for (int i = 0; i < 10; ++i) h.Step();
+  const TimeUs told = h.scheduler.Stats().longest_wait_us;
+  EXPECT_LE(told, h.now - since);
+  EXPECT_GE(told, h.now - since - 10'000);
+  h.RunToEnd();
+  EXPECT_EQ(h.scheduler.Stats().longest_wait_us, 0);
+}
+
 TEST_P(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
   EngineLimits limits = Limits();
   limits.max_model_len = 8192;
