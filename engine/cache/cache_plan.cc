@@ -175,8 +175,7 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
                   "protected_window_size = {} + {}",
                   spec.cache_ratio ? "cache_ratio" : "max_cache_tokens",
-                  plan.budget == kNoCap ? spec.max_cache_tokens.value_or(kNoCap) : plan.budget,
-                  spec.sink_tokens.value_or(plan.rule.sinks),
+                  AskedFor(spec, plan.budget), spec.sink_tokens.value_or(plan.rule.sinks),
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 

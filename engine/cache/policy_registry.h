@@ -69,6 +69,13 @@ std::unique_ptr<Policy> NewRandomPolicy();
 const Policy* FindPolicy(std::string_view name);
 std::span<const Policy* const> Policies();
 
+// What a message says of a budget: as many as were asked for, where that is more than is counted
+// with.
+inline int64_t AskedFor(const CacheSpec& spec, int64_t budget) {
+  if (budget != kNoCap) return budget;
+  return spec.max_cache_tokens.value_or(spec.min_cache_tokens.value_or(budget));
+}
+
 // A policy's own parameter, `otherwise` where the request does not give it. Errors name
 // "cache.params.<name>", the value and what is allowed.
 absl::StatusOr<int64_t> IntegerParam(const CacheSpec& spec, const std::string& name,

@@ -1330,5 +1330,30 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_EQ(ErrorOf(spec), "cache.params: 'alpha' is no parameter of policy full; it has none");
 }
 
+// Numbers that are more than is counted with, two at a time.
+TEST(CachePlan, RefusalsNameTheNumbersThatWereAskedFor) {
+  constexpr int64_t kMost = 4294967295;
+  using Count = std::optional<int64_t> CacheSpec::*;
+  const Count counts[] = {&CacheSpec::max_cache_tokens, &CacheSpec::min_cache_tokens,
+                          &CacheSpec::sink_tokens, &CacheSpec::protected_window_size};
+  int refused = 0;
+  for (const PolicyInfo& policy : ListPolicies()) {
+    for (const Count one : counts) {
+      for (const Count other : counts) {
+        CacheSpec spec;
+        spec.policy = policy.name;
+        if (one != &CacheSpec::max_cache_tokens) spec.cache_ratio = 0.5;
+        spec.*one = spec.*other = kMost;
+        const absl::Status status = PlanCache(spec, {.tokens = 1000}).status();
+        if (status.ok()) continue;
+        ++refused;
+        EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("21474836")))
+            << policy.name;
+      }
+    }
+  }
+  EXPECT_GT(refused, 20);
+}
+
 }  // namespace
 }  // namespace hydrant

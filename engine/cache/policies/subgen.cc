@@ -121,13 +121,15 @@ class SubGenPolicy final : public Policy {
     const int64_t sinks = spec.sink_tokens.value_or(0);
     if (sinks > whole_budget - kLeastBudget) {
       return absl::InvalidArgumentError(fmt::format("cache.sink_tokens: {} is outside [0, {}]",
-                                                    sinks, whole_budget - kLeastBudget));
+                                                    sinks,
+                                                    AskedFor(spec, whole_budget) - kLeastBudget));
     }
     const int64_t budget = whole_budget - sinks;
     const int64_t window = spec.protected_window_size.value_or(budget / 2);
     if (window < kLeastWindow || window > budget - 2) {
-      return absl::InvalidArgumentError(fmt::format(
-          "cache.protected_window_size: {} is outside [{}, {}]", window, kLeastWindow, budget - 2));
+      return absl::InvalidArgumentError(
+          fmt::format("cache.protected_window_size: {} is outside [{}, {}]", window, kLeastWindow,
+                      AskedFor(spec, whole_budget) - sinks - 2));
     }
     // A window that nobody asked for makes room for samples that somebody did.
     const int64_t room = budget - spec.protected_window_size.value_or(kLeastWindow);

@@ -45,8 +45,9 @@ class SubGenKCenterPolicy final : public Policy {
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const int64_t window = spec.protected_window_size.value_or(plan->budget / 2);
     if (window > plan->budget) {
-      return absl::InvalidArgumentError(fmt::format(
-          "cache.protected_window_size: {} is outside [0, {}], the budget", window, plan->budget));
+      return absl::InvalidArgumentError(
+          fmt::format("cache.protected_window_size: {} is outside [0, {}], the budget", window,
+                      AskedFor(spec, plan->budget)));
     }
     plan->rule.recent = static_cast<int32_t>(window);
     if (window < plan->budget) plan->scorer = std::make_shared<KCenterOrder>();
