@@ -277,7 +277,7 @@ TEST(Daemon, SaysWhatItServes) {
   Daemon daemon({"--served-model-name", "tiny", "--num-gpu-blocks-override", "640"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
   // 2 layers x 4 heads x 64 pages = 512 pages for 1,024 tokens; 8 x 13 = 104 for a fifth.
-  EXPECT_THAT(daemon.process().err(), HasSubstr("1 full or 6 20 % sequences of 1,024 tokens"));
+  EXPECT_THAT(daemon.process().err(), HasSubstr("2 full or 11 20 % sequences of 512 tokens"));
   Subprocess info({HYDRANT_PATH, "--address", daemon.address(), "info"});
   EXPECT_EQ(info.Wait(), 0) << info.err();
   EXPECT_THAT(info.out(), HasSubstr("tiny (llama)"));
@@ -543,15 +543,15 @@ TEST(Device, OneThatCannotBeUsedIsNamedWithTheReason) {
   }
 }
 
-TEST(Device, TooLittleMemoryIsSaidInBytes) {
+TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
   const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
   {
     const EmulatedDevice device("MEMORY", "600000");
-    ExpectNoStart(flags, {"the device cannot give", "of 600000 are free", "--max-num-seqs"});
+    ExpectNoStart(flags, {"the device cannot give", "of 585.9 KiB are free", "--max-num-seqs"});
   }
   {
     const EmulatedDevice device("MEMORY", "6000000");
-    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 6000000 bytes"});
+    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 5.7 MiB"});
   }
 }
 
