@@ -7,7 +7,9 @@ skipped altogether.
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -319,6 +321,20 @@ class Tools(unittest.TestCase):
 
     def test_prometheus(self):
         self.accepts("promtool", "check", "config", path("prometheus", "prometheus.yml"))
+
+
+class SystemdUnit(unittest.TestCase):
+    def test_reload_needs_no_program_but_the_shell(self):
+        command = re.search(r"^ExecReload=(.*)$", read("debian", "hydrantd.service"), re.MULTILINE)[1]
+        daemon = subprocess.Popen(["/bin/sh", "-c", "sleep 60"])
+        try:
+            # As systemd would: the process by its number, and of programs no path.
+            arguments = shlex.split(command)
+            self.assertEqual(arguments[0], "/bin/sh", "a program of which package?")
+            subprocess.run(arguments, env={"MAINPID": str(daemon.pid), "PATH": "/nowhere"}, check=True)
+            self.assertEqual(daemon.wait(timeout=30), -signal.SIGHUP)
+        finally:
+            daemon.kill()
 
 
 if __name__ == "__main__":

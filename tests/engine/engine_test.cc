@@ -529,11 +529,12 @@ TEST(EngineOptionsTest, RefusalsNameTheField) {
             std::string::npos);
   EXPECT_EQ(error_of([](EngineOptions& o) { o.prefix_cache_memory_bytes = -1; }),
             "prefix_cache_memory_bytes: -1 is negative");
-  EXPECT_EQ(error_of([](EngineOptions& o) {
-              o.host_memory_bytes = 1 << 30;
-              o.context_memory_bytes = int64_t{2} << 30;
-            }),
-            "context_memory_bytes: 2.0 GiB is more than the 1.0 GiB of the host's memory that are free");
+  EXPECT_EQ(
+      error_of([](EngineOptions& o) {
+        o.host_memory_bytes = 1 << 30;
+        o.context_memory_bytes = int64_t{2} << 30;
+      }),
+      "context_memory_bytes: 2.0 GiB is more than the 1.0 GiB of the host's memory that are free");
   EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("tpu"), std::string::npos);
   EXPECT_NE(
       error_of([](EngineOptions& o) { o.kv_cache_dtype = DType::kQ8_0; }).find("kv_cache_dtype"),
