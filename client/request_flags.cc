@@ -74,6 +74,9 @@ void AddForm(CLI::App* app, RequestFlags* flags) {
   form->add_option("--grammar", flags->grammar_file, "A text of the GBNF grammar in this file")
       ->check(CLI::ExistingFile);
   form->require_option(0, 1);
+  app->add_option("--max-whitespace", flags->max_whitespace,
+                  "Of JSON: most characters of white space in a row (24; 0: none)")
+      ->group("Form");
 }
 
 std::string ReadWhole(const std::string& path) {
@@ -90,6 +93,8 @@ void FillForm(const RequestFlags& flags, v1::GenerateRequest* request) {
     request->mutable_structured_output()->mutable_choice()->add_texts(text);
   if (flags.grammar_file)
     request->mutable_structured_output()->set_grammar(ReadWhole(*flags.grammar_file));
+  if (flags.max_whitespace)
+    request->mutable_structured_output()->set_max_whitespace(*flags.max_whitespace);
 }
 
 // What --min-tokens asks for is no accident.

@@ -32,6 +32,7 @@ struct RequestFlags {
   std::vector<std::string> bad_words, choices;
   std::optional<std::string> json_schema_file, regex, grammar_file;
   bool json_object = false;
+  std::optional<uint32_t> max_whitespace;
   std::optional<uint32_t> truncate_prompt_tokens;
   bool include_stop = false, ignore_eos = false, keep_special_tokens = false;
   std::optional<std::string> policy;

@@ -126,12 +126,26 @@ absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v
   return params;
 }
 
+// Of JSON alone.
+absl::StatusOr<int> ConvertMaxWhitespace(const v1::StructuredOutput& wire) {
+  constexpr uint32_t kMost = 1000;
+  if (!wire.has_max_whitespace()) return kDefaultMaxWhitespace;
+  if (!wire.has_json_schema() && !wire.has_json_object())
+    return Invalid(
+        "structured_output.max_whitespace: is of JSON; leave it unset beside another form");
+  if (wire.max_whitespace() > kMost)
+    return Invalid(absl::StrCat("structured_output.max_whitespace: ", wire.max_whitespace(),
+                                " is above ", kMost));
+  return static_cast<int>(wire.max_whitespace());
+}
+
 absl::StatusOr<StructuredOutput> ConvertForm(const v1::StructuredOutput& wire) {
+  HYDRANT_ASSIGN_OR_RETURN(const int max_whitespace, ConvertMaxWhitespace(wire));
   switch (wire.form_case()) {
     case v1::StructuredOutput::kJsonSchema:
-      return JsonSchema{wire.json_schema()};
+      return JsonSchema{wire.json_schema(), max_whitespace};
     case v1::StructuredOutput::kJsonObject:
-      if (wire.json_object()) return AnyJsonObject();
+      if (wire.json_object()) return AnyJsonObject{max_whitespace};
       return Invalid("structured_output.json_object: is false; leave structured_output unset");
     case v1::StructuredOutput::kRegex:
       return RegexPattern{wire.regex()};

@@ -116,6 +116,28 @@ TEST_F(StructuredOutputTest, RegexChoiceAndGrammar) {
     EXPECT_TRUE(choice == "yes" || choice == "no" || choice == "maybe") << choice;
 }
 
+// A model that likes blanks best does not go on with them, nor with any where it may have none.
+TEST_F(StructuredOutputTest, WhiteSpaceEnds) {
+  for (const int most : {-1, 3, 0}) {
+    SCOPED_TRACE(most);
+    v1::GenerateRequest request = Request(2);
+    request.mutable_structured_output()->set_json_schema(
+        R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"null"},"minItems":2,"maxItems":2}},"required":["a"]})");
+    if (most >= 0) request.mutable_structured_output()->set_max_whitespace(most);
+    for (const int token : {' ', '\n', '\t', '\r'})
+      (*request.mutable_sampling()->mutable_logit_bias())[token] = 100;
+    const Answer answer = Ask(request);
+    ASSERT_EQ(answer.texts.size(), 1u) << answer.status.error_message();
+    int length = 0, longest_length = 0;
+    for (const char c : answer.texts[0]) {
+      length = c == ' ' || c == '\n' || c == '\t' || c == '\r' ? length + 1 : 0;
+      longest_length = std::max(longest_length, length);
+    }
+    EXPECT_EQ(longest_length, most < 0 ? kDefaultMaxWhitespace : most) << answer.texts[0];
+    EXPECT_TRUE(Json::parse(answer.texts[0], nullptr, false).is_object()) << answer.texts[0];
+  }
+}
+
 // The client has the first half, and asks for the rest.
 TEST_F(StructuredOutputTest, GoesOnWhereAStreamBroke) {
   v1::GenerateRequest request = Request(3);
@@ -147,6 +169,19 @@ TEST_F(StructuredOutputTest, BadFormsAreRefusedByName) {
   refuses([](auto* form) { form->mutable_choice(); }, "structured_output.choice");
   refuses([](auto* form) { form->set_json_schema(std::string(100'000, ' ')); },
           "structured_output.json_schema");
+  const auto sets_whitespace = [](uint32_t most) {
+    return [most](auto* form) {
+      form->set_json_object(true);
+      form->set_max_whitespace(most);
+    };
+  };
+  refuses(sets_whitespace(1001), "structured_output.max_whitespace");
+  refuses(
+      [](auto* form) {
+        form->set_regex("a");
+        form->set_max_whitespace(1);
+      },
+      "structured_output.max_whitespace");
   v1::GenerateRequest request = Request(1);
   request.mutable_structured_output()->set_json_object(true);
   request.mutable_stopping()->set_ignore_eos(true);
