@@ -1,5 +1,7 @@
 // What the config.json files of Llama and of the families that differ little from it have in
 // common.
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "engine/model/text.h"

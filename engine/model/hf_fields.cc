@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"

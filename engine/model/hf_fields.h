@@ -4,7 +4,7 @@
 #define HYDRANT_ENGINE_MODEL_HF_FIELDS_H_
 
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <span>
 #include <string>

@@ -1,6 +1,8 @@
 // Granite 3: Llama with four scales, and the same with experts, beside which there may be a
 // feed-forward that all rows share. Granite 4 under the name of its hybrids, where the file has no
 // layers with states: the shared feed-forward, and experts where it has some.
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"

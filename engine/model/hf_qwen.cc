@@ -1,6 +1,7 @@
 // Qwen2 and Qwen2.5 (arXiv 2407.10671, 2412.15115): biases of queries, keys and values. Qwen3
 // (arXiv 2505.09388): none, but a norm of each head of queries and keys; and with experts.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,7 @@
 // How positions turn queries and keys, in either of the ways in which config.json files say it.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,4 +1,6 @@
 // SmolLM3: Llama whose every fourth layer is not rotated (NoPE, arXiv 2501.18795).
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"

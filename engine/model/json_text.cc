@@ -1,5 +1,6 @@
 #include "engine/model/json_text.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,9 +1,8 @@
-// Untrusted JSON text to a value, without exceptions. For .cc files only: it pulls in the JSON
-// library.
+// Untrusted JSON text to a value, without exceptions.
 #ifndef HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
 #define HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
 #include "absl/status/statusor.h"
