@@ -13,7 +13,8 @@ namespace hydrant::hub {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kStallSeconds = 30;  // without a byte
+constexpr long kStallSeconds = 30;  // with less than kStallBytes a second
+constexpr long kStallBytes = 1024;
 constexpr long kBufferBytes = 512 * 1024;
 constexpr size_t kMaxHeaders = 128;
 // Of a body that nobody wants, such as a refusal's page: what is read so that the connection can be
@@ -70,7 +71,7 @@ class CurlSession final : public HttpSession {
     Set(CURLOPT_PROTOCOLS_STR, "http,https");
     Set(CURLOPT_USERAGENT, "hydrant");
     Set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-    Set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    Set(CURLOPT_LOW_SPEED_LIMIT, kStallBytes);
     Set(CURLOPT_LOW_SPEED_TIME, kStallSeconds);
     Set(CURLOPT_BUFFERSIZE, kBufferBytes);
     Set(CURLOPT_ERRORBUFFER, error_.data());
@@ -90,6 +91,7 @@ class CurlSession final : public HttpSession {
     const std::string range = fmt::format("{}-", request.first_byte);
     transfer_ = {};
     transfer_.sink = &sink;
+    Set(CURLOPT_TIMEOUT_MS, static_cast<long>(request.timeout.count()));
     error_[0] = '\0';
     Set(CURLOPT_URL, request.url.c_str());
     Set(CURLOPT_HTTPHEADER, headers.get());

@@ -21,6 +21,9 @@ constexpr int kMaxAttempts = 5;  // in a row that bring nothing
 constexpr int kMaxRedirects = 8;
 constexpr seconds kMaxWait{300};
 constexpr milliseconds kPollInterval{50};
+constexpr milliseconds kTextTimeout{300'000};  // for an answer of the API, in one attempt
+// An attempt that brings less has brought nothing: a hub that sends a byte now and then is left.
+constexpr size_t kSomeBytes = 64 * 1024;
 
 bool MayPass(int status) {
   return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
@@ -63,7 +66,7 @@ class TextTaker final : public BodyTaker {
 struct HubClient::Attempt {
   absl::StatusOr<HttpHead> result;
   bool may_pass = false;
-  bool brought_bytes = false;
+  bool brought_some = false;
   std::optional<seconds> retry_after = std::nullopt;
 };
 
@@ -78,11 +81,12 @@ absl::StatusOr<std::unique_ptr<HubClient>> HubClient::Create(HubClientOptions op
   return client;
 }
 
-absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyTaker* taker) {
+absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyTaker* taker,
+                                        milliseconds timeout) {
   for (int failed = 0;;) {
-    Attempt attempt = TryOnce(path, taker);
+    Attempt attempt = TryOnce(path, taker, timeout);
     if (attempt.result.ok() || !attempt.may_pass) return std::move(attempt.result);
-    failed = attempt.brought_bytes ? 1 : failed + 1;
+    failed = attempt.brought_some ? 1 : failed + 1;
     const seconds wait = attempt.retry_after.value_or(seconds(1 << (failed - 1)));
     if (failed == kMaxAttempts || wait > kMaxWait) return std::move(attempt.result);
     if (options_.note) {
@@ -94,34 +98,38 @@ absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyTaker* take
   }
 }
 
-HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyTaker* taker) {
+HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyTaker* taker,
+                                      milliseconds timeout) {
   const absl::StatusOr<int64_t> first_byte = taker->BeginAttempt();
   if (!first_byte.ok()) return {.result = first_byte.status()};
-  bool brought_bytes = false;
+  size_t brought = 0;
   const BodySink sink = [&](const HttpHead& head, std::string_view bytes) -> absl::Status {
-    if (!brought_bytes) {
+    if (brought == 0) {
       if (head.status == 206) HYDRANT_RETURN_IF_ERROR(CheckRange(head, *first_byte));
       if (head.status == 200 && *first_byte > 0) HYDRANT_RETURN_IF_ERROR(taker->Restart());
     }
-    brought_bytes = true;
+    brought += bytes.size();
     return taker->Take(bytes);
   };
-  absl::StatusOr<HttpHead> head = FollowRedirects(
-      {.url = settings().endpoint + path, .bearer = "", .first_byte = *first_byte}, sink);
+  absl::StatusOr<HttpHead> head = FollowRedirects({.url = settings().endpoint + path,
+                                                   .bearer = "",
+                                                   .first_byte = *first_byte,
+                                                   .timeout = timeout},
+                                                  sink);
   if (!head.ok()) {
     const bool broke = absl::IsUnavailable(head.status());
     // A name that does not resolve or a port that nobody listens on is hardly a passing fault where
     // nobody has answered yet.
     return {.result = broke ? Unreached(head.status()) : head.status(),
             .may_pass = broke && reached_,
-            .brought_bytes = brought_bytes};
+            .brought_some = brought >= kSomeBytes};
   }
   if (head->HasFile()) return {.result = std::move(head)};
   const bool may_pass = MayPass(head->status);
   const std::optional<seconds> retry_after = head->retry_after;
   return {.result = RefusalOf(*head, {settings(), options_.reference, path}),
           .may_pass = may_pass,
-          .brought_bytes = false,
+          .brought_some = false,
           .retry_after = retry_after};
 }
 
@@ -164,7 +172,7 @@ void HubClient::Wait(seconds time) {
 absl::StatusOr<std::string> HubClient::GetText(const std::string& path, size_t max_bytes,
                                                std::string* link) {
   TextTaker taker(max_bytes);
-  HYDRANT_ASSIGN_OR_RETURN(const HttpHead head, Get(path, &taker));
+  HYDRANT_ASSIGN_OR_RETURN(const HttpHead head, Get(path, &taker, kTextTimeout));
   if (link != nullptr) *link = head.Header("link");
   return std::move(taker).text();
 }

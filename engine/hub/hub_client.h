@@ -42,11 +42,12 @@ class HubClient {
  public:
   static absl::StatusOr<std::unique_ptr<HubClient>> Create(HubClientOptions options);
 
-  // `path` begins with '/' and follows the endpoint. Five attempts in a row that bring nothing end
-  // it. Errors are one line: PermissionDenied (gated, a bad token), NotFound (repository, revision
-  // or file), ResourceExhausted (the hub's rate limit), Unavailable (not reached), Cancelled, or
-  // what `taker` returned.
-  absl::StatusOr<HttpHead> Get(const std::string& path, BodyTaker* taker);
+  // `path` begins with '/' and follows the endpoint. Five attempts in a row that bring less than
+  // 64 KiB end it. Errors are one line: PermissionDenied (gated, a bad token), NotFound
+  // (repository, revision or file), ResourceExhausted (the hub's rate limit), Unavailable (not
+  // reached), Cancelled, or what `taker` returned. `timeout`: of an attempt; HttpRequest's.
+  absl::StatusOr<HttpHead> Get(const std::string& path, BodyTaker* taker,
+                               std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
   // A whole answer of at most `max_bytes`; `link` gets the Link header where it is not null.
   absl::StatusOr<std::string> GetText(const std::string& path, size_t max_bytes,
@@ -58,7 +59,7 @@ class HubClient {
   struct Attempt;
 
   explicit HubClient(HubClientOptions options) : options_(std::move(options)) {}
-  Attempt TryOnce(const std::string& path, BodyTaker* taker);
+  Attempt TryOnce(const std::string& path, BodyTaker* taker, std::chrono::milliseconds timeout);
   absl::StatusOr<HttpHead> FollowRedirects(HttpRequest request, const BodySink& sink);
   absl::Status Unreached(const absl::Status& status) const;
   void Wait(std::chrono::seconds time);

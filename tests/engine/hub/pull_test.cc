@@ -15,6 +15,7 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/hub/http_session.h"
 #include "tests/engine/hub/hub_stand_in.h"
 
 namespace hydrant::hub {
@@ -426,6 +427,40 @@ TEST_F(PullTest, AnAnswerWithoutEndIsRefused) {
     return true;
   };
   EXPECT_THAT(std::string(Run().status().message()), HasSubstr("longer than"));
+}
+
+// It is left as one that sends nothing is.
+TEST_F(PullTest, AHubThatSendsALittleEachTimeIsLeft) {
+  const std::string& bytes = hub_.bytes("model.safetensors");
+  std::atomic<int> calls{0};
+  hub_.cdn_hook = [&](const httplib::Request& request, httplib::Response* response) {
+    if (++calls > 50) return false;  // else it would never end
+    const_cast<httplib::Request&>(request).ranges.clear();
+    CutAfter(bytes, 1000, response);
+    return true;
+  };
+  EXPECT_TRUE(absl::IsUnavailable(Run().status()));
+  EXPECT_EQ(calls, 5);
+}
+
+TEST_F(PullTest, AnAnswerThatDripsEndsAtItsTime) {
+  hub_.hub_hook = [](const httplib::Request&, httplib::Response* response) {
+    response->set_chunked_content_provider("text/plain", [](size_t, httplib::DataSink& sink) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return sink.write(" ", 1);
+    });
+    return true;
+  };
+  const auto session = NewHttpSession({});
+  ASSERT_TRUE(session.ok());
+  const absl::Status status =
+      (*session)
+          ->Get({.url = hub_.endpoint() + "/x",
+                 .bearer = "",
+                 .timeout = std::chrono::milliseconds(200)},
+                [](const HttpHead&, std::string_view) { return absl::OkStatus(); })
+          .status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
 TEST_F(PullTest, ANameThatLeavesItsFolderIsRefused) {
