@@ -2,11 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,9 @@
 namespace hydrant {
 
 namespace {
+
+// Of what steps have given and the disk has not taken.
+constexpr size_t kMostWaitingBytes = size_t{16} << 20;
 
 int64_t Whole(double value) { return std::llround(value); }
 
@@ -45,25 +49,31 @@ std::string Counter(const char* name, TimeUs at, const std::string& values) {
 
 }  // namespace
 
-StepTrace::StepTrace(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
-  file_ << kBegin;
+StepTrace::StepTrace(std::unique_ptr<FileWriter> file) : file_(std::move(file)) {
+  text_ = kBegin;
   Write(R"({"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"steps"}})");
 }
 
 absl::StatusOr<std::unique_ptr<StepTrace>> StepTrace::Open(const std::string& path) {
   HYDRANT_RETURN_IF_ERROR(CheckPath(path));
-  errno = 0;
-  std::unique_ptr<StepTrace> trace(new StepTrace(path));
-  if (!trace->file_.is_open())
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  return trace;
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<FileWriter> file,
+                           FileWriter::Open(path, kMostWaitingBytes));
+  return std::unique_ptr<StepTrace>(new StepTrace(std::move(file)));
 }
 
 StepTrace::~StepTrace() {
-  if (file_.is_open()) file_ << "\n]\n";
+  text_ += "\n]\n";
+  if (is_writing_) Send();
 }
 
-void StepTrace::Write(const std::string& event) { file_ << ",\n" << event; }
+void StepTrace::Write(const std::string& event) { absl::StrAppend(&text_, ",\n", event); }
+
+void StepTrace::Send() {
+  const absl::Status written = file_->Write(std::exchange(text_, {}));
+  if (written.ok()) return;
+  spdlog::warn("--trace-steps: {}; the trace ends here", std::string(written.message()));
+  is_writing_ = false;
+}
 
 void StepTrace::AddStep(const StepTaken& step, const SchedulerStats& stats) {
   if (step.work.Empty()) return;
@@ -105,7 +115,7 @@ void StepTrace::AddEnd(RequestHandle handle, const Usage& usage, const char* how
 
 void StepTrace::Add(const StepTaken& step, const SchedulerStats& stats,
                     const std::vector<Event>& events) {
-  if (!file_.is_open()) return;
+  if (!is_writing_) return;
   AddStep(step, stats);
   for (const Event& event : events) {
     if (const auto* finished = std::get_if<Finished>(&event.what)) {
@@ -115,10 +125,7 @@ void StepTrace::Add(const StepTaken& step, const SchedulerStats& stats,
       AddEnd(event.handle, failed->usage, failed->reason.c_str(), step.end);
     }
   }
-  file_.flush();
-  if (file_.good()) return;
-  spdlog::warn("--trace-steps: cannot write {} any more; the trace ends here", path_);
-  file_.close();
+  Send();
 }
 
 }  // namespace hydrant

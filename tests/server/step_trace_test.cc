@@ -18,6 +18,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::chrono::seconds kPatient{60};
+
 std::string Read(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -57,6 +59,7 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
                   stats, events);
     (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // nothing was in it
     // What there is can be opened while the daemon runs.
+    ASSERT_TRUE((*trace)->Flush(kPatient));
     EXPECT_TRUE(json::accept(Read(path) + "]"));
   }
   const json trace = json::parse(Read(path));
@@ -107,7 +110,9 @@ TEST(StepTrace, AFullDiskEndsIt) {
   StepTaken step;
   step.work.rows = 1;
   EXPECT_TRUE((*trace)->IsWriting());
-  for (int i = 0; i < 3; ++i) (*trace)->Add(step, {}, {});
+  (*trace)->Add(step, {}, {});
+  EXPECT_FALSE((*trace)->Flush(kPatient));
+  (*trace)->Add(step, {}, {});
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_FALSE((*trace)->IsWriting());
 }
