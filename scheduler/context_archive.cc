@@ -15,6 +15,8 @@ namespace {
 
 // More wait only where the store is slower than requests end; the oldest of them are not saved.
 constexpr size_t kMostWaiting = 64;
+constexpr std::chrono::milliseconds kSavePatience{30'000};
+constexpr char kLoading[] = "";  // the turn of whoever loads
 
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -46,6 +48,19 @@ absl::Status Named(const ContextId& id, const absl::Status& status) {
   return {status.code(), absl::StrCat("context ", id.handle, ": ", std::string(status.message()))};
 }
 
+// The turn of a context did not come.
+absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
+  if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
+  return Named(id, absl::UnavailableError("another call still saves, loads or deletes one"));
+}
+
+std::unique_ptr<GuardedStore> Guarded(std::unique_ptr<ContextStore> store,
+                                      const Circuit::OnChange& on_circuit) {
+  if (store == nullptr) return nullptr;
+  return std::make_unique<GuardedStore>(std::move(store),
+                                        GuardedStoreOptions{.on_change = on_circuit});
+}
+
 // On the loop's thread.
 template <typename Ask>
 auto Asked(ServingLoop* loop, const Ask& ask) {
@@ -55,12 +70,12 @@ auto Asked(ServingLoop* loop, const Ask& ask) {
 }  // namespace
 
 ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
-                               std::unique_ptr<ContextStore> store, OnUnsaved on_unsaved)
+                               std::unique_ptr<ContextStore> store, ContextArchiveOptions options)
     : loop_(loop),
       memory_(memory),
       home_(home),
-      store_(std::move(store)),
-      on_unsaved_(std::move(on_unsaved)) {
+      options_(std::move(options)),
+      store_(Guarded(std::move(store), options_.on_circuit)) {
   if (store_ == nullptr) return;
   queue_ = std::make_unique<SaveQueue<ContextId>>(
       kMostWaiting, 1, [this](std::span<const ContextId> ids) { SaveKept(ids.front()); });
@@ -70,35 +85,44 @@ ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, cons
 }
 
 void ContextArchive::SaveKept(const ContextId& id) {
-  const absl::Status status = Save(id);
+  const auto patience = options_.patience.count() > 0 ? options_.patience : kSavePatience;
+  const absl::Status status = Save(id, StoreWait::For(patience));
   // One that has left already was not worth it.
-  if (!status.ok() && !absl::IsNotFound(status) && on_unsaved_) on_unsaved_(status);
+  if (!status.ok() && !absl::IsNotFound(status) && options_.on_unsaved) options_.on_unsaved(status);
 }
 
 bool ContextArchive::Flush(std::chrono::steady_clock::time_point deadline) {
   return queue_ == nullptr || queue_->Flush(deadline);
 }
 
-absl::Status ContextArchive::Save(const ContextId& id) {
-  absl::Status status = store_ == nullptr ? NoStore() : TrySave(id);
+void ContextArchive::Stop(StoreDeadline deadline) {
+  if (store_ != nullptr) store_->Stop(deadline);
+}
+
+absl::Status ContextArchive::Save(const ContextId& id, const StoreWait& wait) {
+  absl::Status status = store_ == nullptr ? NoStore() : TrySave(id, wait);
   if (!status.ok() && !absl::IsNotFound(status)) ++metrics_.failed_saves;
   return status;
 }
 
-absl::Status ContextArchive::TrySave(const ContextId& id) {
+absl::Status ContextArchive::TrySave(const ContextId& id, const StoreWait& wait) {
   const auto begin = std::chrono::steady_clock::now();
+  const auto turn = turns_.Take(KeyOf(id), wait);
+  if (!turn.has_value()) return StillBusy(id, wait);
   const ContextTable::Lease lease =
       Asked(loop_, [&](ContextTable* contexts) { return contexts->Acquire(id); });
   if (lease.context == nullptr) return Unknown(id);
-  const std::string bytes = EncodeContext(*lease.context, *lease.space, memory_, home_);
+  std::string bytes = EncodeContext(*lease.context, *lease.space, memory_, home_);
   loop_->WithContexts([lease](ContextTable* contexts) {
     if (contexts != nullptr) contexts->Release(lease);
   });
   std::optional<int64_t> ttl;
   if (lease.context->expires_at > 0)
     ttl = std::max<int64_t>(1, lease.context->expires_at - UnixNow());
-  if (const absl::Status put = store_->Put(KeyOf(id), bytes, ttl); !put.ok()) return Named(id, put);
-  metrics_.saved_bytes += bytes.size();
+  const size_t size = bytes.size();
+  if (const absl::Status put = store_->Put(KeyOf(id), std::move(bytes), ttl, wait); !put.ok())
+    return Named(id, put);
+  metrics_.saved_bytes += size;
   metrics_.save_seconds.Observe(SecondsSince(begin));
   return absl::OkStatus();
 }
@@ -107,18 +131,22 @@ bool ContextArchive::IsHere(const ContextId& id) const {
   return loop_->contexts().Find(id, UnixNow()) != nullptr;
 }
 
-absl::Status ContextArchive::Load(const ContextId& id) {
-  const std::lock_guard<std::mutex> one_at_a_time(load_mutex_);
+absl::Status ContextArchive::Load(const ContextId& id, const StoreWait& wait) {
   if (IsHere(id)) return absl::OkStatus();
   if (store_ == nullptr) return Unknown(id);
-  absl::Status status = TryLoad(id);
+  const auto turn = turns_.Take(KeyOf(id), wait);
+  if (!turn.has_value()) return StillBusy(id, wait);
+  if (IsHere(id)) return absl::OkStatus();
+  const auto loading = turns_.Take(kLoading, wait);
+  if (!loading.has_value()) return StillBusy(id, wait);
+  absl::Status status = TryLoad(id, wait);
   if (!status.ok() && !absl::IsNotFound(status)) ++metrics_.failed_loads;
   return status;
 }
 
-absl::Status ContextArchive::TryLoad(const ContextId& id) {
+absl::Status ContextArchive::TryLoad(const ContextId& id, const StoreWait& wait) {
   const auto begin = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::string> bytes = store_->Get(KeyOf(id));
+  const absl::StatusOr<std::string> bytes = store_->Get(KeyOf(id), MostContextBytes(home_), wait);
   if (absl::IsNotFound(bytes.status())) return Unknown(id);
   if (!bytes.ok()) return Named(id, bytes.status());
   const absl::StatusOr<ContextFile> file = DecodeContext(*bytes, home_);
@@ -142,17 +170,21 @@ absl::Status ContextArchive::TryLoad(const ContextId& id) {
   return absl::OkStatus();
 }
 
-absl::Status ContextArchive::Delete(const ContextId& id) {
-  bool found = Asked(loop_, [&](ContextTable* contexts) { return contexts->Remove(id); });
+absl::Status ContextArchive::Delete(const ContextId& id, const StoreWait& wait) {
+  const auto turn = turns_.Take(KeyOf(id), wait);
+  if (!turn.has_value()) return StillBusy(id, wait);
+  bool found = false;
   if (store_ != nullptr) {
-    HYDRANT_ASSIGN_OR_RETURN(const std::vector<StoredKey> keys, store_->List(KeyOf(id)));
-    found = found || (!keys.empty() && keys.front().key == KeyOf(id));
-    HYDRANT_RETURN_IF_ERROR(store_->Delete(KeyOf(id)));
+    const absl::StatusOr<bool> deleted = store_->Delete(KeyOf(id), wait);
+    if (!deleted.ok()) return Named(id, deleted.status());
+    found = *deleted;
   }
+  found = Asked(loop_, [&](ContextTable* contexts) { return contexts->Remove(id); }) || found;
   return found ? absl::OkStatus() : Unknown(id);
 }
 
-absl::StatusOr<std::vector<ContextArchive::Entry>> ContextArchive::List(const std::string& salt) {
+absl::StatusOr<std::vector<ContextArchive::Entry>> ContextArchive::List(const std::string& salt,
+                                                                        const StoreWait& wait) {
   std::map<std::string, Entry> entries;
   for (std::shared_ptr<const Context>& context : loop_->contexts().List(salt, UnixNow())) {
     const ContextId& id = context->id;
@@ -160,7 +192,7 @@ absl::StatusOr<std::vector<ContextArchive::Entry>> ContextArchive::List(const st
   }
   if (store_ != nullptr) {
     const std::string prefix = KeyPrefix(salt);
-    HYDRANT_ASSIGN_OR_RETURN(const std::vector<StoredKey> keys, store_->List(prefix));
+    HYDRANT_ASSIGN_OR_RETURN(const std::vector<StoredKey> keys, store_->List(prefix, wait));
     for (const StoredKey& stored : keys) {
       const std::string handle = stored.key.substr(prefix.size());
       Entry& entry = entries[handle];
@@ -174,12 +206,19 @@ absl::StatusOr<std::vector<ContextArchive::Entry>> ContextArchive::List(const st
   return list;
 }
 
-absl::StatusOr<ContextArchive::Entry> ContextArchive::Get(const ContextId& id) {
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<Entry> entries, List(id.salt));
-  for (Entry& entry : entries) {
-    if (entry.id == id) return std::move(entry);
+absl::StatusOr<ContextArchive::Entry> ContextArchive::Get(const ContextId& id,
+                                                          const StoreWait& wait) {
+  Entry entry = {.id = id, .context = loop_->contexts().Find(id, UnixNow())};
+  if (store_ != nullptr) {
+    const absl::StatusOr<int64_t> bytes = store_->SizeOf(KeyOf(id), wait);
+    // One that is here is there, whatever lies in its place in the store.
+    const bool is_good_enough = absl::IsDataLoss(bytes.status()) && entry.context != nullptr;
+    if (!bytes.ok() && !absl::IsNotFound(bytes.status()) && !is_good_enough)
+      return Named(id, bytes.status());
+    entry.stored_bytes = bytes.value_or(-1);
   }
-  return Unknown(id);
+  if (entry.context == nullptr && entry.stored_bytes < 0) return Unknown(id);
+  return entry;
 }
 
 }  // namespace hydrant

@@ -1,6 +1,8 @@
 // Saves contexts in a store outside of the process, and brings them back: after a restart, or what
-// another replica has read. Calls block for as long as the store takes, so none comes from the
-// loop's thread; no step waits for them. Thread-safe.
+// another replica has read. Calls wait for the store as long as they say and no longer, so none
+// comes from the loop's thread; no step waits for them. What is done to one context is done in an
+// order: one that is deleted is not there afterwards, whoever was saving or loading it.
+// Thread-safe.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 
@@ -9,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,10 @@
 #include "scheduler/histogram.h"
 #include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
-#include "scheduler/store/context_store.h"
+#include "scheduler/store/circuit.h"
+#include "scheduler/store/guarded_store.h"
+#include "scheduler/store/store_wait.h"
+#include "scheduler/turns.h"
 
 namespace hydrant {
 
@@ -33,30 +37,42 @@ struct ContextArchiveMetrics {
   std::atomic<uint64_t> failed_loads{0};
 };
 
+struct ContextArchiveOptions {
+  // Whatever a request leaves is saved soon after, by a thread of the archive's, and nobody waits
+  // to hear that it could not be: this hears it, on that thread.
+  std::function<void(const absl::Status&)> on_unsaved = {};
+  Circuit::OnChange on_circuit = {};     // of the store
+  std::chrono::milliseconds patience{};  // of that thread, with one context; 0: half a minute
+};
+
 class ContextArchive {
  public:
-  using OnUnsaved = std::function<void(const absl::Status&)>;
-  // Borrowed: loop and memory outlive it. store: may be null, then nothing can be saved. Whatever
-  // a request leaves is saved soon after, by a thread of the archive's; nobody waits to hear that
-  // it could not be, so on_unsaved is called on that thread.
+  // Borrowed: loop and memory outlive it. store: may be null, then nothing can be saved.
   ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
-                 std::unique_ptr<ContextStore> store, OnUnsaved on_unsaved = {});
+                 std::unique_ptr<ContextStore> store, ContextArchiveOptions options = {});
   // REQUIRES: the loop has stopped
-  ~ContextArchive() = default;
+  ~ContextArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
   // Waits until what requests have left is saved; false: it took longer.
   bool Flush(std::chrono::steady_clock::time_point deadline);
+  // Gives calls that are at work until the deadline; then the store is asked for nothing any more,
+  // and whoever waits for it is told so.
+  void Stop(StoreDeadline deadline = {});
 
   bool HasStore() const { return store_ != nullptr; }
   bool IsHere(const ContextId& id) const;  // in memory
 
+  // All calls that wait: UNAVAILABLE where the store did not answer in time, or is left alone
+  // because it did not before; CANCELLED where they were told to stop.
+  //
   // Into the store; returns when it is safe there. NOT_FOUND: there is no such context.
-  absl::Status Save(const ContextId& id);
+  absl::Status Save(const ContextId& id, const StoreWait& wait);
   // From the store, unless it is here already. NOT_FOUND: it is not there either;
   // FailedPrecondition or DataLoss: what is there cannot be used; ResourceExhausted: there is no
   // room for it here.
-  absl::Status Load(const ContextId& id);
-  // Here and in the store. Requests that go on from it do so. NOT_FOUND: there was none.
-  absl::Status Delete(const ContextId& id);
+  absl::Status Load(const ContextId& id, const StoreWait& wait);
+  // In the store and here, or in neither where the store fails. Requests that go on from it do so.
+  // NOT_FOUND: there was none.
+  absl::Status Delete(const ContextId& id, const StoreWait& wait);
 
   struct Entry {
     ContextId id;
@@ -64,25 +80,27 @@ class ContextArchive {
     int64_t stored_bytes = -1;               // -1: it is not in the store
   };
   // Of a salt, by handle.
-  absl::StatusOr<std::vector<Entry>> List(const std::string& salt);
+  absl::StatusOr<std::vector<Entry>> List(const std::string& salt, const StoreWait& wait);
   // One of them, NOT_FOUND where there is none.
-  absl::StatusOr<Entry> Get(const ContextId& id);
+  absl::StatusOr<Entry> Get(const ContextId& id, const StoreWait& wait);
 
   const ContextArchiveMetrics& metrics() const { return metrics_; }
+  // Null: there is no store.
+  const Circuit* circuit() const { return store_ == nullptr ? nullptr : &store_->circuit(); }
 
  private:
-  absl::Status TrySave(const ContextId& id);
-  absl::Status TryLoad(const ContextId& id);
+  absl::Status TrySave(const ContextId& id, const StoreWait& wait);
+  absl::Status TryLoad(const ContextId& id, const StoreWait& wait);
   void SaveKept(const ContextId& id);
 
   ServingLoop* const loop_;
   const KeptMemory memory_;
   const ContextHome home_;
-  const std::unique_ptr<ContextStore> store_;
+  const ContextArchiveOptions options_;
+  const std::unique_ptr<GuardedStore> store_;
 
-  std::mutex load_mutex_;  // one comes at a time: others may want the same
+  Turns turns_;  // of each context; that of no name is for loading: one lies in memory at a time
   ContextArchiveMetrics metrics_;
-  const OnUnsaved on_unsaved_;
 
   std::unique_ptr<SaveQueue<ContextId>> queue_;  // null: there is no store
 };

@@ -516,6 +516,17 @@ absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextH
   return file;
 }
 
+size_t MostContextBytes(const ContextHome& home) {
+  constexpr size_t kTexts = size_t{1} << 20;  // names, parameters, checksums
+  const EngineLimits& limits = home.limits;
+  const auto entries = static_cast<size_t>(limits.NumContextPages()) * home.layout.block_size;
+  const size_t heads = static_cast<size_t>(limits.num_layers) * limits.num_kv_heads;
+  const auto tokens = static_cast<size_t>(limits.max_model_len);
+  return kTexts + entries * EntryBytes(home.layout) +
+         heads * (sizeof(HeadSpan) + 2 * sizeof(int32_t)) +
+         4 * tokens * (sizeof(TokenId) + sizeof(TokenRange));
+}
+
 void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory) {
   const KeptHeads heads = memory.HeadsOf(space.kept);
   std::copy(file.lengths.begin(), file.lengths.end(), heads.lengths);

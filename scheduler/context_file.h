@@ -12,6 +12,7 @@
 #ifndef HYDRANT_SCHEDULER_CONTEXT_FILE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +54,9 @@ struct ContextFile {
 // Borrows `bytes`. DataLoss: they are no context, cut short, or changed; FailedPrecondition: of
 // another model, number format or a newer version of this program. The message says which.
 absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextHome& home);
+
+// More than any context that fits into this home's memory has as bytes.
+size_t MostContextBytes(const ContextHome& home);
 
 // Into the pages that were reserved for it.
 void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory);

@@ -22,7 +22,14 @@ constexpr size_t kMostWaiting = 4096;
 constexpr size_t kMostStored = 1 << 18;  // that are remembered
 // Of blocks that are copied between two steps: a few milliseconds.
 constexpr size_t kCopiedBytes = 8 << 20;
-constexpr std::chrono::seconds kDownTime(10);
+// How long a prompt waits for its blocks: a second, and a little more for each that it may bring.
+constexpr std::chrono::milliseconds kPatience{1'000};
+constexpr std::chrono::milliseconds kPatienceForABlock{20};
+constexpr std::chrono::milliseconds kMostPatience{5'000};
+
+std::chrono::milliseconds PatienceFor(size_t blocks) {
+  return std::min(kMostPatience, kPatience + static_cast<int64_t>(blocks) * kPatienceForABlock);
+}
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -48,9 +55,10 @@ std::string Encode(const PrefixKey& key, std::string_view block) {
   return value.append(block);
 }
 
+constexpr size_t kHeader = kMagic.size() + sizeof(Sha256Digest);
+
 // The block, without its header.
 absl::StatusOr<std::string> Decode(const PrefixKey& key, std::string value, size_t block_bytes) {
-  constexpr size_t kHeader = kMagic.size() + sizeof(Sha256Digest);
   const auto wrong = [&](const char* what) {
     return absl::DataLossError(absl::StrCat(StoreKey(key), ": ", what));
   };
@@ -89,12 +97,13 @@ Sha256Digest PrefixSecretOf(const ContextHome& home) {
 
 PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
                              const EngineLimits& limits, const PrefixMemory& memory,
-                             std::unique_ptr<ContextStore> store, OnFailure on_failure)
+                             std::unique_ptr<ContextStore> store, OnFailure on_failure,
+                             Circuit::OnChange on_circuit)
     : loop_(loop),
       tokenizer_(tokenizer),
       limits_(limits),
       memory_(memory),
-      store_(std::move(store)),
+      store_(std::move(store), {.failures = 1, .on_change = std::move(on_circuit)}),
       on_failure_(std::move(on_failure)) {
   queue_ = std::make_unique<SaveQueue<PrefixKey>>(
       kMostWaiting, BlocksAtOnce(), [this](std::span<const PrefixKey> keys) { Save(keys); });
@@ -126,7 +135,7 @@ void PrefixArchive::RememberStored(std::span<const PrefixKey> keys) {
 
 // Those that are still here.
 void PrefixArchive::Save(std::span<const PrefixKey> keys) {
-  if (StoreIsDown()) {
+  if (store_.IsLeftAlone()) {
     metrics_.failed_saves += keys.size();
     return;
   }
@@ -139,22 +148,29 @@ void PrefixArchive::Save(std::span<const PrefixKey> keys) {
     return copies;
   });
   for (const auto& [key, block] : blocks) {
-    const std::string value = Encode(key, block);
-    if (const absl::Status status = store_->Put(StoreKey(key), value, std::nullopt); !status.ok()) {
+    std::string value = Encode(key, block);
+    const size_t size = value.size();
+    const absl::Status status =
+        store_.Put(StoreKey(key), std::move(value), std::nullopt, StoreWait::For(kPatience));
+    if (!status.ok()) {
       ++metrics_.failed_saves;
       Failed(status);
-      if (StoreIsDown()) return;
+      if (store_.IsLeftAlone()) return;
       continue;
     }
-    metrics_.saved_bytes += value.size();
+    metrics_.saved_bytes += size;
     RememberStored(std::span(&key, 1));
   }
 }
 
-void PrefixArchive::Fetch(const Request& request) {
-  if (StoreIsDown() || !request.prefix_caching || request.from != nullptr ||
-      !request.context.empty() || request.pooling == EmbeddingPooling::kMean)
-    return;
+bool PrefixArchive::MayFetch(const Request& request) const {
+  return request.prefix_caching && request.from == nullptr && request.context.empty() &&
+         request.pooling != EmbeddingPooling::kMean &&
+         std::cmp_greater_equal(request.prompt.size(), kPrefixBlockTokens) && !store_.IsLeftAlone();
+}
+
+void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
+  if (!MayFetch(request)) return;
   const std::variant<CheckedRequest, hydrant::Failed> checked =
       CheckRequest(request, limits_, *tokenizer_);
   if (std::holds_alternative<hydrant::Failed>(checked)) return;  // its refusal is another's
@@ -176,25 +192,31 @@ void PrefixArchive::Fetch(const Request& request) {
     }
     return filled;
   });
+  const StoreWait wait = StoreWait::For(PatienceFor(all.size() - here.size()), stop);
   Blocks fetched;
   const int known = layout.Usable(keys, [&](const PrefixKey& key) { return here.contains(key); });
-  const int usable = layout.Usable(
-      keys, [&](const PrefixKey& key) { return here.contains(key) || IsThere(key, &fetched); });
-  if (usable <= known) return;
-  PrefixText text;
-  if (request.prompt_is_told) text = {keys, good.request.prompt};
-  Install(layout.KeysBefore(keys, usable), text, &fetched);
-  metrics_.loaded_tokens += usable - known;
-  metrics_.load_seconds.Observe(SecondsSince(begin));
+  const int usable = layout.Usable(keys, [&](const PrefixKey& key) {
+    return here.contains(key) || IsThere(key, wait, &fetched);
+  });
+  if (usable > known) {
+    PrefixText text;
+    if (request.prompt_is_told) text = {keys, good.request.prompt};
+    Install(layout.KeysBefore(keys, usable), text, &fetched);
+    metrics_.loaded_tokens += usable - known;
+    metrics_.load_seconds.Observe(SecondsSince(begin));
+  }
+  blocks_in_hand_ -= static_cast<int64_t>(fetched.size());
 }
 
-// Brings it. Half of the room for blocks is the most that one prompt may bring.
-bool PrefixArchive::IsThere(const PrefixKey& key, Blocks* fetched) {
+// Brings it. Half of the room for blocks is the most that prompts may have in hand.
+bool PrefixArchive::IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched) {
   if (fetched->contains(key)) return true;
-  if (StoreIsDown() || std::cmp_greater_equal(fetched->size(), limits_.num_prefix_blocks / 2))
+  if (store_.IsLeftAlone() || wait.stop.stop_requested() ||
+      blocks_in_hand_ >= limits_.num_prefix_blocks / 2)
     return false;
-  absl::StatusOr<std::string> value = store_->Get(StoreKey(key));
-  if (absl::IsNotFound(value.status())) return false;
+  absl::StatusOr<std::string> value =
+      store_.Get(StoreKey(key), kHeader + memory_.block_bytes, wait);
+  if (absl::IsNotFound(value.status()) || absl::IsCancelled(value.status())) return false;
   if (value.ok()) value = Decode(key, *std::move(value), memory_.block_bytes);
   if (!value.ok()) {
     ++metrics_.failed_loads;
@@ -203,6 +225,7 @@ bool PrefixArchive::IsThere(const PrefixKey& key, Blocks* fetched) {
   }
   metrics_.loaded_bytes += value->size();
   fetched->emplace(key, *std::move(value));
+  ++blocks_in_hand_;
   return true;
 }
 
@@ -230,17 +253,10 @@ void PrefixArchive::Install(std::span<const PrefixKey> keys, const PrefixText& t
   if (!next.empty()) install();
 }
 
-// What is wrong with one value says nothing of the next; a store that does not answer is not asked
-// for a while.
 void PrefixArchive::Failed(const absl::Status& status) {
-  if (!absl::IsDataLoss(status)) down_until_ = std::chrono::steady_clock::now() + kDownTime;
   if (on_failure_ == nullptr) return;
   const std::lock_guard<std::mutex> lock(failure_mutex_);
   on_failure_(status);
-}
-
-bool PrefixArchive::StoreIsDown() const {
-  return std::chrono::steady_clock::now() < down_until_.load();
 }
 
 }  // namespace hydrant

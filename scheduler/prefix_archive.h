@@ -1,8 +1,8 @@
 // Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings
 // it back for prompts that begin alike: after a restart, or what another replica has read. Every
-// block is a value of its own, checked when it comes; one that is not right is not there. What the
-// store costs in time is the caller's, so none comes from the loop's thread; no step waits for it.
-// Thread-safe.
+// block is a value of its own, checked when it comes; one that is not right is not there. A prompt
+// waits for the store for about as long as reading it may take, and the caller with it, so none
+// comes from the loop's thread; no step waits for it. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,7 +26,9 @@
 #include "scheduler/histogram.h"
 #include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
-#include "scheduler/store/context_store.h"
+#include "scheduler/store/circuit.h"
+#include "scheduler/store/guarded_store.h"
+#include "scheduler/store/store_wait.h"
 
 namespace hydrant {
 
@@ -52,36 +55,42 @@ class PrefixArchive {
   // thread of the archive's. on_failure is called on any thread, one call at a time.
   PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer, const EngineLimits& limits,
                 const PrefixMemory& memory, std::unique_ptr<ContextStore> store,
-                OnFailure on_failure = {});
+                OnFailure on_failure = {}, Circuit::OnChange on_circuit = {});
   // REQUIRES: the loop has stopped
-  ~PrefixArchive() = default;
+  ~PrefixArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
 
+  // Whether Fetch() might bring something; does not block. False for prompts of less than a block,
+  // and while the store is left alone because it did not answer.
+  bool MayFetch(const Request& request) const;
   // Brings what the request need not read, as far as it is in the store and not here. Where
-  // anything goes wrong it brings less. A store that fails is left alone for a while.
-  void Fetch(const Request& request);
+  // anything goes wrong, or takes too long, it brings less. `stop`: its client has gone.
+  void Fetch(const Request& request, const std::stop_token& stop = {});
   // Waits until what prompts have left is saved; false: it took longer.
   bool Flush(std::chrono::steady_clock::time_point deadline);
+  // Gives calls that are at work until the deadline; then the store is asked for nothing any more,
+  // and whoever waits for it goes on.
+  void Stop(StoreDeadline deadline = {}) { store_.Stop(deadline); }
 
   const PrefixArchiveMetrics& metrics() const { return metrics_; }
+  const Circuit& circuit() const { return store_.circuit(); }
 
  private:
   using Blocks = std::unordered_map<PrefixKey, std::string, PrefixKeyHash>;
   size_t BlocksAtOnce() const;
   void RememberStored(std::span<const PrefixKey> keys);
   void Save(std::span<const PrefixKey> keys);
-  bool IsThere(const PrefixKey& key, Blocks* fetched);
+  bool IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched);
   void Install(std::span<const PrefixKey> keys, const PrefixText& text, Blocks* fetched);
   void Failed(const absl::Status& status);
-  bool StoreIsDown() const;
 
   ServingLoop* const loop_;
   const Tokenizer* const tokenizer_;
   const EngineLimits limits_;
   const PrefixMemory memory_;
-  const std::unique_ptr<ContextStore> store_;
+  GuardedStore store_;
   const OnFailure on_failure_;
   PrefixArchiveMetrics metrics_;
-  std::atomic<std::chrono::steady_clock::time_point> down_until_{};
+  std::atomic<int64_t> blocks_in_hand_{0};  // that all calls have fetched and not yet installed
 
   std::mutex failure_mutex_;
   std::mutex mutex_;

@@ -93,6 +93,7 @@ struct Flags {
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
+  double context_store_timeout_s = 10;
   double max_connection_age_s = 0;
   double max_connection_age_grace_s = 0;
   std::string log_format = "text";
@@ -232,6 +233,12 @@ void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* 
          "--context-store-bytes", flags->context_store_bytes,
          "What a folder may hold, such as 20G; those that were not used for longest leave; "
          "default: no bound")
+      ->group(group);
+  app->add_option("--context-store-timeout", flags->context_store_timeout_s,
+                  "Seconds that a call waits for --context-store, all in all; what is saved in the "
+                  "background has three times as long")
+      ->check(Within(0.1, 3600.0))
+      ->capture_default_str()
       ->group(group);
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "Share of a GPU's memory that weights, activations and KV pool may fill; other "
@@ -498,6 +505,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         "--swap-directory: a GPU copies to memory alone; leave it out, or use --device cpu");
   }
   options->context_store = flags.context_store;
+  options->context_store_timeout = Millis(flags.context_store_timeout_s);
   options->prefix_store = flags.prefix_store;
   HYDRANT_ASSIGN_OR_RETURN(
       options->context_store_bytes,

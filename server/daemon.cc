@@ -33,6 +33,7 @@
 #include "server/control_service.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
+#include "server/exit_deadline.h"
 #include "server/grpc_server.h"
 #include "server/health.h"
 #include "server/http_server.h"
@@ -61,11 +62,13 @@ constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
 constexpr milliseconds kStandAside{10};    // host backends compute on the cores that send
 constexpr milliseconds kSaveGrace{2'000};  // for contexts that wait to be saved
-constexpr int kContextTimeoutMs = 5'000;   // of an answer of a store
-constexpr int kPrefixTimeoutMs = 1'000;    // in which a prompt may as well be read
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 constexpr milliseconds kLastSpansGrace{2'000};     // for a collector
+// Beyond --shutdown-timeout; after it the process ends, whatever is still waited for. More than the
+// three above together.
+constexpr milliseconds kLastResort{10'000};
+constexpr int kSavesToAPatience = 3;  // what the background gives a store, in times that calls do
 
 // Those of the last row are ignored, with a line in the log: a script that wants logs rotated is no
 // reason to drop streams, nor is a terminal that closes. SIGQUIT stays the way to a core dump.
@@ -157,6 +160,19 @@ std::function<void(const absl::Status&)> LogFailures(const std::string& what) {
   };
 }
 
+// What is outside of the process and does not answer is named when it is left alone, and when it is
+// back.
+Circuit::OnChange LogCircuit(const std::string& what) {
+  return [what](const absl::Status& why) {
+    if (why.ok()) {
+      spdlog::info("{}: it answers again", what);
+    } else {
+      spdlog::warn("{}: {}; it is left alone, and asked again every 1 to 32 s", what,
+                   std::string(why.message()));
+    }
+  };
+}
+
 // What the files of the flags say about who may connect and call.
 struct Access {
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
@@ -191,7 +207,8 @@ class Daemon {
                   .connections_age = options.max_connection_age.has_value(),
                   .tenants = access_.tenants.get(),
                   .tracer = tracing_.tracer.get(),
-                  .cpus = ReadMachineLimits("", AffinityCpus()).cpus},
+                  .cpus = ReadMachineLimits("", AffinityCpus()).cpus,
+                  .context_store_timeout = options.context_store_timeout},
                  &router_),
         control_([this] { wakeups_.RequestStop(); }, [this] { return Requests(); }) {}
 
@@ -375,7 +392,8 @@ class Daemon {
         .tenants = access_.tenants.get(),
         .authorizer = &authorizer_metrics_,
         .connections = &connection_metrics_,
-        .spans = tracing_.exporter == nullptr ? nullptr : &tracing_.exporter->metrics()};
+        .spans = tracing_.exporter == nullptr ? nullptr : &tracing_.exporter->metrics(),
+        .collector = tracing_.exporter == nullptr ? nullptr : &tracing_.exporter->circuit()};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -432,10 +450,10 @@ class Daemon {
   // Where there is none: null.
   static absl::StatusOr<std::unique_ptr<ContextStore>> OpenStore(
       const char* flag, const std::string& uri, const std::optional<int64_t>& max_bytes,
-      std::string_view what, int io_timeout_ms) {
+      std::string_view what) {
     if (uri.empty()) return nullptr;
     absl::StatusOr<std::unique_ptr<ContextStore>> store =
-        OpenContextStore(uri, {.max_bytes = max_bytes.value_or(0), .io_timeout_ms = io_timeout_ms});
+        OpenContextStore(uri, {.max_bytes = max_bytes.value_or(0)});
     if (!store.ok()) {
       return absl::Status(store.status().code(),
                           fmt::format("{}: {}", flag, std::string(store.status().message())));
@@ -445,23 +463,23 @@ class Daemon {
   }
 
   absl::Status OpenStores() {
-    HYDRANT_ASSIGN_OR_RETURN(
-        std::unique_ptr<ContextStore> contexts,
-        OpenStore("--context-store", options_.context_store, options_.context_store_bytes,
-                  "contexts", kContextTimeoutMs));
-    contexts_ = std::make_unique<ContextArchive>(loop_.get(), model_->engine->kept_memory(),
-                                                 HomeOf(model_->served), std::move(contexts),
-                                                 LogFailures("not saved"));
-    HYDRANT_ASSIGN_OR_RETURN(
-        std::unique_ptr<ContextStore> prefixes,
-        OpenStore("--prefix-cache-store", options_.prefix_store, options_.prefix_store_bytes,
-                  "prefix blocks", kPrefixTimeoutMs));
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> contexts,
+                             OpenStore("--context-store", options_.context_store,
+                                       options_.context_store_bytes, "contexts"));
+    contexts_ = std::make_unique<ContextArchive>(
+        loop_.get(), model_->engine->kept_memory(), HomeOf(model_->served), std::move(contexts),
+        ContextArchiveOptions{.on_unsaved = LogFailures("not saved"),
+                              .on_circuit = LogCircuit("context store"),
+                              .patience = kSavesToAPatience * options_.context_store_timeout});
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> prefixes,
+                             OpenStore("--prefix-cache-store", options_.prefix_store,
+                                       options_.prefix_store_bytes, "prefix blocks"));
     const ServedModel& served = model_->served;
     if (prefixes == nullptr || served.limits.num_prefix_blocks == 0) return absl::OkStatus();
     SharePrefixKeys(PrefixSecretOf(HomeOf(served)));
     prefixes_ = std::make_unique<PrefixArchive>(
         loop_.get(), model_->tokenizer.get(), served.limits, model_->engine->prefix_memory(),
-        std::move(prefixes), LogFailures("prefix cache store"));
+        std::move(prefixes), LogFailures("prefix cache store"), LogCircuit("prefix cache store"));
     return absl::OkStatus();
   }
 
@@ -476,6 +494,7 @@ class Daemon {
   // Packing weights cannot be interrupted and nothing is being served: end without waiting for it.
   [[noreturn]] void LeaveWhileLoading() {
     spdlog::info("stopped while loading");
+    exit_deadline_.Set(kLastResort);
     Tell(kServiceStopping);
     service_.SetDraining();
     control_.End();
@@ -535,18 +554,17 @@ class Daemon {
 
   void Drain() {
     spdlog::info("draining: running requests have {} ms to end", options_.shutdown_timeout.count());
+    exit_deadline_.Set(options_.shutdown_timeout + kLastResort);
     service_.SetDraining();
     loop_->StopAdmitting();
-    const auto deadline = Clock::now() + options_.shutdown_timeout;
+    auto deadline = Clock::now() + options_.shutdown_timeout;
     while (!loop_->Idle() && Clock::now() < deadline) {
-      if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
+      // A second signal: no more patience.
+      if (wakeups_.WaitForSignal(kDrainInterval)) deadline = Clock::now();
       control_.Tell();
     }
     control_.End();
-    if (!contexts_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
-      spdlog::warn("some contexts could not be saved in time");
-    if (prefixes_ != nullptr && !prefixes_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
-      spdlog::warn("some prefix blocks could not be saved in time");
+    CloseStores(std::max(deadline, Clock::now() + kSaveGrace));
     loop_->Stop();
     port_watch_->Stop();
     ShutDownServers(kLastMessagesGrace);
@@ -554,6 +572,16 @@ class Daemon {
     spdlog::info("stopped");
   }
 
+  // What waits to be saved, or for a store, has until then; the rest is told that none answers.
+  void CloseStores(Clock::time_point deadline) {
+    if (!contexts_->Flush(deadline)) spdlog::warn("some contexts could not be saved in time");
+    contexts_->Stop(deadline);
+    if (prefixes_ == nullptr) return;
+    if (!prefixes_->Flush(deadline)) spdlog::warn("some prefix blocks could not be saved in time");
+    prefixes_->Stop(deadline);
+  }
+
+  ExitDeadline exit_deadline_;  // first: what is below may not end
   const DaemonOptions& options_;
   const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();
@@ -607,9 +635,9 @@ void BlockSignals() {
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   HYDRANT_ASSIGN_OR_RETURN(Access access, LoadAccess(options.security));
-  HYDRANT_ASSIGN_OR_RETURN(
-      Tracing tracing,
-      StartTracing(options.traces, HYDRANT_VERSION, LogFailures(options.traces.endpoint_from)));
+  HYDRANT_ASSIGN_OR_RETURN(Tracing tracing, StartTracing(options.traces, HYDRANT_VERSION,
+                                                         LogFailures(options.traces.endpoint_from),
+                                                         LogCircuit(options.traces.endpoint_from)));
   // First: a device that is not there is known before a model of gigabytes is read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);

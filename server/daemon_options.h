@@ -42,6 +42,7 @@ struct DaemonOptions {
   std::optional<int64_t> prefix_store_bytes;
   std::string context_store;                   // OpenContextStore()'s; "": none
   std::optional<int64_t> context_store_bytes;  // of a folder's; unset: no bound
+  std::chrono::milliseconds context_store_timeout{10'000};  // of a call
   DefaultCache default_cache = {};
   // More addresses, each with a default of its own.
   struct ListenAs {

@@ -127,6 +127,7 @@ void GenerateStream::Break() {
 void GenerateStream::Leave(const absl::Status& why) {
   Break();
   if (!gone_.has_value()) gone_ = why;
+  gone_source_.request_stop();
   for (size_t index = 0; index < items_.size(); ++index) {
     if (!items_[index].over) Cancel(index, *gone_);
   }

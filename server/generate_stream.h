@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "hydrant/v1/hydrant.pb.h"
@@ -74,6 +75,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Of a request in its trace; null: it is not traced.
   RequestSpan* span(size_t index) const { return items_[index].output.span(); }
+
+  // Told to stop when the client has gone.
+  std::stop_token stop_token() const { return gone_source_.get_token(); }
 
   // No request was read, and none will be.
   void RefuseCall(const Refusal& refusal);
@@ -130,6 +134,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
+  std::stop_source gone_source_;
   RequestHandle first_handle_ = 0;        // 0: no request was read; set before any is submitted
 
   std::mutex mutex_;

@@ -157,6 +157,21 @@ void AddSpans(const SpanExporterMetrics& spans, Families* to) {
       .Value(spans.dropped.load());
 }
 
+// What is outside of the process, each with its circuit.
+void AddCircuits(const MetricsArgs& args, Families* to) {
+  const ServingState& serving = args.serving;
+  const std::pair<const char*, const Circuit*> circuits[] = {
+      {"context_store", serving.contexts == nullptr ? nullptr : serving.contexts->circuit()},
+      {"prefix_cache_store", serving.prefixes == nullptr ? nullptr : &serving.prefixes->circuit()},
+      {"trace_collector", args.collector}};
+  to->Gauge("hydrant_circuit_open", "1 where it is left alone because it did not answer.");
+  for (const auto& [name, circuit] : circuits)
+    to->Value(circuit != nullptr && circuit->is_open(), {{"to", name}});
+  to->Counter("hydrant_circuit_openings_total", "How often it was found not to answer.");
+  for (const auto& [name, circuit] : circuits)
+    to->Value(circuit == nullptr ? 0 : circuit->openings(), {{"to", name}});
+}
+
 void AddTenants(const Tenants& tenants, Families* to) {
   const std::vector<Tenants::Reading> readings = tenants.Read();
   const auto each = [&](auto value) {
@@ -391,6 +406,7 @@ std::string MetricsText(const MetricsArgs& args) {
   AddConnections(args.connections != nullptr ? *args.connections : kNoConnections, &own);
   static const SpanExporterMetrics kNoSpans;
   AddSpans(args.spans != nullptr ? *args.spans : kNoSpans, &own);
+  AddCircuits(args, &own);
   static const Tenants kNobody;
   AddTenants(args.tenants != nullptr ? *args.tenants : kNobody, &own);
   AddProcess(args, &own);

@@ -30,12 +30,24 @@ bool RequestWorkers::Run(size_t request_bytes, std::function<void()> job) {
   return true;
 }
 
+bool RequestWorkers::RunNow(std::function<void()> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= num_idle_) return false;
+    waiting_.push_back({0, std::move(job)});
+  }
+  changed_.notify_one();
+  return true;
+}
+
 void RequestWorkers::Work() {
   while (true) {
     Job job;
     {
       std::unique_lock lock(mutex_);
+      ++num_idle_;
       changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      --num_idle_;
       if (waiting_.empty()) return;
       job = std::move(waiting_.front());
       waiting_.pop_front();

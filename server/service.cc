@@ -39,7 +39,8 @@ constexpr int kRequestWorkers = 2;
 // Times that a context is loaded for a request, where others push it out each time.
 constexpr int kLoads = 3;
 // They wait more than they work.
-constexpr int kStoreWorkers = 4;
+constexpr int kStoreWorkers = 8;
+constexpr int kFetchWorkers = 8;
 
 // A stable word for refusals that are made before the scheduler sees the request.
 std::string ReasonOf(const absl::Status& status) {
@@ -156,7 +157,8 @@ Service::Service(ServiceOptions options, EventRouter* router)
       load_(options_.cpus),
       connections_close_(options_.connections_age),
       workers_(kRequestWorkers, options_.max_waiting_request_bytes),
-      store_workers_(kStoreWorkers, options_.max_waiting_request_bytes) {}
+      store_workers_(kStoreWorkers, options_.max_waiting_request_bytes),
+      fetch_workers_(kFetchWorkers, 0) {}
 
 void Service::SetLoadFraction(double fraction) {
   const std::lock_guard lock(mutex_);
@@ -300,13 +302,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
 
 std::optional<Refusal> Service::WithStores(const ServingState& serving,
                                            const std::shared_ptr<Request>& request,
+                                           const std::stop_token& stop,
                                            std::function<void(const absl::Status&)> go_on) {
   const ContextId id = {.salt = request->cache_salt, .handle = request->context};
   const size_t bytes = request->prompt.size() * sizeof(TokenId);
-  if (id.handle.empty() && serving.prefixes != nullptr) {
-    // Whose turn does not come reads its prompt: that is sooner done than waiting for it.
-    const bool fetched = store_workers_.Run(bytes, [serving, request, go_on] {
-      serving.prefixes->Fetch(*request);
+  if (serving.prefixes != nullptr && serving.prefixes->MayFetch(*request)) {
+    // Where all threads wait for the store it is slow: the prompt is sooner read.
+    const bool fetched = fetch_workers_.RunNow([serving, request, stop, go_on] {
+      serving.prefixes->Fetch(*request, stop);
       go_on(absl::OkStatus());
     });
     if (fetched) return std::nullopt;
@@ -320,9 +323,11 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
     go_on(absl::OkStatus());
     return std::nullopt;
   }
-  const bool taken = store_workers_.Run(bytes, [serving, id, see, go_on = std::move(go_on)] {
+  const StoreWait wait = StoreWait::For(options_.context_store_timeout, stop);
+  const bool taken = store_workers_.Run(bytes, [serving, id, see, wait, go_on = std::move(go_on)] {
     absl::Status loaded;
-    for (int i = 0; !see() && i < kLoads && loaded.ok(); ++i) loaded = serving.contexts->Load(id);
+    for (int i = 0; !see() && i < kLoads && loaded.ok(); ++i)
+      loaded = serving.contexts->Load(id, wait);
     go_on(loaded);
   });
   return taken ? std::nullopt : std::optional(StoreIsBusy());
@@ -379,10 +384,12 @@ void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
   const auto shared = std::make_shared<Request>(*std::move(request));
   const OutputOptions output = OutputOf(wire);
   const std::optional<Refusal> refusal =
-      WithStores(serving, shared, [this, entrant, shared, output](const absl::Status& is_here) {
-        if (!is_here.ok()) return RefuseGeneration(entrant, ContextRefusal(is_here));
-        Submit(entrant, std::move(*shared), output);
-      });
+      WithStores(serving, shared, entrant.stream->stop_token(),
+                 [this, entrant, shared, output](const absl::Status& is_here) {
+                   if (entrant.stream->EndIfGone(entrant.index)) return;
+                   if (!is_here.ok()) return RefuseGeneration(entrant, ContextRefusal(is_here));
+                   Submit(entrant, std::move(*shared), output);
+                 });
   if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
 }
 
@@ -531,10 +538,23 @@ ContextId IdOf(const Caller& caller, const Wire& wire) {
   return {.salt = caller.OwnSalt(wire.cache_salt()), .handle = wire.handle()};
 }
 
-absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id) {
-  HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id));
+absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id,
+                                      const StoreWait& wait) {
+  HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id, wait));
   return ToWireContext(*serving.model, entry);
 }
+
+// A call that may wait for a store, and stops to when its client has gone. Owned by itself until
+// gRPC is done with it.
+class WaitingCall final : public grpc::ServerUnaryReactor {
+ public:
+  std::stop_token stop_token() const { return gone_.get_token(); }
+  void OnCancel() override { gone_.request_stop(); }
+  void OnDone() override { delete this; }
+
+ private:
+  std::stop_source gone_;
+};
 
 // The part of a call about contexts that may take long.
 template <typename Wire, typename Ask>
@@ -563,14 +583,16 @@ grpc::ServerUnaryReactor* Service::OfContexts(grpc::CallbackServerContext* conte
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   const absl::StatusOr<Caller> caller = CallerOf(*context);
   if (!caller.ok()) return Refuse(context, Refused(caller.status()));
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto* call = new WaitingCall;
+  const StoreWait wait = StoreWait::For(options_.context_store_timeout, call->stop_token());
   const bool taken = store_workers_.Run(
-      bytes->Length(), [reactor, bytes, response, serving, caller = *caller, ask] {
-        AnswerOfContexts<Wire>(reactor, *serving.model, *bytes, response,
-                               [&](const Wire& wire) { return ask(serving, caller, wire); });
+      bytes->Length(), [call, bytes, response, serving, wait, caller = *caller, ask] {
+        if (wait.stop.stop_requested()) return call->Finish(grpc::Status::CANCELLED);
+        AnswerOfContexts<Wire>(call, *serving.model, *bytes, response,
+                               [&](const Wire& wire) { return ask(serving, caller, wire, wait); });
       });
-  if (!taken) reactor->Finish(ToGrpcStatus(StoreIsBusy()));
-  return reactor;
+  if (!taken) call->Finish(ToGrpcStatus(StoreIsBusy()));
+  return call;
 }
 
 grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* context,
@@ -578,10 +600,10 @@ grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* con
                                                 grpc::ByteBuffer* response) {
   return OfContexts<v1::ListContextsRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const Caller& caller,
-         const v1::ListContextsRequest& wire) -> absl::StatusOr<v1::ListContextsResponse> {
+      [](const ServingState& serving, const Caller& caller, const v1::ListContextsRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::ListContextsResponse> {
         HYDRANT_ASSIGN_OR_RETURN(const std::vector<ContextArchive::Entry> entries,
-                                 serving.contexts->List(caller.OwnSalt(wire.cache_salt())));
+                                 serving.contexts->List(caller.OwnSalt(wire.cache_salt()), wait));
         v1::ListContextsResponse list;
         for (const ContextArchive::Entry& entry : entries)
           *list.add_contexts() = ToWireContext(*serving.model, entry);
@@ -594,8 +616,10 @@ grpc::ServerUnaryReactor* Service::GetContext(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response) {
   return OfContexts<v1::GetContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::GetContextRequest& wire)
-          -> absl::StatusOr<v1::Context> { return Described(serving, IdOf(caller, wire)); });
+      [](const ServingState& serving, const Caller& caller, const v1::GetContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        return Described(serving, IdOf(caller, wire), wait);
+      });
 }
 
 grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* context,
@@ -603,9 +627,9 @@ grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* co
                                                  grpc::ByteBuffer* response) {
   return OfContexts<v1::DeleteContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const Caller& caller,
-         const v1::DeleteContextRequest& wire) -> absl::StatusOr<v1::DeleteContextResponse> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(caller, wire)));
+      [](const ServingState& serving, const Caller& caller, const v1::DeleteContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::DeleteContextResponse> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(caller, wire), wait));
         return v1::DeleteContextResponse();
       });
 }
@@ -615,10 +639,10 @@ grpc::ServerUnaryReactor* Service::SaveContext(grpc::CallbackServerContext* cont
                                                grpc::ByteBuffer* response) {
   return OfContexts<v1::SaveContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const Caller& caller,
-         const v1::SaveContextRequest& wire) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(caller, wire)));
-        return Described(serving, IdOf(caller, wire));
+      [](const ServingState& serving, const Caller& caller, const v1::SaveContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(caller, wire), wait));
+        return Described(serving, IdOf(caller, wire), wait);
       });
 }
 
@@ -627,10 +651,10 @@ grpc::ServerUnaryReactor* Service::LoadContext(grpc::CallbackServerContext* cont
                                                grpc::ByteBuffer* response) {
   return OfContexts<v1::LoadContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const Caller& caller,
-         const v1::LoadContextRequest& wire) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(caller, wire)));
-        return Described(serving, IdOf(caller, wire));
+      [](const ServingState& serving, const Caller& caller, const v1::LoadContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(caller, wire), wait));
+        return Described(serving, IdOf(caller, wire), wait);
       });
 }
 

@@ -18,6 +18,7 @@ using opentelemetry::proto::collector::trace::v1::TraceService;
 using std::chrono::milliseconds;
 
 constexpr int kMaxReconnectMs = 5'000;
+constexpr int kFailures = 3;          // in a row, after which the collector is left alone
 constexpr int kRetryBytes = 4 << 20;  // a batch that is larger is sent once
 
 // What OTLP says may be sent again is, within the call's deadline.
@@ -47,7 +48,10 @@ void Describe(const char* key, const std::string& value,
 }  // namespace
 
 SpanExporter::SpanExporter(Options options)
-    : options_(std::move(options)), stub_(Connect(options_)), thread_([this] { Run(); }) {}
+    : options_(std::move(options)),
+      stub_(Connect(options_)),
+      circuit_(kFailures, options_.on_circuit),
+      thread_([this] { Run(); }) {}
 
 void SpanExporter::Add(std::vector<Span> spans) {
   const std::lock_guard lock(mutex_);
@@ -98,6 +102,10 @@ void SpanExporter::Run() {
 
 void SpanExporter::Send(std::vector<Span> batch, grpc::ClientContext* context) {
   const size_t size = batch.size();
+  if (!circuit_.Enter(Clock::now()).ok()) {
+    metrics_.dropped += size;
+    return;
+  }
   ExportTraceServiceRequest request;
   auto& of_resource = *request.add_resource_spans();
   Describe("service.name", options_.service_name, of_resource.mutable_resource());
@@ -111,9 +119,14 @@ void SpanExporter::Send(std::vector<Span> batch, grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + options_.timeout);
   ExportTraceServiceResponse response;
   const grpc::Status status = stub_->Export(context, request, &response);
-  if (!status.ok()) {
-    return Drop(size, {static_cast<absl::StatusCode>(status.error_code()), status.error_message()});
+  const absl::Status taken(static_cast<absl::StatusCode>(status.error_code()),
+                           status.error_message());
+  if (absl::IsUnavailable(taken) || absl::IsDeadlineExceeded(taken)) {
+    circuit_.Failed(taken, Clock::now());
+  } else if (!absl::IsCancelled(taken)) {
+    circuit_.Succeeded();
   }
+  if (!taken.ok()) return Drop(size, taken);
   const auto& refused = response.partial_success();
   const auto rejected = static_cast<size_t>(
       std::clamp<int64_t>(refused.rejected_spans(), 0, static_cast<int64_t>(size)));

@@ -1,6 +1,6 @@
 // Sends spans to a collector: OTLP over gRPC, in batches, on a thread of its own. Spans wait in a
 // bounded queue; what finds no room there is dropped and counted, and so is what the collector does
-// not take in time. Thread safe.
+// not take in time, and what comes while it is left alone for that. Thread safe.
 #ifndef HYDRANT_SERVER_SPAN_EXPORTER_H_
 #define HYDRANT_SERVER_SPAN_EXPORTER_H_
 
@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
+#include "scheduler/store/circuit.h"
 #include "server/trace_headers.h"
 
 namespace hydrant {
@@ -47,6 +48,7 @@ class SpanExporter {
     std::chrono::milliseconds timeout{10'000};  // of a batch, with what is tried again
     // Spans were dropped by the collector, or for its silence; on the exporter's thread.
     std::function<void(const absl::Status&)> on_failure = [](const absl::Status&) {};
+    Circuit::OnChange on_circuit = {};  // after three batches in a row that nobody took in time
   };
 
   explicit SpanExporter(Options options);
@@ -58,6 +60,7 @@ class SpanExporter {
   void Stop(std::chrono::milliseconds grace);
 
   const SpanExporterMetrics& metrics() const { return metrics_; }
+  const Circuit& circuit() const { return circuit_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -69,6 +72,7 @@ class SpanExporter {
   const Options options_;
   const std::unique_ptr<opentelemetry::proto::collector::trace::v1::TraceService::Stub> stub_;
   SpanExporterMetrics metrics_;
+  Circuit circuit_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -31,7 +31,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Tr
 }  // namespace
 
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
-                                     std::function<void(const absl::Status&)> on_failure) {
+                                     std::function<void(const absl::Status&)> on_failure,
+                                     Circuit::OnChange on_circuit) {
   Tracing tracing;
   if (!options.Wanted()) return tracing;
   HYDRANT_ASSIGN_OR_RETURN(const TraceEndpoint endpoint, ParseTraceEndpoint(options.endpoint));
@@ -43,7 +44,8 @@ absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::str
                                                            .headers = std::move(headers),
                                                            .service_name = options.service_name,
                                                            .version = version,
-                                                           .on_failure = std::move(on_failure)});
+                                                           .on_failure = std::move(on_failure),
+                                                           .on_circuit = std::move(on_circuit)});
   tracing.tracer = std::make_unique<Tracer>(
       options.sample_ratio, [exporter = tracing.exporter.get()](std::vector<Span> spans) {
         exporter->Add(std::move(spans));

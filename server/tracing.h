@@ -20,9 +20,10 @@ struct Tracing {
 };
 
 // InvalidArgument names the flag or the variable of the environment. `on_failure`:
-// SpanExporter::Options'.
+// and `on_circuit`: SpanExporter::Options'.
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
-                                     std::function<void(const absl::Status&)> on_failure);
+                                     std::function<void(const absl::Status&)> on_failure,
+                                     Circuit::OnChange on_circuit = {});
 
 }  // namespace hydrant
 

@@ -77,14 +77,20 @@ bool Subprocess::WaitForOutput(size_t bytes) {
   return true;
 }
 
-void Subprocess::Signal(int signal) { kill(pid_, signal); }
+void Subprocess::Signal(int signal) {
+  if (pid_ > 0) kill(pid_, signal);  // else it has ended, and -1 would mean everybody
+}
 
-int Subprocess::Wait() {
+int Subprocess::Wait() { return *WaitFor(std::chrono::hours(24 * 365)); }
+
+std::optional<int> Subprocess::WaitFor(std::chrono::milliseconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
   bool out_open = true, err_open = true;
   while (out_open || err_open) {
+    if (std::chrono::steady_clock::now() > deadline) return std::nullopt;
     std::array<pollfd, 2> fds{pollfd{out_open ? out_fd_ : -1, POLLIN, 0},
                               pollfd{err_open ? err_fd_ : -1, POLLIN, 0}};
-    if (poll(fds.data(), fds.size(), -1) < 0) break;
+    if (poll(fds.data(), fds.size(), 1000) < 0) break;
     if (fds[0].revents != 0) out_open = ReadSome(out_fd_, &out_);
     if (fds[1].revents != 0) err_open = ReadSome(err_fd_, &err_);
   }

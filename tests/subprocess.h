@@ -20,12 +20,14 @@ class Subprocess {
   std::string WaitForErrorLine(const std::string& text);
   // Reads stdout until it has so many bytes; false where it ends first.
   bool WaitForOutput(size_t bytes);
-  void Signal(int signal);
+  void Signal(int signal);  // nothing where it has ended
   // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
   int Wait();
   // The same without reading, as a client that has forgotten it; nullopt: it still runs after
   // `time`.
   std::optional<int> WaitUnread(std::chrono::seconds time);
+  // The same for so long at most; nothing: it still runs.
+  std::optional<int> WaitFor(std::chrono::milliseconds time);
 
   const std::string& out() const { return out_; }
   const std::string& err() const { return err_; }

@@ -133,17 +133,26 @@ absl::Status CheckStoreKey(std::string_view key) {
               : Invalid("a key has 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' first");
 }
 
+absl::Status TooManyKeys(const std::string& store) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      store, " has more than ", kMostListedKeys, " of these keys: too many to list; delete some"));
+}
+
+absl::Status NotInTime(const std::string& store) {
+  return absl::UnavailableError(absl::StrCat(store, " did not answer in time"));
+}
+
 absl::StatusOr<std::unique_ptr<ContextStore>> OpenContextStore(const std::string& uri,
                                                                const ContextStoreOptions& options) {
   if (uri.starts_with("dir:") && uri.size() > 4)
     return OpenDirectoryStore(uri.substr(4), options.max_bytes);
   if (uri.starts_with("redis://")) {
     HYDRANT_ASSIGN_OR_RETURN(RedisAddress address, ParseRedis(std::string_view(uri).substr(8)));
-    return OpenRedisStore(std::move(address), options);
+    return OpenRedisStore(std::move(address));
   }
   if (uri.starts_with("unix:")) {
     HYDRANT_ASSIGN_OR_RETURN(RedisAddress address, ParseSocket(std::string_view(uri).substr(5)));
-    return OpenRedisStore(std::move(address), options);
+    return OpenRedisStore(std::move(address));
   }
   if (uri.starts_with("rediss://"))
     return Invalid(

@@ -3,6 +3,7 @@
 #ifndef HYDRANT_SCHEDULER_STORE_CONTEXT_STORE_H_
 #define HYDRANT_SCHEDULER_STORE_CONTEXT_STORE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scheduler/store/store_wait.h"
 
 namespace hydrant {
 
@@ -20,10 +22,12 @@ struct StoredKey {
   int64_t bytes = 0;  // of its value
 };
 
-// Calls block, and are safe from any thread. A key is 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-',
-// no '.' first; another one is INVALID_ARGUMENT. Further errors, which name the store:
+// Calls block, and are safe from any thread. They end at their deadline, but for what the system
+// does not end: a disk that is dead, a name that does not resolve. GuardedStore ends those too. A
+// key is 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' first; another one is
+// INVALID_ARGUMENT. Further errors, which name the store:
 //   UNAVAILABLE         it cannot be reached, or did not answer in time
-//   RESOURCE_EXHAUSTED  there is no room for the value
+//   RESOURCE_EXHAUSTED  there is no room for the value, or too many keys to list
 //   PERMISSION_DENIED   we may not
 //   DATA_LOSS           what is there is not what was put there
 class ContextStore {
@@ -32,17 +36,25 @@ class ContextStore {
   // Writes or replaces: a reader sees the old value, the new one or none, and never a part. When it
   // returns, the value survives the end of the process.
   virtual absl::Status Put(std::string_view key, std::string_view value,
-                           std::optional<int64_t> ttl_seconds) = 0;
-  virtual absl::StatusOr<std::string> Get(std::string_view key) = 0;  // NOT_FOUND
-  virtual absl::Status Delete(std::string_view key) = 0;              // OK where there is none
-  virtual absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) = 0;  // by key
+                           std::optional<int64_t> ttl_seconds, StoreDeadline deadline) = 0;
+  // NOT_FOUND; RESOURCE_EXHAUSTED where the value has more than max_bytes, of which no more are
+  // read.
+  virtual absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
+                                          StoreDeadline deadline) = 0;
+  // Bytes of a value; NOT_FOUND.
+  virtual absl::StatusOr<int64_t> SizeOf(std::string_view key, StoreDeadline deadline) = 0;
+  // Whether there was one.
+  virtual absl::StatusOr<bool> Delete(std::string_view key, StoreDeadline deadline) = 0;
+  // By key; kMostListedKeys at most.
+  virtual absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix,
+                                                      StoreDeadline deadline) = 0;
   virtual std::string Description() const = 0;  // for the log: no password is in it
 };
 
+inline constexpr size_t kMostListedKeys = 100'000;
+
 struct ContextStoreOptions {
   int64_t max_bytes = 0;  // of a folder: those not used for longest leave; 0: no bound
-  int connect_timeout_ms = 1000;
-  int io_timeout_ms = 5000;
 };
 
 // dir:PATH                                            made where it is missing
@@ -53,6 +65,11 @@ absl::StatusOr<std::unique_ptr<ContextStore>> OpenContextStore(const std::string
                                                                const ContextStoreOptions& options);
 
 absl::Status CheckStoreKey(std::string_view key);
+
+// For List().
+absl::Status TooManyKeys(const std::string& store);
+// Where a deadline has passed before the work was done.
+absl::Status NotInTime(const std::string& store);
 
 }  // namespace hydrant
 

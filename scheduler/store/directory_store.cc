@@ -24,6 +24,10 @@ constexpr std::string_view kSuffix = ".context";
 constexpr std::string_view kTemporary = ".saving-";
 // What a crash has left is that old before somebody else's could be taken for it.
 constexpr int64_t kForgottenAfterS = 3600;
+// Between two looks at the clock.
+constexpr size_t kBytesAtOnce = size_t{8} << 20;
+// A pipe that somebody has put there must not hold whoever opens it.
+constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;
 
 // In front of the value: the file says by itself when it expires, and whether it is whole.
 struct Header {
@@ -40,6 +44,8 @@ int64_t UnixNow() {
       .count();
 }
 
+bool HasPassed(StoreDeadline deadline) { return std::chrono::steady_clock::now() > deadline; }
+
 absl::Status SystemError(const std::string& path, const char* what, int error) {
   const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error));
   switch (error) {
@@ -53,6 +59,9 @@ absl::Status SystemError(const std::string& path, const char* what, int error) {
     case EDQUOT:
     case EFBIG:
       return absl::ResourceExhaustedError(message);
+    case ENXIO:  // a socket
+    case ELOOP:
+      return absl::DataLossError(message);
     default:
       return absl::UnavailableError(message);
   }
@@ -69,12 +78,17 @@ class File {
 
   int fd() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
+  bool IsRegular() const {
+    struct stat status = {};
+    return fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
+  }
 
   // Errors are errno's; 0: none.
-  int Write(const void* bytes, size_t size) const {
+  int Write(const void* bytes, size_t size, StoreDeadline deadline) const {
     const char* at = static_cast<const char*>(bytes);
     while (size > 0) {
-      const ssize_t written = write(fd_, at, size);
+      if (HasPassed(deadline)) return ETIMEDOUT;
+      const ssize_t written = write(fd_, at, std::min(size, kBytesAtOnce));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return errno;
       at += written;
@@ -83,11 +97,15 @@ class File {
     return 0;
   }
   // As many as there are.
-  std::optional<size_t> Read(void* bytes, size_t size) const {
+  std::optional<size_t> Read(void* bytes, size_t size, StoreDeadline deadline) const {
     char* at = static_cast<char*>(bytes);
     size_t done = 0;
     while (done < size) {
-      const ssize_t read = ::read(fd_, at + done, size - done);
+      if (HasPassed(deadline)) {
+        errno = ETIMEDOUT;
+        return std::nullopt;
+      }
+      const ssize_t read = ::read(fd_, at + done, std::min(size - done, kBytesAtOnce));
       if (read < 0 && errno == EINTR) continue;
       if (read < 0) return std::nullopt;
       if (read == 0) break;
@@ -119,8 +137,8 @@ class DirectoryStore final : public ContextStore {
     return absl::OkStatus();
   }
 
-  absl::Status Put(std::string_view key, std::string_view value,
-                   std::optional<int64_t> ttl_seconds) override {
+  absl::Status Put(std::string_view key, std::string_view value, std::optional<int64_t> ttl_seconds,
+                   StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
     Header header;
     header.bytes = static_cast<int64_t>(value.size());
@@ -131,7 +149,9 @@ class DirectoryStore final : public ContextStore {
           absl::StrCat(Description(), " may hold ", max_bytes_, " bytes, the value has ", all));
     }
     const std::string temporary = TemporaryPath();
-    absl::Status status = Write(temporary, header, value);
+    absl::Status status = Write(temporary, header, value, deadline);
+    // Nobody expects it any more, and others may have deleted the key meanwhile.
+    if (status.ok() && HasPassed(deadline)) status = NotInTime(Description());
     if (status.ok() && rename(temporary.c_str(), PathOf(key).c_str()) != 0)
       status = SystemError(PathOf(key), "write", errno);
     if (!status.ok()) {
@@ -141,19 +161,22 @@ class DirectoryStore final : public ContextStore {
     const File folder(path_, O_RDONLY | O_DIRECTORY);
     if (const int error = folder.is_open() ? folder.Sync() : errno; error != 0)
       return SystemError(path_, "write", error);
-    if (max_bytes_ > 0) MakeRoom(PathOf(key));
+    if (max_bytes_ > 0) MakeRoom(PathOf(key), deadline);
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> Get(std::string_view key) override {
+  absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
+                                  StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
     const std::string path = PathOf(key);
-    const File file(path, O_RDONLY);
-    if (!file.is_open()) return SystemError(path, "read", errno);
-    HYDRANT_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file));
-    if (HasExpired(path, header)) return absl::NotFoundError(absl::StrCat(path, " has expired"));
+    const File file(path, kReadFlags);
+    HYDRANT_ASSIGN_OR_RETURN(const Header header, LiveHeader(path, file, deadline));
+    if (std::cmp_greater(header.bytes, max_bytes)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " has ", header.bytes, " bytes, and there is room for ", max_bytes));
+    }
     std::string value(header.bytes, '\0');
-    const std::optional<size_t> read = file.Read(value.data(), value.size());
+    const std::optional<size_t> read = file.Read(value.data(), value.size(), deadline);
     if (!read.has_value()) return SystemError(path, "read", errno);
     if (*read < value.size()) return Damaged(path);
     // Others may share the folder: when it was used last is for all of them to see.
@@ -161,24 +184,35 @@ class DirectoryStore final : public ContextStore {
     return value;
   }
 
-  absl::Status Delete(std::string_view key) override {
+  absl::StatusOr<int64_t> SizeOf(std::string_view key, StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
     const std::string path = PathOf(key);
-    if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+    const File file(path, kReadFlags);
+    HYDRANT_ASSIGN_OR_RETURN(const Header header, LiveHeader(path, file, deadline));
+    return header.bytes;
+  }
+
+  absl::StatusOr<bool> Delete(std::string_view key, StoreDeadline /*deadline*/) override {
+    HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
+    const std::string path = PathOf(key);
+    if (unlink(path.c_str()) == 0) return true;
+    if (errno == ENOENT) return false;
     return SystemError(path, "delete", errno);
   }
 
-  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) override {
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix,
+                                              StoreDeadline deadline) override {
     std::vector<StoredKey> keys;
-    for (const Stored& stored : Files()) {
-      const std::string key = stored.name.substr(0, stored.name.size() - kSuffix.size());
-      if (!key.starts_with(prefix)) continue;
+    HYDRANT_ASSIGN_OR_RETURN(const std::vector<Stored> files, Files(prefix, deadline));
+    for (const Stored& stored : files) {
+      if (HasPassed(deadline)) return NotInTime(Description());
+      if (keys.size() == kMostListedKeys) return TooManyKeys(Description());
       const std::string path = absl::StrCat(path_, "/", stored.name);
-      const File file(path, O_RDONLY);
-      if (!file.is_open()) continue;  // it has left meanwhile
-      const absl::StatusOr<Header> header = ReadHeader(path, file);
-      if (!header.ok() || HasExpired(path, *header)) continue;
-      keys.push_back({key, header->bytes});
+      const File file(path, kReadFlags);
+      // It has left meanwhile, or is of no use.
+      const absl::StatusOr<Header> header = LiveHeader(path, file, deadline);
+      if (!header.ok()) continue;
+      keys.push_back({stored.name.substr(0, stored.name.size() - kSuffix.size()), header->bytes});
     }
     std::sort(keys.begin(), keys.end(),
               [](const StoredKey& a, const StoredKey& b) { return a.key < b.key; });
@@ -208,19 +242,34 @@ class DirectoryStore final : public ContextStore {
                                             "file of ours; delete it"));
   }
 
-  static absl::Status Write(const std::string& path, const Header& header, std::string_view value) {
+  static absl::Status Write(const std::string& path, const Header& header, std::string_view value,
+                            StoreDeadline deadline) {
     const File file(path, O_WRONLY | O_CREAT | O_EXCL);
     if (!file.is_open()) return SystemError(path, "write", errno);
-    int error = file.Write(&header, sizeof(header));
-    if (error == 0) error = file.Write(value.data(), value.size());
+    int error = file.Write(&header, sizeof(header), deadline);
+    if (error == 0) error = file.Write(value.data(), value.size(), deadline);
     if (error == 0) error = file.Sync();
     return error == 0 ? absl::OkStatus() : SystemError(path, "write", error);
   }
 
-  static absl::StatusOr<Header> ReadHeader(const std::string& path, const File& file) {
+  // Of a file that has not expired; NOT_FOUND.
+  static absl::StatusOr<Header> LiveHeader(const std::string& path, const File& file,
+                                           StoreDeadline deadline) {
+    if (!file.is_open()) return SystemError(path, "read", errno);
+    if (!file.IsRegular()) {
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged: it is a pipe, a device or a folder; delete it"));
+    }
+    HYDRANT_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file, deadline));
+    if (HasExpired(path, header)) return absl::NotFoundError(absl::StrCat(path, " has expired"));
+    return header;
+  }
+
+  static absl::StatusOr<Header> ReadHeader(const std::string& path, const File& file,
+                                           StoreDeadline deadline) {
     Header header;
     struct stat status = {};
-    const std::optional<size_t> read = file.Read(&header, sizeof(header));
+    const std::optional<size_t> read = file.Read(&header, sizeof(header), deadline);
     if (!read.has_value() || fstat(file.fd(), &status) != 0)
       return SystemError(path, "read", errno);
     const bool whole = *read == sizeof(header) && header.IsOurs() &&
@@ -235,12 +284,17 @@ class DirectoryStore final : public ContextStore {
     return true;
   }
 
-  std::vector<Stored> Files() const {
+  absl::StatusOr<std::vector<Stored>> Files(std::string_view prefix, StoreDeadline deadline) const {
     std::vector<Stored> files;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+      if (HasPassed(deadline)) return NotInTime(Description());
       Stored stored = {.name = entry.path().filename().string()};
       if (stored.name.starts_with(".") || !stored.name.ends_with(kSuffix)) continue;
+      if (!std::string_view(stored.name)
+               .substr(0, stored.name.size() - kSuffix.size())
+               .starts_with(prefix))
+        continue;
       struct stat status = {};
       if (stat(entry.path().c_str(), &status) != 0) continue;
       stored.bytes = status.st_size;
@@ -251,9 +305,11 @@ class DirectoryStore final : public ContextStore {
   }
 
   // Those that were not used for longest leave until the rest fits; `newest` stays.
-  void MakeRoom(const std::string& newest) {
+  void MakeRoom(const std::string& newest, StoreDeadline deadline) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<Stored> files = Files();
+    absl::StatusOr<std::vector<Stored>> listed = Files("", deadline);
+    if (!listed.ok()) return;  // the next to be written tries again
+    std::vector<Stored>& files = *listed;
     int64_t bytes = 0;
     for (const Stored& stored : files) bytes += stored.bytes;
     std::sort(files.begin(), files.end(), [](const Stored& a, const Stored& b) {

@@ -3,39 +3,20 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "scheduler/store/redis_connection.h"
 
 namespace hydrant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
 // Of a string, in any Redis that was not told otherwise.
 constexpr size_t kMostBytes = size_t{512} << 20;
-// What a server may send in one answer, and how long it may take if it goes on sending.
-constexpr size_t kMostAnswerBytes = kMostBytes + (size_t{1} << 20);
-constexpr milliseconds kMostPatience{60'000};
-// After a connection has failed nobody else waits for one for so long.
-constexpr milliseconds kPause{1'000};
-
-struct FreeContext {
-  void operator()(redisContext* context) const { redisFree(context); }
-};
-struct FreeReply {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
-using Context = std::unique_ptr<redisContext, FreeContext>;
-using Reply = std::unique_ptr<redisReply, FreeReply>;
-
-timeval ToTimeval(int milliseconds) {
-  return {.tv_sec = milliseconds / 1000, .tv_usec = milliseconds % 1000 * 1000};
-}
+// Connections that are kept for the next call.
+constexpr size_t kMostIdle = 8;
 
 std::string_view TextOf(const redisReply& reply) { return {reply.str, reply.len}; }
 
@@ -51,11 +32,10 @@ std::string Escaped(std::string_view text) {
 
 class RedisStore final : public ContextStore {
  public:
-  RedisStore(RedisAddress address, const ContextStoreOptions& options)
-      : address_(std::move(address)), options_(options) {}
+  explicit RedisStore(RedisAddress address) : address_(std::move(address)) {}
 
-  absl::Status Put(std::string_view key, std::string_view value,
-                   std::optional<int64_t> ttl_seconds) override {
+  absl::Status Put(std::string_view key, std::string_view value, std::optional<int64_t> ttl_seconds,
+                   StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
     if (value.size() > kMostBytes) {
       return absl::ResourceExhaustedError(absl::StrCat("a Redis holds values of up to ", kMostBytes,
@@ -65,30 +45,47 @@ class RedisStore final : public ContextStore {
     std::vector<std::string_view> command = {"SET", name, value};
     const std::string ttl = std::to_string(ttl_seconds.value_or(0));
     if (ttl_seconds.has_value()) command.insert(command.end(), {"EX", ttl});
-    HYDRANT_ASSIGN_OR_RETURN(const Reply reply, Ask(command));
+    HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply, Ask(command, 0, deadline));
     return reply->type == REDIS_REPLY_STATUS ? absl::OkStatus() : Nonsense();
   }
 
-  absl::StatusOr<std::string> Get(std::string_view key) override {
+  absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
+                                  StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
-    HYDRANT_ASSIGN_OR_RETURN(const Reply reply, Ask({"GET", NameOf(key)}));
-    if (reply->type == REDIS_REPLY_NIL)
-      return absl::NotFoundError(absl::StrCat(Description(), " has no ", NameOf(key)));
+    HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply,
+                             Ask({"GET", NameOf(key)}, std::min(max_bytes, kMostBytes), deadline));
+    if (reply->type == REDIS_REPLY_NIL) return HasNone(key);
     if (reply->type != REDIS_REPLY_STRING) return Nonsense();
+    if (reply->len > max_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          Description(), " has ", reply->len, " bytes, and there is room for ", max_bytes));
+    }
     return std::string(TextOf(*reply));
   }
 
-  absl::Status Delete(std::string_view key) override {
+  absl::StatusOr<int64_t> SizeOf(std::string_view key, StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
-    HYDRANT_ASSIGN_OR_RETURN(const Reply reply, Ask({"DEL", NameOf(key)}));
-    return reply->type == REDIS_REPLY_INTEGER ? absl::OkStatus() : Nonsense();
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, AskForNumber({"STRLEN", NameOf(key)}, deadline));
+    if (bytes > 0) return bytes;
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t found, AskForNumber({"EXISTS", NameOf(key)}, deadline));
+    if (found > 0) return 0;
+    return HasNone(key);
   }
 
-  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) override {
+  absl::StatusOr<bool> Delete(std::string_view key, StoreDeadline deadline) override {
+    HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t deleted, AskForNumber({"DEL", NameOf(key)}, deadline));
+    return deleted > 0;
+  }
+
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix,
+                                              StoreDeadline deadline) override {
     std::vector<StoredKey> keys;
     std::string cursor = "0";
     do {
-      HYDRANT_ASSIGN_OR_RETURN(cursor, Scan(cursor, prefix, &keys));
+      HYDRANT_ASSIGN_OR_RETURN(cursor, Scan(cursor, prefix, &keys, deadline));
+      if (keys.size() > kMostListedKeys) return TooManyKeys(Description());
+      if (std::chrono::steady_clock::now() > deadline) return NotInTime(Description());
     } while (cursor != "0");
     std::sort(keys.begin(), keys.end(),
               [](const StoredKey& a, const StoredKey& b) { return a.key < b.key; });
@@ -96,34 +93,30 @@ class RedisStore final : public ContextStore {
     const auto same = [](const StoredKey& a, const StoredKey& b) { return a.key == b.key; };
     keys.erase(std::unique(keys.begin(), keys.end(), same), keys.end());
     for (StoredKey& stored : keys) {
-      HYDRANT_ASSIGN_OR_RETURN(const Reply reply, Ask({"STRLEN", NameOf(stored.key)}));
-      if (reply->type != REDIS_REPLY_INTEGER) return Nonsense();
-      stored.bytes = reply->integer;
+      HYDRANT_ASSIGN_OR_RETURN(stored.bytes,
+                               AskForNumber({"STRLEN", NameOf(stored.key)}, deadline));
     }
     return keys;
   }
 
-  std::string Description() const override {
-    if (!address_.socket.empty()) return absl::StrCat("the Redis at ", address_.socket);
-    return absl::StrCat("the Redis at ", address_.host, ":", address_.port);
-  }
+  std::string Description() const override { return DescriptionOf(address_); }
 
  private:
   std::string NameOf(std::string_view key) const {
     return absl::StrCat(address_.prefix, std::string(key));
   }
 
-  absl::Status Nonsense() const {
-    return absl::DataLossError(
-        absl::StrCat(Description(), " gave an answer that a Redis does not give"));
+  absl::Status Nonsense() const { return RedisNonsense(Description()); }
+  absl::Status HasNone(std::string_view key) const {
+    return absl::NotFoundError(absl::StrCat(Description(), " has no ", NameOf(key)));
   }
 
   // The next cursor.
   absl::StatusOr<std::string> Scan(const std::string& cursor, std::string_view prefix,
-                                   std::vector<StoredKey>* keys) {
+                                   std::vector<StoredKey>* keys, StoreDeadline deadline) {
     const std::string pattern = Escaped(NameOf(prefix)) + "*";
-    HYDRANT_ASSIGN_OR_RETURN(const Reply reply,
-                             Ask({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
+    HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply,
+                             Ask({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}, 0, deadline));
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) return Nonsense();
     const redisReply& next = *reply->element[0];
     const redisReply& found = *reply->element[1];
@@ -138,118 +131,54 @@ class RedisStore final : public ContextStore {
     return std::string(TextOf(next));
   }
 
+  absl::StatusOr<int64_t> AskForNumber(const std::vector<std::string_view>& command,
+                                       StoreDeadline deadline) {
+    HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply, Ask(command, 0, deadline));
+    if (reply->type != REDIS_REPLY_INTEGER) return Nonsense();
+    return static_cast<int64_t>(reply->integer);
+  }
+
   // One command. A connection that was idle may have been closed meanwhile: then a new one is tried
   // once.
-  absl::StatusOr<Reply> Ask(const std::vector<std::string_view>& command) {
+  absl::StatusOr<RedisReply> Ask(const std::vector<std::string_view>& command, size_t max_bytes,
+                                 StoreDeadline deadline) {
+    if (std::unique_ptr<RedisConnection> idle = TakeIdle()) {
+      absl::StatusOr<RedisReply> reply = AskBy(std::move(idle), command, max_bytes, deadline);
+      if (!absl::IsUnavailable(reply.status()) || std::chrono::steady_clock::now() >= deadline)
+        return reply;
+    }
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> fresh,
+                             RedisConnection::Open(address_, deadline));
+    return AskBy(std::move(fresh), command, max_bytes, deadline);
+  }
+
+  absl::StatusOr<RedisReply> AskBy(std::unique_ptr<RedisConnection> connection,
+                                   const std::vector<std::string_view>& command, size_t max_bytes,
+                                   StoreDeadline deadline) {
+    absl::StatusOr<RedisReply> reply = connection->Ask(command, max_bytes, deadline);
+    if (!connection->IsGood()) return reply;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const bool was_idle = context_ != nullptr;
-    absl::StatusOr<Reply> reply = TryAsk(command);
-    if (was_idle && absl::IsUnavailable(reply.status()) && !timed_out_) reply = TryAsk(command);
+    if (idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
     return reply;
   }
 
-  // REQUIRES: mutex_ is held, for all below.
-  absl::StatusOr<Reply> TryAsk(const std::vector<std::string_view>& command) {
-    timed_out_ = false;
-    HYDRANT_RETURN_IF_ERROR(Connect());
-    return Command(command);
-  }
-
-  absl::Status Connect() {
-    if (context_ != nullptr) return absl::OkStatus();
-    if (Clock::now() < pause_until_) return failed_;
-    const timeval timeout = ToTimeval(options_.connect_timeout_ms);
-    context_.reset(address_.socket.empty()
-                       ? redisConnectWithTimeout(address_.host.c_str(), address_.port, timeout)
-                       : redisConnectUnixWithTimeout(address_.socket.c_str(), timeout));
-    absl::Status status =
-        context_ == nullptr ? absl::ResourceExhaustedError("out of memory") : absl::OkStatus();
-    if (status.ok() && context_->err != 0) status = Lost("cannot be reached");
-    if (status.ok()) redisSetTimeout(context_.get(), ToTimeval(options_.io_timeout_ms));
-    if (status.ok()) status = Introduce();
-    if (status.ok()) return status;
-    context_.reset();
-    failed_ = status;
-    pause_until_ = Clock::now() + kPause;
-    return status;
-  }
-
-  absl::Status Introduce() {
-    if (!address_.password.empty()) {
-      std::vector<std::string_view> command = {"AUTH"};
-      if (!address_.user.empty()) command.push_back(address_.user);
-      command.push_back(address_.password);
-      HYDRANT_RETURN_IF_ERROR(Command(command).status());
-    }
-    if (address_.database == 0) return absl::OkStatus();
-    return Command({"SELECT", std::to_string(address_.database)}).status();
-  }
-
-  absl::StatusOr<Reply> Command(const std::vector<std::string_view>& command) {
-    const Clock::time_point deadline = Clock::now() + kMostPatience;
-    std::vector<const char*> words;
-    std::vector<size_t> sizes;
-    for (const std::string_view word : command) {
-      words.push_back(word.data());
-      sizes.push_back(word.size());
-    }
-    if (redisAppendCommandArgv(context_.get(), static_cast<int>(words.size()), words.data(),
-                               sizes.data()) != REDIS_OK)
-      return Lost("takes no command");
-    for (int done = 0; done == 0;) {
-      if (redisBufferWrite(context_.get(), &done) != REDIS_OK) return Lost("does not listen");
-    }
-    void* answer = nullptr;
-    while (redisGetReplyFromReader(context_.get(), &answer) == REDIS_OK && answer == nullptr) {
-      if (redisBufferRead(context_.get()) != REDIS_OK) return Lost("does not answer");
-      if (context_->reader->len > kMostAnswerBytes || Clock::now() > deadline) {
-        context_.reset();
-        return Nonsense();
-      }
-    }
-    if (answer == nullptr) return Lost("gave an answer that a Redis does not give");
-    Reply reply(static_cast<redisReply*>(answer));
-    if (reply->type != REDIS_REPLY_ERROR) return reply;
-    return Refused(std::string(TextOf(*reply)));
-  }
-
-  // The connection is of no use any more.
-  absl::Status Lost(const char* what) {
-    const int error = context_->err;
-    const std::string why = context_->errstr;
-    timed_out_ = error == REDIS_ERR_IO && (errno == EAGAIN || errno == ETIMEDOUT);
-    context_.reset();
-    const std::string message = absl::StrCat(Description(), " ", what, ": ", why);
-    return error == REDIS_ERR_PROTOCOL ? absl::DataLossError(message)
-                                       : absl::UnavailableError(message);
-  }
-
-  // Its words do not repeat what was sent.
-  absl::Status Refused(const std::string& error) const {
-    const std::string message = absl::StrCat(Description(), " says: ", error);
-    if (error.starts_with("OOM")) return absl::ResourceExhaustedError(message);
-    if (error.starts_with("LOADING") || error.starts_with("BUSY") ||
-        error.starts_with("MASTERDOWN") || error.starts_with("CLUSTERDOWN"))
-      return absl::UnavailableError(message);
-    return absl::PermissionDeniedError(message);
+  std::unique_ptr<RedisConnection> TakeIdle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<RedisConnection> idle = std::move(idle_.back());
+    idle_.pop_back();
+    return idle;
   }
 
   const RedisAddress address_;
-  const ContextStoreOptions options_;
-
   std::mutex mutex_;
-  // Guarded by mutex_.
-  Context context_;  // null: there is no connection
-  bool timed_out_ = false;
-  Clock::time_point pause_until_;
-  absl::Status failed_;  // why there is a pause
+  std::vector<std::unique_ptr<RedisConnection>> idle_;  // guarded by mutex_
 };
 
 }  // namespace
 
-std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address,
-                                             const ContextStoreOptions& options) {
-  return std::make_unique<RedisStore>(std::move(address), options);
+std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address) {
+  return std::make_unique<RedisStore>(std::move(address));
 }
 
 }  // namespace hydrant

@@ -18,9 +18,8 @@ struct RedisAddress {
   std::string prefix = "hydrant:";  // of every key there
 };
 
-// Errors do not come as signals where SIGPIPE is ignored, as in daemons.
-std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address,
-                                             const ContextStoreOptions& options);
+// A call that finds no idle connection makes one, so that none waits for another.
+std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address);
 
 }  // namespace hydrant
 

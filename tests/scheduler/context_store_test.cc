@@ -23,6 +23,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/fake_redis.h"
 #include "tests/redis_server.h"
 
 namespace hydrant {
@@ -33,7 +34,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr ContextStoreOptions kImpatient = {.connect_timeout_ms = 300, .io_timeout_ms = 300};
+constexpr std::chrono::milliseconds kImpatient{300};
+constexpr std::chrono::milliseconds kPatient{60'000};
 
 // A daemon does it, too: a peer that closes is an error of a write, not the end.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
@@ -64,11 +66,37 @@ class Folder {
   std::string path_;
 };
 
-std::unique_ptr<ContextStore> Open(const std::string& uri,
-                                   const ContextStoreOptions& options = {}) {
+// A store that is asked with the same patience each time.
+class Patiently {
+ public:
+  Patiently(std::unique_ptr<ContextStore> store, std::chrono::milliseconds patience)
+      : store_(std::move(store)), patience_(patience) {}
+  absl::Status Put(std::string_view key, std::string_view value, std::optional<int64_t> ttl) {
+    return store_->Put(key, value, ttl, Deadline());
+  }
+  absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes = size_t{1} << 30) {
+    return store_->Get(key, max_bytes, Deadline());
+  }
+  absl::StatusOr<int64_t> SizeOf(std::string_view key) { return store_->SizeOf(key, Deadline()); }
+  absl::StatusOr<bool> Delete(std::string_view key) { return store_->Delete(key, Deadline()); }
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) {
+    return store_->List(prefix, Deadline());
+  }
+  std::string Description() const { return store_->Description(); }
+
+ private:
+  StoreDeadline Deadline() const { return StoreWait::For(patience_).deadline; }
+
+  const std::unique_ptr<ContextStore> store_;
+  const std::chrono::milliseconds patience_;
+};
+
+std::unique_ptr<Patiently> Open(const std::string& uri,
+                                std::chrono::milliseconds patience = kPatient,
+                                const ContextStoreOptions& options = {}) {
   auto store = OpenContextStore(uri, options);
   EXPECT_TRUE(store.ok()) << uri << ": " << store.status();
-  return *std::move(store);
+  return std::make_unique<Patiently>(*std::move(store), patience);
 }
 
 StatusCode CodeOf(const absl::Status& status) { return status.code(); }
@@ -109,7 +137,7 @@ class EveryStore : public testing::TestWithParam<const char*> {
     redis_ = std::make_unique<RedisServer>();
   }
   // The same place, as another replica has it.
-  std::unique_ptr<ContextStore> OpenIt() const {
+  std::unique_ptr<Patiently> OpenIt() const {
     return Open(redis_ == nullptr ? folder_.uri() : redis_->uri() + "?prefix=a*%5B:");
   }
 
@@ -132,9 +160,16 @@ TEST_P(EveryStore, GivesBackWhatItGot) {
     EXPECT_TRUE(*got == value) << size;
   }
   EXPECT_EQ(KeysOf(store->List("")), "a:5000000 ");
-  EXPECT_TRUE(store->Delete("a").ok());
-  EXPECT_TRUE(store->Delete("a").ok()) << "again";
+  EXPECT_EQ(store->SizeOf("a").value(), 5'000'000);
+  EXPECT_EQ(CodeOf(store->Get("a", 4'999'999)), StatusCode::kResourceExhausted);
+  EXPECT_EQ(store->Get("a", 5'000'000)->size(), 5'000'000u);
+  EXPECT_TRUE(store->Delete("a").value());
+  EXPECT_FALSE(store->Delete("a").value()) << "again";
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
+  EXPECT_EQ(CodeOf(store->SizeOf("a")), StatusCode::kNotFound);
+  ASSERT_TRUE(store->Put("empty", "", std::nullopt).ok());
+  EXPECT_EQ(store->SizeOf("empty").value(), 0);
+  EXPECT_TRUE(store->Delete("empty").value());
   EXPECT_EQ(KeysOf(store->List("")), "");
 }
 
@@ -207,6 +242,7 @@ TEST_P(EveryStore, RefusesKeysThatAreNone) {
     EXPECT_EQ(CodeOf(store->Put(key, "x", std::nullopt)), StatusCode::kInvalidArgument) << key;
     EXPECT_EQ(CodeOf(store->Get(key)), StatusCode::kInvalidArgument) << key;
     EXPECT_EQ(CodeOf(store->Delete(key)), StatusCode::kInvalidArgument) << key;
+    EXPECT_EQ(CodeOf(store->SizeOf(key)), StatusCode::kInvalidArgument) << key;
   }
   EXPECT_TRUE(store->Put(std::string(200, 'a'), "x", std::nullopt).ok());
 }
@@ -259,9 +295,53 @@ TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
   EXPECT_TRUE(*store->Get("cut") == value);
 }
 
+// What somebody else has put where a value was.
+TEST(DirectoryStore, HostileFilesHoldNothingAndTakeNoMemory) {
+  const Folder folder;
+  const auto store = Open(folder.uri());
+  const std::string value = RandomBytes(1000, 1);
+  const auto path = [&](const std::string& key) { return folder.path() + "/" + key + ".context"; };
+  // A file of a terabyte that says so itself, of which the disk holds a block.
+  ASSERT_TRUE(store->Put("sparse", value, std::nullopt).ok());
+  const int64_t terabyte = int64_t{1} << 40;
+  {
+    std::fstream file(path("sparse"), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(16);
+    file.write(reinterpret_cast<const char*>(&terabyte), sizeof(terabyte));
+  }
+  std::filesystem::resize_file(path("sparse"), terabyte + 24);
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", path("device"));
+  std::filesystem::create_directory(path("folder"));
+  std::filesystem::create_symlink(path("loop"), path("loop"));
+  ASSERT_TRUE(store->Put("whole", value, std::nullopt).ok());
+
+  const auto large = store->Get("sparse", 1 << 20);
+  EXPECT_EQ(CodeOf(large), StatusCode::kResourceExhausted);
+  EXPECT_THAT(MessageOf(large), HasSubstr("has 1099511627776 bytes"));
+  for (const std::string key : {"pipe", "device", "folder", "loop"}) {
+    EXPECT_EQ(CodeOf(store->Get(key)), StatusCode::kDataLoss) << key << store->Get(key).status();
+    EXPECT_EQ(CodeOf(store->SizeOf(key)), StatusCode::kDataLoss) << key;
+  }
+  EXPECT_EQ(KeysOf(store->List("")), "sparse:1099511627776 whole:1000 ");
+  for (const std::string key : {"sparse", "pipe", "device", "loop"})
+    EXPECT_TRUE(store->Delete(key).value()) << key;
+  EXPECT_TRUE(*store->Get("whole") == value);
+}
+
+TEST(DirectoryStore, NothingIsWrittenAfterTheDeadline) {
+  const Folder folder;
+  auto store = OpenContextStore(folder.uri(), {});
+  ASSERT_TRUE(store.ok());
+  const absl::Status status =
+      (*store)->Put("a", "x", std::nullopt, StoreWait::For(std::chrono::milliseconds(-1)).deadline);
+  EXPECT_EQ(CodeOf(status), StatusCode::kUnavailable) << status;
+  EXPECT_THAT(folder.Names(), testing::IsEmpty());
+}
+
 TEST(DirectoryStore, TheLeastRecentlyUsedLeaveAtItsBound) {
   const Folder folder;
-  const auto store = Open(folder.uri(), {.max_bytes = 3500});
+  const auto store = Open(folder.uri(), kPatient, {.max_bytes = 3500});
   const auto age = [&](const char* key, int hours) {
     std::filesystem::last_write_time(
         folder.path() + "/" + key + ".context",
@@ -317,7 +397,7 @@ TEST(DirectoryStore, AFolderThatVanishesIsAnError) {
   folder.reset();
   EXPECT_FALSE(store->Put("a", "x", std::nullopt).ok());
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
-  EXPECT_TRUE(store->Delete("a").ok());
+  EXPECT_FALSE(store->Delete("a").value());
   EXPECT_EQ(KeysOf(store->List("")), "");
 }
 
@@ -333,7 +413,6 @@ TEST(RedisStore, IsFoundAgainAfterItWasGone) {
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable) << "while nobody tries to connect";
   EXPECT_THAT(MessageOf(store->List("")), HasSubstr("the Redis at " + redis.socket()));
   redis.Start();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
   ASSERT_TRUE(store->Put("a", "z", std::nullopt).ok());
   redis.Stop();
@@ -352,7 +431,6 @@ TEST(RedisStore, OneThatHangsIsLeftSoon) {
             StatusCode::kUnavailable)
       << "more than fits into a socket";
   redis.Signal(SIGCONT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   EXPECT_EQ(store->Get("a").value(), "x") << "not the answer to another question";
 }
 
@@ -486,6 +564,70 @@ TEST(RedisStore, NonsenseIsNamedAndHarmsNothing) {
     EXPECT_EQ(CodeOf(Open(server.uri(), kImpatient)->Get("a")), test.get);
     EXPECT_EQ(CodeOf(Open(server.uri(), kImpatient)->List("a")), test.list);
   }
+}
+
+TEST(RedisStore, ASlowAnswerEndsAtTheDeadline) {
+  FakeRedis redis;
+  redis.Set("hydrant:a", std::string(1000, 'x'));
+  const auto store = Open(redis.uri(), std::chrono::milliseconds(100));
+  EXPECT_EQ(store->Get("a")->size(), 1000u);
+  for (const auto manner : {FakeRedis::Manner::kSilent, FakeRedis::Manner::kDrips}) {
+    redis.set_manner(manner);
+    EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable);
+    EXPECT_EQ(CodeOf(store->Put("b", "x", std::nullopt)), StatusCode::kUnavailable);
+    EXPECT_EQ(CodeOf(store->Delete("a")), StatusCode::kUnavailable);
+    EXPECT_EQ(CodeOf(store->List("a")), StatusCode::kUnavailable);
+  }
+  redis.set_manner(FakeRedis::Manner::kPrompt);
+  redis.Set("hydrant:a", "again");  // the deletion was heard, if not answered in time
+  EXPECT_EQ(store->Get("a").value(), "again");
+}
+
+// The most that the process has had in memory, in bytes.
+int64_t PeakBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+TEST(RedisStore, AnAnswerWithoutEndIsLeft) {
+  FakeRedis redis;
+  redis.set_manner(FakeRedis::Manner::kNeverEnds);
+  const int64_t before = PeakBytes();
+  const auto store = Open(redis.uri(), std::chrono::milliseconds(2000));
+  EXPECT_FALSE(store->Get("a", 1000).ok());
+  EXPECT_FALSE(store->Put("a", "x", std::nullopt).ok());
+  EXPECT_FALSE(store->SizeOf("a").ok());
+  EXPECT_LT(PeakBytes() - before, int64_t{256} << 20);
+}
+
+TEST(RedisStore, AScanWithoutEndIsLeftAtTheDeadline) {
+  FakeRedis redis;
+  redis.set_manner(FakeRedis::Manner::kNeverEnds);
+  const auto store = Open(redis.uri(), std::chrono::milliseconds(200));
+  EXPECT_EQ(CodeOf(store->List("a")), StatusCode::kUnavailable);
+}
+
+TEST(RedisStore, ALargeStringIsLeftAtItsBound) {
+  FakeRedis redis;
+  redis.Set("hydrant:a", std::string(20 << 20, 'x'));
+  const auto store = Open(redis.uri());
+  EXPECT_EQ(CodeOf(store->Get("a", 1 << 20)), StatusCode::kResourceExhausted);
+  EXPECT_EQ(store->Get("a", 20 << 20)->size(), size_t{20} << 20);
+}
+
+// Calls do not wait for each other: one that is slow has a connection of its own.
+TEST(RedisStore, OneCallDoesNotHoldAnother) {
+  FakeRedis redis;
+  redis.Set("hydrant:a", "x");
+  const auto store = Open(redis.uri());
+  redis.set_manner(FakeRedis::Manner::kSilent);
+  std::thread slow([&] { EXPECT_FALSE(store->Get("a").ok()); });
+  while (redis.CountOf("GET") == 0) std::this_thread::yield();
+  redis.set_manner(FakeRedis::Manner::kPrompt);
+  EXPECT_EQ(store->Get("a").value(), "x");
+  redis.CloseAll();
+  slow.join();
 }
 
 // ---- Where it is.

@@ -18,6 +18,7 @@
 #include "tests/scheduler/collecting_sink.h"
 #include "tests/scheduler/fake_engine.h"
 #include "tests/scheduler/fake_tokenizer.h"
+#include "tests/scheduler/gated_store.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace hydrant {
@@ -42,7 +43,7 @@ class MemoryStore final : public ContextStore {
  public:
   explicit MemoryStore(std::shared_ptr<Values> values) : values_(std::move(values)) {}
   absl::Status Put(std::string_view key, std::string_view value,
-                   std::optional<int64_t> /*ttl_seconds*/) override {
+                   std::optional<int64_t> /*ttl_seconds*/, StoreDeadline /*deadline*/) override {
     EXPECT_TRUE(CheckStoreKey(key).ok()) << key;
     const std::lock_guard<std::mutex> lock(values_->mutex);
     if (const absl::Status status = values_->Check(); !status.ok()) return status;
@@ -50,15 +51,18 @@ class MemoryStore final : public ContextStore {
     values_->by_key[std::string(key)] = value;
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(std::string_view key) override {
+  absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
+                                  StoreDeadline /*deadline*/) override {
+    EXPECT_LT(max_bytes, size_t{1} << 30);
     const std::lock_guard<std::mutex> lock(values_->mutex);
     if (const absl::Status status = values_->Check(); !status.ok()) return status;
     const auto it = values_->by_key.find(std::string(key));
     if (it == values_->by_key.end()) return absl::NotFoundError("no such key");
     return it->second;
   }
-  absl::Status Delete(std::string_view /*key*/) override { return absl::OkStatus(); }
-  absl::StatusOr<std::vector<StoredKey>> List(std::string_view /*prefix*/) override {
+  absl::StatusOr<bool> Delete(std::string_view, StoreDeadline) override { return false; }
+  absl::StatusOr<int64_t> SizeOf(std::string_view, StoreDeadline) override { return 0; }
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view, StoreDeadline) override {
     return std::vector<StoredKey>();
   }
   std::string Description() const override { return "memory"; }
@@ -82,11 +86,13 @@ EngineLimits Limits(int num_prefix_blocks = 200) {
 class Replica {
  public:
   explicit Replica(const std::shared_ptr<Values>& values, const EngineLimits& limits = Limits())
+      : Replica(std::make_unique<MemoryStore>(values), limits) {}
+  explicit Replica(std::unique_ptr<ContextStore> store, const EngineLimits& limits = Limits())
       : engine_(limits) {
     loop = *ServingLoop::Start(&engine_, &tokenizer_, {}, &sink_);
-    archive = std::make_unique<PrefixArchive>(
-        loop.get(), &tokenizer_, limits, engine_.prefix_memory(),
-        std::make_unique<MemoryStore>(values), [this](const absl::Status&) { ++failures; });
+    archive = std::make_unique<PrefixArchive>(loop.get(), &tokenizer_, limits,
+                                              engine_.prefix_memory(), std::move(store),
+                                              [this](const absl::Status&) { ++failures; });
   }
   ~Replica() { loop->Stop(); }
 
@@ -277,6 +283,54 @@ TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
   EXPECT_EQ(replica.failures, 1);
   EXPECT_EQ(replica.archive->metrics().failed_saves, 500u / kBlock);
   EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 480) << "from memory";
+}
+
+// It is asked for what may be there alone.
+TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
+  const auto values = std::make_shared<Values>();
+  Replica replica(values);
+  EXPECT_FALSE(replica.archive->MayFetch(Ask("full", 2)));
+  EXPECT_TRUE(replica.archive->MayFetch(Ask("full", kBlock + 1)));
+  replica.Run(Ask("full", 2));
+  replica.Run(Ask("full", kBlock - 1));
+  ASSERT_TRUE(replica.Flush());
+  EXPECT_EQ(values->calls, 0);
+  replica.Run(Ask("full"));
+  ASSERT_TRUE(replica.Flush());
+  const int calls = values->calls;
+  EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 480);
+  EXPECT_EQ(values->calls, calls) << "all of it is here";
+}
+
+// Prompts are read; the first one alone has waited.
+TEST(PrefixArchiveTest, AStoreThatDoesNotAnswerIsLeftAlone) {
+  const auto gate = std::make_shared<Gate>();
+  gate->Hold([](Gate::Call, const std::string&) { return true; });
+  Replica replica(std::make_unique<GatedStore>(gate));
+  replica.Run(Ask("full"));
+  EXPECT_FALSE(replica.archive->MayFetch(Ask("full")));
+  EXPECT_TRUE(replica.archive->circuit().is_open());
+  EXPECT_EQ(replica.failures, 1);
+  const int calls = gate->calls();
+  replica.archive->Fetch(Ask("snapkv"));
+  EXPECT_EQ(gate->calls(), calls);
+  gate->Open();
+}
+
+TEST(PrefixArchiveTest, APromptWhoseClientHasGoneWaitsForNoStore) {
+  const auto gate = std::make_shared<Gate>();
+  gate->Hold([](Gate::Call, const std::string&) { return true; });
+  Replica replica(std::make_unique<GatedStore>(gate));
+  std::stop_source gone;
+  std::thread client([&] {
+    gate->WaitUntilHeld(1);
+    gone.request_stop();
+  });
+  replica.archive->Fetch(Ask("full"), gone.get_token());
+  client.join();
+  EXPECT_FALSE(replica.archive->circuit().is_open()) << "it did not wait for its second";
+  EXPECT_EQ(replica.failures, 0);
+  gate->Open();
 }
 
 // One that holds less than a prompt leaves takes what there is room for, and brings no more than

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/redis_server.h"
+#include "tests/scheduler/gated_store.h"
 #include "tests/server/random_model_server.h"
 
 namespace hydrant {
@@ -60,9 +61,16 @@ class Contexts : public testing::Test {
                                                        uint64_t model_seed = 3) {
     auto model = MakeRandomModel(RandomModelServer::Config(0), model_seed);
     if (store.empty()) return std::make_unique<RandomModelServer>(4, std::move(model));
-    auto opened = OpenContextStore(store, {.connect_timeout_ms = 300, .io_timeout_ms = 300});
+    auto opened = OpenContextStore(store, {});
     EXPECT_TRUE(opened.ok()) << opened.status();
     return std::make_unique<RandomModelServer>(4, std::move(model), *std::move(opened));
+  }
+
+  // Whose store waits where the test says so, for as long as it says.
+  static std::unique_ptr<RandomModelServer> MakeServer(const std::shared_ptr<Gate>& gate) {
+    return std::make_unique<RandomModelServer>(4, MakeRandomModel(RandomModelServer::Config(0), 3),
+                                               std::make_unique<GatedStore>(gate), false, nullptr,
+                                               std::chrono::minutes(10));
   }
 
   static v1::CompressContextRequest Document(const std::string& handle, char letter = 'k',
@@ -498,6 +506,85 @@ TEST_F(Contexts, ALostStoreCostsTheSavingAlone) {
   EXPECT_TRUE(Save(*server, "a").ok());
 }
 
+// Long enough for a call that is not held to come to its end.
+void LetItRun() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+
+void ForgetInMemory(RandomModelServer& server, const std::string& handle) {
+  server.loop->WithContexts([handle](ContextTable* contexts) {
+    if (contexts != nullptr) contexts->Remove({.salt = "", .handle = handle});
+  });
+}
+
+TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheSaveThatWasAtWork) {
+  const auto gate = std::make_shared<Gate>();
+  const auto server = MakeServer(gate);
+  gate->Hold([](Gate::Call call, const std::string&) { return call == Gate::Call::kPut; });
+  Compressed(*server, Document("a"));  // which is saved by itself
+  gate->WaitUntilHeld(1);
+  std::thread deletion([&] { EXPECT_TRUE(Delete(*server, "a").ok()); });
+  LetItRun();
+  gate->Open();
+  deletion.join();
+  EXPECT_TRUE(server->contexts->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
+  EXPECT_THAT(gate->Keys(), testing::IsEmpty());
+  EXPECT_EQ(Load(*server, "a").error_code(), StatusCode::NOT_FOUND);
+}
+
+TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheLoadThatWasAtWork) {
+  const auto gate = std::make_shared<Gate>();
+  const auto server = MakeServer(gate);
+  Compressed(*server, Document("a"));
+  ASSERT_TRUE(Save(*server, "a").ok());
+  ForgetInMemory(*server, "a");
+  gate->Hold([](Gate::Call call, const std::string&) { return call == Gate::Call::kGet; });
+  std::thread loading([&] { (void)Load(*server, "a"); });
+  gate->WaitUntilHeld(1);
+  std::thread deletion([&] { EXPECT_TRUE(Delete(*server, "a").ok()); });
+  LetItRun();
+  gate->Open();
+  loading.join();
+  deletion.join();
+  EXPECT_FALSE(server->contexts->IsHere({.salt = "", .handle = "a"}));
+  EXPECT_THAT(gate->Keys(), testing::IsEmpty());
+}
+
+// More of them than the server has threads for it; others are served meanwhile.
+TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
+  const auto gate = std::make_shared<Gate>();
+  const auto server = MakeServer(gate);
+  gate->Hold([](Gate::Call call, const std::string&) { return call == Gate::Call::kGet; });
+  std::vector<std::unique_ptr<grpc::ClientContext>> calls;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 24; ++i) {
+    grpc::ClientContext& call = *calls.emplace_back(std::make_unique<grpc::ClientContext>());
+    clients.emplace_back([&, i] {
+      v1::Context ignored;
+      const auto request = Naming<v1::LoadContextRequest>("a" + std::to_string(i));
+      EXPECT_EQ(server->stub->LoadContext(&call, request, &ignored).error_code(),
+                StatusCode::CANCELLED);
+    });
+  }
+  gate->WaitUntilHeld(1);
+  LetItRun();
+  for (const auto& call : calls) call->TryCancel();
+  for (std::thread& client : clients) client.join();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::Context ignored;
+  EXPECT_EQ(
+      server->stub->GetContext(&context, Naming<v1::GetContextRequest>("b"), &ignored).error_code(),
+      StatusCode::NOT_FOUND);
+  // So does one that generates.
+  grpc::ClientContext generating;
+  auto stream = server->stub->Generate(&generating, Question("c"));
+  gate->WaitUntilHeld(2);
+  generating.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(
+      WaitFor([&] { return server->service->request_metrics().ended.Count("cancelled") > 0; }));
+  gate->Open();
+}
+
 // Others decode while contexts come and go, and everybody gets what they would get alone.
 TEST_P(StoredContexts, ComeAndGoWhileOthersDecode) {
   const auto one = MakeServer(uri_);
@@ -517,9 +604,7 @@ TEST_P(StoredContexts, ComeAndGoWhileOthersDecode) {
       for (int round = 0; round < 8; ++round) {
         EXPECT_EQ(Ask(*other, Question(handle)).token_ids, expected[i]);
         // From memory alone: the store still has it.
-        other->loop->WithContexts([handle](ContextTable* contexts) {
-          if (contexts != nullptr) contexts->Remove({.salt = "", .handle = handle});
-        });
+        ForgetInMemory(*other, handle);
         if (round % 3 == 0) {
           EXPECT_TRUE(Load(*other, handle).ok());
         }

@@ -25,7 +25,8 @@ class RandomModelServer {
   // Of a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
   RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source,
                     std::unique_ptr<ContextStore> store = nullptr, bool batch_invariant = false,
-                    const Tenants* tenants = nullptr) {
+                    const Tenants* tenants = nullptr,
+                    std::chrono::milliseconds store_timeout = std::chrono::seconds(10)) {
     const ModelConfig config = source->config();
     EngineOptions options;
     options.sampled_vocab = ByteTokenizer::kVocab;
@@ -43,6 +44,7 @@ class RandomModelServer {
                                {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
     ServiceOptions service_options;
     service_options.tenants = tenants;
+    service_options.context_store_timeout = store_timeout;
     service = std::make_unique<Service>(service_options, &router);
     model.name = "random";
     model.config = config;
@@ -54,12 +56,14 @@ class RandomModelServer {
     server = *GrpcServer::Start({.listen = "127.0.0.1:0", .authorizer = {.tenants = tenants}},
                                 service.get());
     contexts = std::make_unique<ContextArchive>(loop.get(), engine->kept_memory(), HomeOf(model),
-                                                std::move(store));
+                                                std::move(store),
+                                                ContextArchiveOptions{.patience = store_timeout});
     service->SetReady(&model, loop.get(), contexts.get());
     stub = v1::Hydrant::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()),
                                                     grpc::InsecureChannelCredentials()));
   }
   ~RandomModelServer() {
+    contexts->Stop();
     server->Shutdown(std::chrono::seconds(1));
     loop->Stop();
   }

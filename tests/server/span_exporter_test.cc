@@ -191,6 +191,39 @@ TEST(SpanExporter, DropsWhatNobodyIsThereToTake) {
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
 }
 
+// Spans that come meanwhile are dropped at once, and nothing is sent.
+TEST(SpanExporter, ACollectorThatIsSilentIsLeftAloneAndFoundAgain) {
+  std::atomic<bool> silent{true};
+  std::promise<void> end;
+  FakeCollector collector([&, wait = end.get_future().share()](int, auto*) {
+    if (silent) wait.wait();
+    return grpc::Status::OK;
+  });
+  std::mutex mutex;
+  std::vector<bool> told;
+  auto options = To(collector.address());
+  options.max_batch_spans = 1;
+  options.timeout = milliseconds(50);
+  options.on_circuit = [&](const absl::Status& why) {
+    const std::lock_guard lock(mutex);
+    told.push_back(why.ok());
+  };
+  SpanExporter exporter(options);
+  for (int i = 0; i < 5; ++i) exporter.Add(SpansNamed("a", 1));
+  ASSERT_TRUE(WaitFor([&] { return exporter.metrics().dropped == 5; }));
+  EXPECT_EQ(collector.calls(), 3);
+  EXPECT_TRUE(exporter.circuit().is_open());
+  silent = false;
+  end.set_value();
+  ASSERT_TRUE(WaitFor([&] {
+    exporter.Add(SpansNamed("b", 1));
+    return exporter.metrics().exported > 0;
+  }));
+  EXPECT_FALSE(exporter.circuit().is_open());
+  exporter.Stop(minutes(1));
+  EXPECT_THAT(told, testing::ElementsAre(false, true));
+}
+
 TEST(SpanExporter, TriesAgainWhereTheCollectorSaysSo) {
   FakeCollector collector([](int n, auto*) {
     return n == 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy") : grpc::Status::OK;

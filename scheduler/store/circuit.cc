@@ -1,0 +1,64 @@
+#include "scheduler/store/circuit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::chrono::seconds kFirstPause{1};
+constexpr std::chrono::seconds kLongestPause{32};
+
+}  // namespace
+
+Circuit::Circuit(int failures, OnChange on_change)
+    : most_failures_(failures), on_change_(std::move(on_change)) {}
+
+absl::Status Circuit::Enter(Time now) {
+  if (!open_) return absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!open_) return absl::OkStatus();
+  if (now < next_)
+    return absl::UnavailableError(
+        absl::StrCat(std::string(why_.message()), "; it is asked again in a while"));
+  // Whoever tries may never report: another one does after the next pause.
+  next_ = now + pause_;
+  trying_ = true;
+  return absl::OkStatus();
+}
+
+bool Circuit::Refuses(Time now) const {
+  if (!open_) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return open_ && now < next_;
+}
+
+void Circuit::Succeeded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failures_ = 0;
+  if (!open_.exchange(false)) return;
+  trying_ = false;
+  if (on_change_) on_change_(absl::OkStatus());
+}
+
+void Circuit::Failed(const absl::Status& why, Time now) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  why_ = why;
+  if (open_) {
+    // Those that had begun before it opened say nothing new.
+    if (!std::exchange(trying_, false)) return;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    next_ = now + pause_;
+    return;
+  }
+  if (++failures_ < most_failures_) return;
+  open_ = true;
+  ++openings_;
+  pause_ = kFirstPause;
+  next_ = now + pause_;
+  if (on_change_) on_change_(why);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,63 @@
+// One connection to a Redis, on which every wait ends at a deadline and every answer at a size.
+// Not thread safe.
+#ifndef HYDRANT_SCHEDULER_STORE_REDIS_CONNECTION_H_
+#define HYDRANT_SCHEDULER_STORE_REDIS_CONNECTION_H_
+
+#include <hiredis/hiredis.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/store/redis_store.h"
+#include "scheduler/store/store_wait.h"
+
+namespace hydrant {
+
+struct FreeRedisReply {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+using RedisReply = std::unique_ptr<redisReply, FreeRedisReply>;
+
+std::string DescriptionOf(const RedisAddress& address);
+absl::Status RedisNonsense(const std::string& description);
+
+class RedisConnection {
+ public:
+  // With the password given and the database chosen. Errors as ContextStore's. A host's name is
+  // resolved without a deadline.
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
+                                                               StoreDeadline deadline);
+
+  // One command and its answer. A string may have max_bytes, and everything else a few megabytes;
+  // RESOURCE_EXHAUSTED where a string has more. An error that the Redis sends is a status.
+  absl::StatusOr<RedisReply> Ask(const std::vector<std::string_view>& command, size_t max_bytes,
+                                 StoreDeadline deadline);
+  // False: no further command can be sent.
+  bool IsGood() const { return good_; }
+
+ private:
+  struct FreeContext {
+    void operator()(redisContext* context) const { redisFree(context); }
+  };
+
+  explicit RedisConnection(std::string description) : description_(std::move(description)) {}
+  absl::Status Connect(const RedisAddress& address, StoreDeadline deadline);
+  absl::Status Introduce(const RedisAddress& address, StoreDeadline deadline);
+  absl::Status Send(std::string_view bytes, StoreDeadline deadline);
+  absl::StatusOr<RedisReply> Receive(size_t max_bytes, StoreDeadline deadline);
+  absl::Status Lost(const char* what, const std::string& why) const;
+  absl::Status Refused(const std::string& error) const;
+
+  const std::string description_;
+  std::unique_ptr<redisContext, FreeContext> context_;
+  bool good_ = false;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_STORE_REDIS_CONNECTION_H_

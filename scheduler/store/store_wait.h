@@ -1,0 +1,28 @@
+// How long a caller waits for a store.
+#ifndef HYDRANT_SCHEDULER_STORE_STORE_WAIT_H_
+#define HYDRANT_SCHEDULER_STORE_STORE_WAIT_H_
+
+#include <chrono>
+#include <stop_token>
+#include <utility>
+
+namespace hydrant {
+
+using StoreDeadline = std::chrono::steady_clock::time_point;
+
+// Until the deadline, or until the caller is told to stop: its client has gone.
+struct StoreWait {
+  StoreDeadline deadline;
+  std::stop_token stop = {};
+
+  static StoreWait For(std::chrono::milliseconds time, std::stop_token stop = {}) {
+    return {std::chrono::steady_clock::now() + time, std::move(stop)};
+  }
+};
+
+// What is at work gets that long where a program ends without another word.
+inline constexpr std::chrono::milliseconds kStoreGrace{1'000};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_STORE_STORE_WAIT_H_

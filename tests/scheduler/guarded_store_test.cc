@@ -1,0 +1,206 @@
+// Callers of a store that does not answer: none waits longer than it said, the store is left alone
+// and found again, and what was given up on comes in its order.
+#include "scheduler/store/guarded_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "scheduler/turns.h"
+#include "tests/scheduler/gated_store.h"
+
+namespace hydrant {
+namespace {
+
+using std::chrono::milliseconds, std::chrono::seconds;
+using testing::HasSubstr;
+using Call = Gate::Call;
+
+StoreWait Shortly() { return StoreWait::For(milliseconds(110)); }
+StoreWait Patiently() { return StoreWait::For(seconds(60)); }
+
+// A store and what its circuit has told.
+struct Guarded {
+  explicit Guarded(int failures = 3)
+      : store(std::make_unique<GatedStore>(gate),
+              {.failures = failures, .on_change = [this](const absl::Status& why) {
+                 told.push_back(why.ok() ? "closed" : std::string(why.message()));
+               }}) {}
+  ~Guarded() { gate->Open(); }
+
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  std::vector<std::string> told;
+  GuardedStore store;
+};
+
+TEST(Circuit, OpensAfterFailuresInARowAndClosesWithAnAnswer) {
+  std::vector<bool> told;
+  Circuit circuit(2, [&](const absl::Status& why) { told.push_back(why.ok()); });
+  Circuit::Time now{};
+  const absl::Status gone = absl::UnavailableError("gone");
+  circuit.Failed(gone, now);
+  circuit.Succeeded();
+  circuit.Failed(gone, now);
+  EXPECT_TRUE(circuit.Enter(now).ok()) << "not in a row";
+  circuit.Failed(gone, now);
+  EXPECT_TRUE(circuit.is_open());
+  EXPECT_THAT(std::string(circuit.Enter(now).message()), HasSubstr("gone"));
+  EXPECT_TRUE(circuit.Refuses(now + milliseconds(999)));
+  // One at a time tries, after pauses that grow.
+  now += seconds(1);
+  for (const int pause : {2, 4, 8, 16, 32, 32}) {
+    EXPECT_TRUE(circuit.Enter(now).ok());
+    EXPECT_FALSE(circuit.Enter(now).ok()) << "another one tries";
+    circuit.Failed(gone, now);
+    circuit.Failed(gone, now);  // of a call that had begun before
+    EXPECT_FALSE(circuit.Enter(now + seconds(pause) - milliseconds(1)).ok());
+    now += seconds(pause);
+  }
+  EXPECT_TRUE(circuit.Enter(now).ok());
+  EXPECT_TRUE(circuit.Enter(now + seconds(32)).ok()) << "who tried may never report";
+  circuit.Succeeded();
+  EXPECT_TRUE(circuit.Enter(now).ok());
+  EXPECT_EQ(circuit.openings(), 1u);
+  EXPECT_THAT(told, testing::ElementsAre(false, true));
+}
+
+TEST(GuardedStore, PassesOnWhatTheStoreSays) {
+  Guarded guarded;
+  GuardedStore& store = guarded.store;
+  EXPECT_TRUE(absl::IsNotFound(store.Get("a", 10, Patiently()).status()));
+  EXPECT_TRUE(store.Put("a", "x", std::nullopt, Patiently()).ok());
+  EXPECT_EQ(store.Get("a", 10, Patiently()).value(), "x");
+  EXPECT_EQ(store.SizeOf("a", Patiently()).value(), 1);
+  EXPECT_EQ(store.List("", Patiently())->size(), 1u);
+  EXPECT_TRUE(store.Delete("a", Patiently()).value());
+  EXPECT_FALSE(store.Delete("a", Patiently()).value());
+}
+
+TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
+  Guarded guarded;
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status status = guarded.store.Get("a", 10, Shortly()).status();
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_EQ(status.message(), "the gated store did not answer in time");
+  }
+  EXPECT_TRUE(guarded.store.IsLeftAlone());
+  // Not asked, so that this does not wait for its minute.
+  const int calls = guarded.gate->calls();
+  EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Patiently()).status()));
+  EXPECT_EQ(guarded.gate->calls(), calls);
+  guarded.gate->Open();
+  while (guarded.store.circuit().is_open()) {
+    (void)guarded.store.Get("a", 10, Patiently());
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_THAT(guarded.told,
+              testing::ElementsAre("the gated store did not answer in time", "closed"));
+}
+
+// Whose caller had waited for something else.
+TEST(GuardedStore, ACallWithoutTimeSaysNothingAboutTheStore) {
+  Guarded guarded(1);
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  for (const int left_ms : {-1000, 0, 20}) {
+    const StoreWait wait = StoreWait::For(milliseconds(left_ms));
+    EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, wait).status()));
+  }
+  EXPECT_FALSE(guarded.store.IsLeftAlone());
+  EXPECT_FALSE(guarded.store.Get("a", 10, Shortly()).ok());
+  EXPECT_TRUE(guarded.store.IsLeftAlone());
+}
+
+// More callers than threads: all of them end at their deadlines.
+TEST(GuardedStore, HoldsNobodyWhereAllItsThreadsAreHeld) {
+  Guarded guarded(1000);
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  std::vector<std::thread> callers;
+  callers.reserve(40);
+  for (int i = 0; i < 40; ++i) {
+    callers.emplace_back(
+        [&] { EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Shortly()).status())); });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_LE(guarded.gate->calls(), 16);
+}
+
+TEST(GuardedStore, ACallerThatIsToldToStopDoes) {
+  Guarded guarded;
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  std::stop_source gone;
+  std::thread client([&] {
+    guarded.gate->WaitUntilHeld(1);
+    gone.request_stop();
+  });
+  const StoreWait wait = StoreWait::For(std::chrono::hours(1), gone.get_token());
+  EXPECT_TRUE(absl::IsCancelled(guarded.store.Get("a", 10, wait).status()));
+  EXPECT_TRUE(absl::IsCancelled(guarded.store.Get("a", 10, wait).status())) << "already";
+  EXPECT_EQ(guarded.gate->calls(), 1);
+  client.join();
+  EXPECT_FALSE(guarded.store.circuit().is_open()) << "the store is not to blame";
+}
+
+TEST(GuardedStore, StopEndsAllThatWait) {
+  Guarded guarded;
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  std::thread caller([&] {
+    const StoreWait wait = StoreWait::For(std::chrono::hours(1));
+    EXPECT_THAT(std::string(guarded.store.Get("a", 10, wait).status().message()),
+                HasSubstr("shutting down"));
+  });
+  guarded.gate->WaitUntilHeld(1);
+  guarded.store.Stop();
+  caller.join();
+  EXPECT_FALSE(guarded.store.Put("a", "x", std::nullopt, Patiently()).ok());
+}
+
+TEST(GuardedStore, StopGivesWhatIsAtWorkItsTime) {
+  Guarded guarded;
+  guarded.gate->Hold([](Call, const std::string&) { return true; });
+  std::thread caller(
+      [&] { EXPECT_TRUE(guarded.store.Put("a", "x", std::nullopt, Patiently()).ok()); });
+  guarded.gate->WaitUntilHeld(1);
+  std::thread store([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    guarded.gate->Open();
+  });
+  guarded.store.Stop(Patiently().deadline);
+  caller.join();
+  store.join();
+  EXPECT_THAT(guarded.gate->Keys(), testing::ElementsAre("a"));
+}
+
+// A Put that nobody waits for any more may still come: not after the Delete that follows it.
+TEST(GuardedStore, ADeletionWaitsForTheWriteBeforeIt) {
+  Guarded guarded(1000);
+  guarded.gate->Hold(
+      [](Call call, const std::string& key) { return call == Call::kPut && key == "a"; });
+  EXPECT_FALSE(guarded.store.Put("a", "x", std::nullopt, Shortly()).ok());
+  EXPECT_TRUE(absl::IsUnavailable(guarded.store.Delete("a", Shortly()).status()));
+  EXPECT_FALSE(guarded.store.Delete("b", Patiently()).value()) << "of another key";
+  guarded.gate->Open();
+  EXPECT_TRUE(guarded.store.Delete("a", Patiently()).value());
+  EXPECT_THAT(guarded.gate->Keys(), testing::IsEmpty());
+}
+
+TEST(Turns, OneAtATimeForEachName) {
+  Turns turns;
+  std::optional<Turns::Turn> first = turns.Take("a", Patiently());
+  ASSERT_TRUE(first.has_value());
+  EXPECT_TRUE(turns.Take("b", Patiently()).has_value());
+  EXPECT_FALSE(turns.Take("a", Shortly()).has_value());
+  std::stop_source gone;
+  gone.request_stop();
+  EXPECT_FALSE(turns.Take("c", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value())
+      << "though it is free";
+  EXPECT_FALSE(
+      turns.Take("a", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value());
+  std::thread next([&] { EXPECT_TRUE(turns.Take("a", Patiently()).has_value()); });
+  first.reset();
+  next.join();
+}
+
+}  // namespace
+}  // namespace hydrant
