@@ -90,6 +90,8 @@ function(hydrant_test name)
   hydrant_executable(${name} OPTIMIZE 1 SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   if(TARGET "${HYDRANT_TEST_HEADERS}")
     target_precompile_headers(${name} REUSE_FROM ${HYDRANT_TEST_HEADERS})
+    # So that ccache sees that they are read.
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
