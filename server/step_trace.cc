@@ -30,7 +30,8 @@ constexpr std::string_view kBegin =
 absl::Status CheckPath(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);
-  if (!std::filesystem::exists(there)) return absl::OkStatus();
+  if (!std::filesystem::exists(there) || std::filesystem::is_character_file(there))
+    return absl::OkStatus();
   if (!std::filesystem::is_regular_file(there))
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is no regular file: name one, or a path where none is"));
