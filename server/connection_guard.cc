@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -29,8 +30,20 @@ constexpr std::chrono::milliseconds kBetweenQuestions{100};
 // All are looked at so often, even where epoll has told of nothing: it says nothing of what was
 // read before it was asked, of a connection that cannot be written to.
 constexpr std::chrono::milliseconds kBetweenRounds{1000};
+// What gRPC has read of all connections without being asked about them: 4,000 calls in their
+// shortest form, of 32 KiB each.
+constexpr uint64_t kMostUnseenBytes = 64 << 10;
 // That a connection waits for others to be freed.
 constexpr std::chrono::seconds kLongestWait{10};
+// What a new connection may be in its handshake; and how long it may have calls whose messages do
+// not come while others wait for its place.
+constexpr std::chrono::milliseconds kHandshake{100};
+constexpr std::chrono::milliseconds kSlowStart{500};
+// Calls without a message that a connection may begin with and pass for one that has begun.
+constexpr uint64_t kFewCalls = 8;
+// Of the memory that all may hold: above it nothing new is let in, and so much those may hold that
+// are not ended, however slowly gRPC frees the others.
+constexpr double kFullPart = 0.75;
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 constexpr size_t kMostUnread = 1 << 30;
 
@@ -47,9 +60,9 @@ std::optional<Bytes> BytesOf(int fd) {
   return Bytes{.received = info.tcpi_bytes_received, .sent = info.tcpi_bytes_sent};
 }
 
-bool HasUnread(int fd) {
+uint64_t UnreadBytes(int fd) {
   int bytes = 0;
-  return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
+  return ioctl(fd, FIONREAD, &bytes) == 0 ? static_cast<uint64_t>(std::max(bytes, 0)) : 0;
 }
 
 bool IsLeft(int fd) {
@@ -78,7 +91,7 @@ void ConnectionGuard::Stop() {
   thread_.join();
   close(epoll_fd_);
   close(stop_fd_);
-  for (const Waiting& waiting : waiting_) close(waiting.fd);
+  for (const FrontDoor::Waiting& waiting : door_.TakeAll()) close(waiting.fd);
 }
 
 void ConnectionGuard::Take(int fd) {
@@ -87,34 +100,47 @@ void ConnectionGuard::Take(int fd) {
     const std::string network = NetworkOf(ends->remote);
     const Clock::time_point now = Clock::now();
     const auto wait = clients_.Wait(network, now);
-    if (wait.count() > 0)
-      return waiting_.push_back({.fd = fd, .network = network, .until = now + wait});
+    if (wait.count() > 0 || !door_.HasRoom(network) || door_.AnyWaitingOf(network))
+      return door_.Add({.fd = fd, .network = network, .since = now, .until = now + wait});
+    door_.Enter(network);
     Watch(fd, *ends);
   }
   take_(fd);
 }
 
 void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
-  watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = Clock::now()};
+  Forget(fd);  // one that had its number
+  const Clock::time_point now = Clock::now();
+  watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = now, .new_since = now};
+  busy_.insert(fd);  // it may be closed before epoll tells of it, and gives its place back
   // With EPOLLET it is told of what has come since it was told last. Of EPOLLIN alone it would not
   // be told where gRPC has read it already. Closing ends it.
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.fd = fd}};
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
+void ConnectionGuard::Forget(int fd) {
+  const auto found = watched_.find(fd);
+  if (found == watched_.end()) return;
+  if (found->second.is_new) door_.Settle(NetworkOf(found->second.ends.remote));
+  watched_.erase(found);
+}
+
 void ConnectionGuard::Run() {
   pollfd stop{stop_fd_, POLLIN, 0};
   do {
     LookAtReady();
-    TakeDue();
+    LetIn();
   } while (poll(&stop, 1, kBetweenLooksMs) <= 0);
 }
 
 void ConnectionGuard::LookAtReady() {
   std::array<epoll_event, 1024> events{};
   std::unique_lock<std::mutex> lock(mutex_);
-  // Only while a connection was ended lately does another begin to wait.
-  const bool rests = busy_.empty() && waiting_.empty() && !clients_.Any(Clock::now());
+  // Another begins to wait only where one is new, of which epoll tells, was ended lately, or it is
+  // full.
+  const bool rests =
+      busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
   lock.unlock();
   const int timeout_ms = rests ? static_cast<int>(kBetweenRounds.count()) : 0;
   const int ready = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
@@ -127,87 +153,180 @@ void ConnectionGuard::LookAtReady() {
   has_found_ids_ = false;
   std::erase_if(busy_, [this](int fd) {
     const auto found = watched_.find(fd);
-    const Next next = found == watched_.end() ? Next::kRest : Look(fd, &found->second);
-    if (next == Next::kForget) watched_.erase(found);
-    return next != Next::kAgain;
+    if (found == watched_.end()) return true;
+    if (Measure(fd, &found->second)) return false;
+    Forget(fd);
+    return true;
   });
+  AskAboutBusy();
   EndLargest();
 }
 
-void ConnectionGuard::EndLargest() {
-  while (true) {
-    double total = 0, most = 0;
-    auto largest = watched_.end();
-    for (auto one = watched_.begin(); one != watched_.end(); ++one) {
-      const double held = one->second.record.held_bytes();
-      total += held;
-      if (held > most) largest = one;
-      most = std::max(most, held);
-    }
-    if (total <= limits_.max_held_bytes) return;
-    End(largest->first, largest->second, ConnectionRule::kMemory);
-    watched_.erase(largest);
-  }
+bool ConnectionGuard::Measure(int fd, Watched* connection) {
+  // The number may be that of one which waits at the door, and is not read before it is let in.
+  if (InodeOf(fd) != connection->inode) return false;
+  const std::optional<Bytes> bytes = BytesOf(fd);
+  if (!bytes.has_value()) return false;
+  const uint64_t unread = std::min(UnreadBytes(fd), bytes->received);
+  const uint64_t read = bytes->received - unread;
+  connection->has_unread = unread > 0;
+  connection->unseen_bytes = read - std::min(read, connection->seen_bytes);
+  return true;
 }
 
-bool ConnectionGuard::IsDue(const Waiting& waiting, Clock::time_point now) const {
-  if (now < waiting.until) return false;
-  return now >= waiting.until + kLongestWait ||
-         std::none_of(ended_.begin(), ended_.end(),
-                      [&waiting](const Ended& ended) { return ended.network == waiting.network; });
+bool ConnectionGuard::IsDue(const Watched& connection, Clock::time_point now) const {
+  return connection.unseen_bytes >= kBytesBetweenQuestions || now >= connection.again_at ||
+         ((connection.is_new || connection.id == 0) && connection.unseen_bytes > 0);
 }
 
-void ConnectionGuard::TakeDue() {
+void ConnectionGuard::AskAboutBusy() {
+  const Clock::time_point now = Clock::now();
   std::vector<int> due;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
-    std::erase_if(waiting_, [&, now = Clock::now()](const Waiting& waiting) {
-      const bool is_due = IsDue(waiting, now);
-      if (is_due) due.push_back(waiting.fd);
-      return is_due;
-    });
-    // What has been left by its client already may have brought much in the meantime.
-    for (int& fd : due) {
-      const std::optional<SocketEnds> ends = IsLeft(fd) ? std::nullopt : EndsOfSocket(fd);
-      if (ends.has_value()) {
-        Watch(fd, *ends);
-      } else {
-        close(std::exchange(fd, -1));
-      }
+  std::vector<std::pair<uint64_t, int>> rest;  // bytes and descriptor
+  uint64_t unseen = 0;
+  for (const auto& [fd, connection] : watched_) {
+    if (IsDue(connection, now)) {
+      due.push_back(fd);
+    } else if (connection.unseen_bytes > 0 && connection.id != 0) {
+      rest.emplace_back(connection.unseen_bytes, fd);
+      unseen += connection.unseen_bytes;
     }
+  }
+  std::ranges::sort(rest, std::greater());
+  for (auto one = rest.begin(); unseen > kMostUnseenBytes; ++one) {
+    due.push_back(one->second);
+    unseen -= one->first;
   }
   for (const int fd : due) {
-    if (fd >= 0) take_(fd);
+    if (!Ask(fd, &watched_.at(fd))) Forget(fd);
   }
+  std::erase_if(busy_, [&](int fd) {
+    const auto found = watched_.find(fd);
+    if (found == watched_.end()) return true;
+    Watched& connection = found->second;
+    Place(&connection, now);
+    return !connection.is_new && !connection.has_unread && connection.again_at == kNever;
+  });
 }
 
-ConnectionGuard::Next ConnectionGuard::Look(int fd, Watched* connection) {
+bool ConnectionGuard::Ask(int fd, Watched* connection) {
   const std::optional<Bytes> bytes = BytesOf(fd);
-  if (!bytes.has_value()) return Next::kForget;
+  if (!bytes.has_value()) return false;
   const Clock::time_point now = Clock::now();
-  const bool has_grown = bytes->received >= connection->seen_bytes + kBytesBetweenQuestions;
-  if (!has_grown && now < connection->again_at)
-    return connection->again_at == kNever ? Next::kRest : Next::kAgain;
   if (connection->id == 0 && !std::exchange(has_found_ids_, true)) FindIds();
   const std::optional<SocketCalls> calls = CallsOfSocket(connection->id);
-  // gRPC may not have taken in yet what the kernel has.
-  const bool is_behind = has_grown || HasUnread(fd);
+  // gRPC may not have taken in yet what it has read.
+  const bool is_behind = connection->unseen_bytes > 0 || connection->has_unread;
   connection->again_at = is_behind ? now + kBetweenQuestions : kNever;
-  if (!calls.has_value())
-    return is_behind ? Next::kAgain : Next::kRest;  // in its handshake, or closing
+  if (!calls.has_value()) return true;  // in its handshake, or closing
   const auto elapsed = now - std::exchange(connection->seen_at, now);
-  connection->seen_bytes = bytes->received;
+  connection->seen_bytes += std::exchange(connection->unseen_bytes, 0);
   ConnectionRecord& record = connection->record;
   const ConnectionRecord::Verdict verdict = record.Judge(
       limits_, {.bytes_received = bytes->received, .bytes_sent = bytes->sent, .calls = *calls},
       elapsed);
   if (!verdict.holds) {
     End(fd, *connection, verdict.broken);
-    return Next::kForget;
+    return false;
   }
   if (!is_behind && record.held_bytes() > 0) connection->again_at = now + kBetweenRounds;
-  return connection->again_at == kNever ? Next::kRest : Next::kAgain;
+  return true;
+}
+
+void ConnectionGuard::Place(Watched* connection, Clock::time_point now) {
+  const ConnectionRecord& record = connection->record;
+  const bool asks_much = connection->has_unread || record.calls_without_message() > kFewCalls;
+  const std::string network = NetworkOf(connection->ends.remote);
+  if (connection->is_new) {
+    const bool is_seen = connection->unseen_bytes == 0 ||
+                         (connection->id == 0 && now >= connection->new_since + kHandshake);
+    if (asks_much || !is_seen) return;
+    connection->is_new = false;
+    door_.Settle(network);
+  } else if (asks_much && !record.has_begun()) {  // it was let in before it had said anything
+    connection->is_new = true;
+    connection->new_since = now;
+    door_.Enter(network);
+  }
+}
+
+void ConnectionGuard::EndLargest() {
+  std::vector<std::pair<double, int>> holders;  // bytes and descriptor
+  double held = 0, ended = 0;
+  for (const auto& [fd, connection] : watched_) {
+    const double bytes = connection.record.held_bytes();
+    if (bytes > 0) holders.emplace_back(bytes, fd);
+    held += bytes;
+  }
+  for (const Ended& one : ended_) ended += one.held_bytes;
+  const double most = limits_.max_held_bytes;
+  const double allowed = std::max(most - ended, kFullPart * most);
+  if (held > allowed) std::ranges::sort(holders, std::greater());
+  for (auto one = holders.begin(); one != holders.end() && held > allowed; ++one) {
+    End(one->second, watched_.at(one->second), ConnectionRule::kMemory);
+    Forget(one->second);
+    held -= one->first;
+    ended += one->first;
+  }
+  door_.SetFull(held + ended > kFullPart * most);
+}
+
+// Of one that has waited long enough for its address's sake.
+bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const {
+  if (now < waiting.until) return false;
+  return now >= waiting.until + kLongestWait ||
+         std::none_of(ended_.begin(), ended_.end(), [&waiting](const Ended& ended) {
+           return ended.holds_others_up && ended.network == waiting.network;
+         });
+}
+
+void ConnectionGuard::LetIn() {
+  FrontDoor::Next next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
+    const Clock::time_point now = Clock::now();
+    next = door_.Choose(now, UnreadBytes, [this, now](const FrontDoor::Waiting& waiting) {
+      return IsFree(waiting, now);
+    });
+    if (next.lacks_room) EndSlowStarts(now);
+    // What has been left by its client already may have brought much in the meantime.
+    std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
+      const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
+      if (ends.has_value()) {
+        Watch(waiting.fd, *ends);
+      } else {
+        door_.Settle(waiting.network);
+        close(waiting.fd);
+      }
+      return !ends.has_value();
+    });
+  }
+  for (const FrontDoor::Waiting& waiting : next.refuse) Refuse(waiting);
+  for (const FrontDoor::Waiting& waiting : next.enter) take_(waiting.fd);
+}
+
+void ConnectionGuard::Refuse(const FrontDoor::Waiting& waiting) {
+  const std::optional<SocketEnds> ends = EndsOfSocket(waiting.fd);
+  close(waiting.fd);
+  if (refusals_.Due())
+    spdlog::error("a connection of {} was closed unread ({} so far): more come than can be served",
+                  ends.has_value() ? AddressText(ends->remote) : "a client that has gone",
+                  refusals_.count());
+}
+
+void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
+  std::vector<int> slow;
+  for (const auto& [fd, connection] : watched_) {
+    // What gRPC has not come to read is no fault of a client's.
+    if (connection.is_new && connection.record.calls_without_message() > kFewCalls &&
+        now >= connection.new_since + kSlowStart)
+      slow.push_back(fd);
+  }
+  for (const int fd : slow) {
+    End(fd, watched_.at(fd), ConnectionRule::kSlowStart);
+    Forget(fd);
+  }
 }
 
 void ConnectionGuard::FindIds() {
@@ -233,8 +352,12 @@ void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule
   close(copy);
   if (!is_it) return;
   const std::string network = NetworkOf(connection.ends.remote);
-  clients_.Add(network, Clock::now());
-  ended_.push_back({connection.id, network});
+  const bool holds_others_up = rule != ConnectionRule::kSlowStart;
+  if (holds_others_up) clients_.Add(network, Clock::now());
+  ended_.push_back({.id = connection.id,
+                    .network = network,
+                    .held_bytes = connection.record.held_bytes(),
+                    .holds_others_up = holds_others_up});
   if (metrics_ != nullptr) ++metrics_->ended[static_cast<size_t>(rule)];
   if (complaints_.Due())
     spdlog::error("a connection of {} was ended ({} so far): it broke the rule {}",

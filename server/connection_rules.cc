@@ -50,7 +50,7 @@ double Explained(const ConnectionLimits& limits, const ConnectionCounts& last,
 
 const char* ConnectionRuleName(ConnectionRule rule) {
   constexpr const char* kNames[kNumConnectionRules] = {"open_calls", "unexplained_bytes",
-                                                       "failed_calls", "memory"};
+                                                       "failed_calls", "memory", "slow_start"};
   return kNames[static_cast<int>(rule)];
 }
 
@@ -79,10 +79,17 @@ ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits
   return {};
 }
 
+uint64_t ConnectionRecord::calls_without_message() const {
+  return std::min(Less(last_.calls.started, EndedOf(last_.calls)),
+                  Less(last_.calls.started, last_.calls.messages_received));
+}
+
 double ConnectionRecord::held_bytes() const {
-  const uint64_t open = Less(last_.calls.started, EndedOf(last_.calls));
-  const uint64_t without_message = Less(last_.calls.started, last_.calls.messages_received);
-  return unexplained_ + static_cast<double>(std::min(open, without_message)) * kBytesPerCall;
+  return unexplained_ + static_cast<double>(calls_without_message()) * kBytesPerCall;
+}
+
+bool ConnectionRecord::has_begun() const {
+  return last_.calls.messages_received > 0 || EndedOf(last_.calls) > 0;
 }
 
 }  // namespace hydrant

@@ -38,8 +38,10 @@ enum class ConnectionRule {
   kFailedCalls,
   // All connections together hold more than they may, and this one the most of them.
   kMemory,
+  // It began with calls whose messages do not come, and others wait for its place (front_door.h).
+  kSlowStart,
 };
-inline constexpr int kNumConnectionRules = 4;
+inline constexpr int kNumConnectionRules = 5;
 // "open_calls"
 const char* ConnectionRuleName(ConnectionRule rule);
 
@@ -56,6 +58,9 @@ class ConnectionRecord {
   // About so much memory may be held for it that nobody can use, as far as its counters tell: for
   // bytes that nothing explains, and for calls whose message has not come.
   double held_bytes() const;
+  uint64_t calls_without_message() const;  // that are open
+  // Whether a message has come, or a call has ended.
+  bool has_begun() const;
 
  private:
   ConnectionCounts last_;

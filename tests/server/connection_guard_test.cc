@@ -158,12 +158,46 @@ TEST(Memory, WhoHoldsMostIsEnded) {
     return frames;
   };
   Flooder few(server.address()), many(server.address());
-  EXPECT_TRUE(few.Send(calls(200)));  // 32 KiB each
+  EXPECT_TRUE(few.Send(calls(100)));  // 32 KiB each
   (void)many.Send(calls(300));
   EXPECT_TRUE(many.WaitForEnd());
   EXPECT_TRUE(log.WaitForLine("a connection of 127.0.0.1 was ended", "the rule memory"));
   EXPECT_TRUE(few.Send(Frame(kPing, 0, 0, "12345678")));
   EXPECT_THAT(server.MetricsText(), HasSubstr("rule=\"memory\"} 1\n"));
+}
+
+// None brings enough to be asked about for its own sake, and each is within the rules.
+TEST(Memory, ManyConnectionsOfFewCallsAreBoundedTogether) {
+  LogWatch log;
+  TestServerOptions options;
+  options.grpc.max_held_bytes = 10 << 20;
+  TestServer server(options);
+  std::string calls;
+  for (uint32_t i = 0; i < 60; ++i) calls += Call(2 * i + 1);
+  ASSERT_LT(calls.size(), 16u << 10);
+  std::vector<std::unique_ptr<Flooder>> flooders;
+  for (int i = 0; i < 40; ++i) {
+    flooders.push_back(std::make_unique<Flooder>(server.address()));
+    (void)flooders.back()->Send(calls);
+  }
+  EXPECT_TRUE(log.WaitForLine("a connection of 127.0.0.1 was ended", "the rule memory"));
+  // From the same address, too.
+  EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
+}
+
+// They wait for a place, and those that hold one with calls that do not begin give it up.
+TEST(Memory, NewConnectionsAreReadAFewAtATime) {
+  LogWatch log;
+  TestServer server;
+  std::string calls;
+  for (uint32_t i = 0; i < 60; ++i) calls += Call(2 * i + 1);
+  std::vector<std::unique_ptr<Flooder>> flooders;
+  for (int i = 0; i < 40; ++i) {
+    flooders.push_back(std::make_unique<Flooder>(server.address()));
+    (void)flooders.back()->Send(calls);
+  }
+  EXPECT_TRUE(log.WaitForLine("a connection of 127.0.0.1 was ended", "the rule slow_start"));
+  EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
 }
 
 // Of all rules.
@@ -215,6 +249,23 @@ TEST(GoodClients, ManySmallCallsOneAfterAnotherGoOn) {
     }
   }
   EXPECT_EQ(failed, 0);
+  ExpectNoneEnded(server);
+}
+
+// As after a restart behind a balancer: all at once from one address.
+TEST(GoodClients, ManyConnectionsAtATimeAreServed) {
+  constexpr int kConnections = 200;
+  TestServer server;
+  std::atomic<int> served = 0;
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(kConnections);
+    for (int i = 0; i < kConnections; ++i) {
+      threads.emplace_back(
+          [&] { served += RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok(); });
+    }
+  }
+  EXPECT_EQ(served, kConnections);
   ExpectNoneEnded(server);
 }
 
