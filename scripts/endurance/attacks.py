@@ -9,6 +9,7 @@ import random
 import socket
 import ssl
 import struct
+import threading
 import time
 
 import asking
@@ -186,6 +187,45 @@ def open_streams(target, until):
     return flood(target, until, frames)
 
 
+def short_calls(connection, token, count):
+    """Calls without messages in 16 bytes each: the server keeps the first one's headers in its table (RFC 7541, section 2.3.2)."""
+    fields = connection.request_fields(asking.GENERATE, token)
+    first = b"".join(b"\x40" + http2.header(name, value)[1:] for name, value in fields)
+    later = bytes(0x80 | 62 + i for i in reversed(range(len(fields))))
+    return [Connection.frame(http2.HEADERS, http2.END_HEADERS, connection.next_stream(), later if i else first) for i in range(count)]
+
+
+def many_connections(target, until):
+    """Over as many connections as can be had calls that never send their message: on each no more than it may have. Where the server waits
+    with new ones, so do these, eight at a time."""
+    met, held, lock = collections.Counter(), [], threading.Lock()
+
+    def connect():
+        while time.monotonic() < until:
+            try:
+                connection = target.connection(timeout=2)
+                connection.send(*short_calls(connection, target.token, 500))
+            except TimeoutError:
+                what = "held back"
+            except (Gone, OSError):
+                what = "closed"
+            else:
+                what = "opened"
+                held.append(connection)
+            with lock:
+                met[what] += 1
+
+    threads = [threading.Thread(target=connect) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for connection in held:
+        met["closed"] += has_ended(connection)
+        connection.close()
+    return met
+
+
 def pings(target, until):
     return flood(target, until, lambda _: [Connection.frame(http2.PING, 0, 0, b"12345678")] * 500)
 
@@ -270,6 +310,7 @@ class Attack:
     run: object
     right: set      # what it may meet with
     must: str = ""  # and has to
+    memory: int = 192 << 20  # that it may cost while it lasts, at most
 
 
 FLOODED = {"frames", "held back", "closed", "left"}
@@ -288,6 +329,7 @@ ATTACKS = {
     "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),
     # What gRPC 1.51 does not bound, and server/connection_guard.h does. Last: what they leave in the heap would hide what others take.
     "streams without messages": Attack(open_streams, FLOODED, "closed"),
+    "many connections without messages": Attack(many_connections, {"opened", "held back", "closed"}, "closed", 512 << 20),
     "pings": Attack(pings, FLOODED, "closed"),
     "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, "closed"),
     "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, "closed"),

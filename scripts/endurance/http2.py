@@ -153,12 +153,15 @@ class Connection:
         self._next += 2
         return self._next - 2
 
-    def request_headers(self, path, token=None, more=()):
+    def request_fields(self, path, token=None, more=()):
         fields = [(":method", "POST"), (":scheme", "https" if self._secure else "http"), (":path", path), (":authority", "localhost"),
                   ("te", "trailers"), ("content-type", "application/grpc")]
         if token is not None:
             fields.append(("authorization", "Bearer " + token))
-        return b"".join(header(name, value) for name, value in [*fields, *more])
+        return [*fields, *more]
+
+    def request_headers(self, path, token=None, more=()):
+        return b"".join(header(name, value) for name, value in self.request_fields(path, token, more))
 
     def start(self, path, message, token=None, more=()):
         """Sends a call; its stream."""
