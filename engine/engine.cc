@@ -135,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   }
   HYDRANT_ASSIGN_OR_RETURN(KvLayout layout, PlanLayout(options, config));
   HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
+  limits.page_bytes = static_cast<int64_t>(layout.PageBytes());
   HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits));
   const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
   if (asked_blocks.has_value()) {

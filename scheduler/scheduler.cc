@@ -932,23 +932,36 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   EndAbsence(sequence, now);
   sequence->page_time.Hold(sequence->space.num_pages, now);
   usage.kv_pages_mean = sequence->page_time.Mean();
-  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence);
-  usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
-  evicted_entries_ += static_cast<uint64_t>(std::max(0, usage.kv_tokens_evicted));
+  const HeldEntries held = EntriesOf(*sequence);
+  usage.kv_tokens_kept = held.most;
+  usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - held.most);
+  usage.kv_tokens_kept_mean = held.mean;
+  usage.kv_tokens_evicted_mean = static_cast<double>(sequence->num_done) - held.mean;
+  usage.kv_bytes = sequence->space.num_pages * limits_.page_bytes;
+  usage.kv_bytes_of_full = limits_.PagesOfFull(sequence->num_done) * limits_.page_bytes;
+  evicted_entries_ += static_cast<uint64_t>(std::llround(usage.kv_tokens_evicted_mean));
 }
 
-// Of those that the plan is about, where there are such.
-int32_t Scheduler::EntriesOfFullestHead(const Sequence& sequence) const {
-  if (limits_.FullLayers() == 0)
-    return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits_.window));
+Scheduler::HeldEntries Scheduler::EntriesOf(const Sequence& sequence) const {
+  if (limits_.FullLayers() == 0) {
+    const auto all = static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits_.window));
+    return {.most = all, .mean = static_cast<double>(all)};
+  }
   const std::vector<HeadSpan>& spans =
       sequence.IsSwapped() ? sequence.swapped.spans : sequence.space.spans;
-  if (!sequence.space.lengths_known || spans.empty())
-    return sequence.plan.EntriesAfter(sequence.num_done);
+  if (!sequence.space.lengths_known || spans.empty()) {
+    return {.most = sequence.plan.EntriesAfter(sequence.num_done),
+            .mean = static_cast<double>(sequence.plan.MeanEntriesAfter(sequence.num_done))};
+  }
   int32_t most = 0;
-  for (int head = 0; head < limits_.FullLayers() * limits_.num_kv_heads; ++head)
-    most = std::max(most, spans[head].EntriesAfter(sequence.num_done));
-  return most;
+  int64_t sum = 0;
+  const int heads = limits_.FullLayers() * limits_.num_kv_heads;
+  for (int head = 0; head < heads; ++head) {
+    const int32_t entries = spans[head].EntriesAfter(sequence.num_done);
+    most = std::max(most, entries);
+    sum += entries;
+  }
+  return {.most = most, .mean = static_cast<double>(sum) / heads};
 }
 
 Scheduler::CacheId Scheduler::CacheOf(Sequence* sequence) {

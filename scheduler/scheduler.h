@@ -259,7 +259,12 @@ class Scheduler {
             TimeUs retry_after_us = 0);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
-  int32_t EntriesOfFullestHead(const Sequence& sequence) const;
+  // Of the heads that the plan is about, where there are such.
+  struct HeldEntries {
+    int32_t most = 0;  // of the fullest
+    double mean = 0;
+  };
+  HeldEntries EntriesOf(const Sequence& sequence) const;
   SequenceView ViewOf(const Sequence& sequence, TimeUs now) const;  // serving_view.cc
   void Remove(Sequence* sequence);
 

@@ -1,6 +1,7 @@
 #include "scheduler/serving_view.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace hydrant {
@@ -22,14 +23,6 @@ int32_t MeanBudget(const CachePlan& plan) {
 
 int64_t PagesMaybeShared(const SequenceSpace& space) {
   return std::accumulate(space.shared.begin(), space.shared.end(), int64_t{0});
-}
-
-int64_t PagesOfFullCache(const EngineLimits& limits, int64_t tokens) {
-  const auto pages = [&](int64_t entries) {
-    return (entries + limits.block_size - 1) / limits.block_size * limits.num_kv_heads;
-  };
-  return limits.FullLayers() * pages(tokens) +
-         limits.window_layers * pages(std::min<int64_t>(tokens, limits.window));
 }
 
 // Of pages that may have several owners, `singles` have one. Which of them are whose only a look at
@@ -68,13 +61,15 @@ SequenceView Scheduler::ViewOf(const Sequence& sequence, TimeUs now) const {
       .pages = space.num_pages,
       .own_pages = space.num_pages - PagesMaybeShared(space),
       .host_pages = static_cast<int64_t>(sequence.swapped.host_pages.size()),
-      .full_pages = PagesOfFullCache(limits_, std::max(sequence.num_seen, sequence.NumKnown())),
+      .full_pages = limits_.PagesOfFull(std::max(sequence.num_seen, sequence.NumKnown())),
       .preemptions = sequence.usage.preemptions,
       .swaps = sequence.usage.swaps,
       .shrinks = sequence.usage.shrinks};
   if (is_live) view.prompt_tokens_read = static_cast<int32_t>(PromptTokensRead(sequence));
   if (sequence.num_done > 0) {
-    view.kept = EntriesOfFullestHead(sequence);
+    const HeldEntries held = EntriesOf(sequence);
+    view.kept = static_cast<int32_t>(std::lround(held.mean));
+    view.fullest = held.most;
     view.evicted = static_cast<int32_t>(sequence.num_done) - view.kept;
   }
   return view;

@@ -58,7 +58,7 @@ v1::GenerateRequest AsGenerateRequest(const v1::CompressContextRequest& wire) {
   if (!cache->has_cache_policy()) cache->set_cache_policy("auto");
   const bool has_budget =
       cache->has_cache_ratio() || cache->has_max_cache_tokens() || cache->has_min_retained_mass();
-  if (cache->cache_policy() == "auto" && !has_budget) cache->set_cache_ratio(0.2);
+  if (cache->cache_policy() == "auto" && !has_budget) cache->set_cache_ratio(kDefaultCacheRatio);
   request.mutable_stopping()->set_max_tokens(1);
   request.set_keep(true);
   return request;

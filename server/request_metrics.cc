@@ -1,6 +1,7 @@
 #include "server/request_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/cache/cache_plan.h"
 
@@ -85,8 +86,8 @@ void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcom
   prompt_tokens.Add(outcome, AtLeastZero(usage.prompt_tokens));
   generation_tokens.Add(outcome, AtLeastZero(usage.completion_tokens));
   const std::string_view its = usage.compressed_by.empty() ? policy : usage.compressed_by;
-  kept.Add(its, AtLeastZero(usage.kv_tokens_kept));
-  evicted.Add(its, AtLeastZero(usage.kv_tokens_evicted));
+  kept.Add(its, AtLeastZero(std::llround(usage.kv_tokens_kept_mean)));
+  evicted.Add(its, AtLeastZero(std::llround(usage.kv_tokens_evicted_mean)));
 }
 
 void RequestMetrics::Ended(std::string_view policy, const Finished& finished) {

@@ -63,6 +63,10 @@ void AddUsage(const Usage& usage, Span* span) {
   if (!usage.compressed_by.empty())
     AddText("hydrant.cache.compressed_by", usage.compressed_by, span);
   AddCount("hydrant.usage.cached_tokens", usage.cached_tokens, span);
+  AddNumber("hydrant.usage.kv_tokens_kept_mean", usage.kv_tokens_kept_mean, span);
+  AddNumber("hydrant.usage.kv_tokens_evicted_mean", usage.kv_tokens_evicted_mean, span);
+  AddCount("hydrant.usage.kv_bytes", usage.kv_bytes, span);
+  AddCount("hydrant.usage.kv_bytes_of_full", usage.kv_bytes_of_full, span);
   AddCount("hydrant.usage.kv_tokens_kept", usage.kv_tokens_kept, span);
   AddCount("hydrant.usage.kv_tokens_evicted", usage.kv_tokens_evicted, span);
   AddCount("hydrant.usage.kv_pages_peak", usage.kv_pages_peak, span);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/cache/cache_plan.h"
 #include "server/metrics.h"
 #include "server/status_page_html.h"
 
@@ -50,6 +51,7 @@ Json RequestJson(const SequenceView& one) {
           {"completion_tokens", one.completion_tokens},
           {"kept", one.kept},
           {"evicted", one.evicted},
+          {"fullest", one.fullest},
           {"pages", one.pages},
           {"own_pages", one.own_pages},
           {"host_pages", one.host_pages},
@@ -121,6 +123,12 @@ Json ModelJson(const ServedModel& model) {
           {"max_num_seqs", model.limits.max_num_seqs}};
 }
 
+Json NamesOfPolicies() {
+  Json names = Json::array();
+  for (const PolicyInfo& policy : ListPolicies()) names.push_back(policy.name);
+  return names;
+}
+
 }  // namespace
 
 std::string StatusJson(const ServingState& serving, const Health& health, const ServingView* view,
@@ -128,6 +136,7 @@ std::string StatusJson(const ServingState& serving, const Health& health, const 
   const Json json = {
       {"version", HYDRANT_VERSION},
       {"health", {{"live", health.live}, {"ready", health.ready}, {"why", health.why}}},
+      {"policies", NamesOfPolicies()},
       {"model", serving.model == nullptr ? Json(nullptr) : ModelJson(*serving.model)},
       {"view", view == nullptr ? Json(nullptr) : ViewJson(*view, now)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

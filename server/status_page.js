@@ -22,13 +22,10 @@ function bytes(count) {
   return (count < 10 && unit > 0 ? count.toFixed(1) : Math.round(count)) + " " + units[unit];
 }
 
-// A policy keeps the colour that it was first seen in.
-const hues = new Map();
-function hueOf(policy) {
-  const wheel = [210, 28, 140, 330, 265, 55, 180, 0, 95, 300];
-  if (!hues.has(policy)) hues.set(policy, wheel[hues.size % wheel.length]);
-  return hues.get(policy);
-}
+// A policy's colour is that of its place among all that the server knows: the same in every load,
+// and far from those beside it.
+let policies = [];
+const hueOf = policy => Math.round(210 + 137.508 * policies.indexOf(policy)) % 360;
 
 // ---- What is there -----------------------------------------------------------------------------
 
@@ -45,11 +42,20 @@ function showHead(status) {
 function showFigures(view, rates) {
   const pool = view.pool, totals = view.totals, step = view.steps.at(-1);
   const figures = [
-    ["running", number(view.running)], ["reading prompts", number(view.prefilling)], ["waiting", number(view.waiting)],
-    ["of the pool used", percent(pool.pages - pool.free, pool.pages)], ["tokens/s", short(rates.generation_tokens)],
-    ["prompt tokens/s", short(rates.prompt_tokens)], ["evicted/s, of a head", short(rates.evicted_entries)],
-    ["rows + prompt tokens", step && view.running + view.prefilling > 0 ? number(step[3]) + " + " + number(step[4]) : "-"],
-    ["preemptions", number(totals.preemptions)], ["swaps", number(totals.swaps)], ["shrinks", number(totals.shrinks)],
+    ['running', number(view.running)],
+    ['reading prompts', number(view.prefilling)],
+    ['waiting', number(view.waiting)],
+    ['of the pool used', percent(pool.pages - pool.free, pool.pages)],
+    ['tokens/s', short(rates.generation_tokens)],
+    ['prompt tokens/s', short(rates.prompt_tokens)],
+    ['evicted/s, a head', short(rates.evicted_entries)],
+    [
+      'rows + prompt tokens',
+      step && view.running + view.prefilling > 0 ? number(step[3]) + ' + ' + number(step[4]) : '-'
+    ],
+    ['preemptions', number(totals.preemptions)],
+    ['swaps', number(totals.swaps)],
+    ['shrinks', number(totals.shrinks)],
   ];
   at("figures").replaceChildren(...figures.map(([name, value]) => {
     const figure = tag("div");
@@ -223,7 +229,8 @@ function drawRates() {
   at("rates").replaceChildren(svg);
   const note = at("rates-note");
   note.replaceChildren("A second, of all requests:");
-  note.append(...[["210 60%", "tokens generated"], ["28 80%", "entries evicted, of the fullest head of each"]].map(one => plotName(...one)));
+  note.append(...[['210 60%', 'tokens generated'], ['28 80%', 'entries evicted, of a head']].map(
+      one => plotName(...one)));
 }
 
 // ---- Requests ----------------------------------------------------------------------------------
@@ -247,8 +254,11 @@ function troubles(one) {
 
 const kNames = [["request", "words id", one => shortName(one.request_id)], ["state", "words", stateOf], ["policy", "words", one => one.policy]];
 const kSizes = [["budget", "", budgetOf], ["prompt", "", one => number(one.prompt_tokens)], ["new", "", one => number(one.completion_tokens)]];
-const kCache = [["kept", "", one => number(one.kept)], ["evicted", "", one => number(one.evicted)], ["pages", "", one => number(one.pages)],
-                ["of full", "", one => percent(one.pages, one.full_pages)]];
+const kCache = [
+  ['kept a head', '', one => number(one.kept)], ['evicted', '', one => number(one.evicted)],
+  ['pages', '', one => number(one.pages)],
+  ['of full', '', one => percent(one.pages, one.full_pages)]
+];
 const kTimes = [["age", "", one => seconds(one.age_ms)], ["", "words", troubles]];
 // Where any request has them.
 const kTenant = ["tenant", "words", one => shortName(one.tenant)], kPriority = ["priority", "", one => number(one.priority)];
@@ -264,6 +274,7 @@ function requestTable(requests, columns) {
     for (const [name, classes, text] of columns) {
       const cell = tag("td", text(one), {class: classes});
       if (name === "request") cell.title = one.request_id;
+      if (name === 'kept a head') cell.title = 'the fullest head: ' + number(one.fullest);
       if (name === "policy") cell.prepend(swatch("hue", hueOf(one.policy)));
       row.append(cell);
     }
@@ -286,6 +297,7 @@ function showRequests(view) {
 // ---- Polling -----------------------------------------------------------------------------------
 
 function show(status) {
+  policies = status.policies;
   showHead(status);
   const view = status.view;
   at("age").textContent = view !== null && view.age_ms > 1500 ? "as it was " + seconds(view.age_ms) + " ago: a step is at work" : "";

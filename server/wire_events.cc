@@ -48,6 +48,10 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_completion_tokens(Count(usage.completion_tokens));
   wire.set_kv_tokens_kept(Count(usage.kv_tokens_kept));
   wire.set_kv_tokens_evicted(Count(usage.kv_tokens_evicted));
+  wire.set_kv_tokens_kept_mean(usage.kv_tokens_kept_mean);
+  wire.set_kv_tokens_evicted_mean(usage.kv_tokens_evicted_mean);
+  wire.set_kv_bytes(Count64(usage.kv_bytes));
+  wire.set_kv_bytes_of_full(Count64(usage.kv_bytes_of_full));
   wire.set_kv_pages_peak(Count64(usage.kv_pages_peak));
   wire.set_kv_pages_mean(usage.kv_pages_mean);
   wire.set_preemptions(Count(usage.preemptions));

@@ -50,20 +50,12 @@ int64_t CeilOfShare(double ratio, int64_t n) {
 }
 
 // C of design: the entries a KV head may hold.
-absl::StatusOr<int32_t> Capacity(const CacheSpec& spec, int64_t prompt_tokens,
-                                 const Policy& policy) {
-  int64_t capacity = kNoCap;
-  std::optional<double> ratio = spec.cache_ratio;
-  if (!ratio && !spec.max_cache_tokens) ratio = policy.DefaultRatio(spec);
-  if (ratio) {
+int32_t Capacity(const CacheSpec& spec, int64_t prompt_tokens, const Policy& policy) {
+  int64_t capacity = spec.max_cache_tokens.value_or(kNoCap);
+  if (spec.cache_ratio || !spec.max_cache_tokens) {
+    const double ratio = spec.cache_ratio.value_or(policy.DefaultRatio(spec));
     const int64_t floor = spec.min_cache_tokens.value_or(kDefaultMinCacheTokens);
-    capacity = std::max({floor, CeilOfShare(*ratio, prompt_tokens), int64_t{1}});
-    if (spec.max_cache_tokens) capacity = std::min(capacity, *spec.max_cache_tokens);
-  } else if (spec.max_cache_tokens) {
-    capacity = *spec.max_cache_tokens;
-  } else {
-    return Invalid(
-        fmt::format("cache: policy {} needs max_cache_tokens or cache_ratio", spec.policy));
+    capacity = std::min(capacity, std::max({floor, CeilOfShare(ratio, prompt_tokens), int64_t{1}}));
   }
   return static_cast<int32_t>(std::min<int64_t>(capacity, kNoCap));
 }
@@ -174,8 +166,8 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   return Invalid(
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
                   "protected_window_size = {} + {}",
-                  spec.cache_ratio ? "cache_ratio" : "max_cache_tokens",
-                  AskedFor(spec, plan.budget), spec.sink_tokens.value_or(plan.rule.sinks),
+                  spec.BudgetField(), AskedFor(spec, plan.budget),
+                  spec.sink_tokens.value_or(plan.rule.sinks),
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
@@ -258,8 +250,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   plan.policy = policy;
   plan.prompt = prompt;
   if (policy->Evicts()) {
-    HYDRANT_ASSIGN_OR_RETURN(int32_t capacity, Capacity(spec, prompt.tokens, *policy));
-    plan.budget = plan.cap = capacity;
+    plan.budget = plan.cap = Capacity(spec, prompt.tokens, *policy);
   } else {
     HYDRANT_RETURN_IF_ERROR(CheckKeepsEverything(spec));
   }

@@ -12,6 +12,8 @@ namespace hydrant {
 
 inline constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
 inline constexpr int kDefaultMinCacheTokens = 128;
+// Of policies that evict, where no budget is named: loses hardly anything in docs/quality.md.
+inline constexpr double kDefaultCacheRatio = 0.2;
 
 // The cache fields of a request, as the client set them. Unset fields take the policy's defaults.
 struct CacheSpec {
@@ -28,6 +30,10 @@ struct CacheSpec {
   // while decoding do so, although no cap asks for it.
   bool may_shrink = false;
 
+  // The field that sets its budget, for errors.
+  const char* BudgetField() const {
+    return cache_ratio || !max_cache_tokens ? "cache_ratio" : "max_cache_tokens";
+  }
   bool operator==(const CacheSpec&) const = default;
 };
 

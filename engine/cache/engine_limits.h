@@ -17,6 +17,7 @@ struct EngineLimits {
   int num_kv_heads = 0;
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
+  int64_t page_bytes = 0;          // of each
   SlabShape slab = {};             // of those that are lent for state
   int64_t table_entries = 0;       // size of the table arena
   int num_prefix_blocks = 0;       // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
@@ -33,6 +34,13 @@ struct EngineLimits {
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 
+  // Pages of a cache of which nothing has left, when so many tokens have been seen.
+  int64_t PagesOfFull(int64_t tokens) const {
+    const auto pages = [this](int64_t entries) {
+      return (entries + block_size - 1) / block_size * num_kv_heads;
+    };
+    return FullLayers() * pages(tokens) + window_layers * pages(tokens < window ? tokens : window);
+  }
   // Those whose entries a request's plan is about.
   int FullLayers() const { return num_layers - window_layers; }
   // What of the host's pages and of the caches in them contexts may have.

@@ -192,7 +192,8 @@ PolicyParameter MaxCacheTokensParameter() {
 }
 
 PolicyParameter CacheRatioParameter() {
-  return {"cache_ratio", "the same as a share of the prompt's tokens", "unset", "(0, 1]"};
+  return {"cache_ratio", "the same as a share of the prompt's tokens",
+          fmt::format("{} where max_cache_tokens is unset", kDefaultCacheRatio), "(0, 1]"};
 }
 
 PolicyParameter MinCacheTokensParameter() {

@@ -24,10 +24,8 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
-  // The share of the prompt that is kept where a request names no budget; unset: it has to.
-  virtual std::optional<double> DefaultRatio(const CacheSpec& /*spec*/) const {
-    return std::nullopt;
-  }
+  // The share of the prompt that is kept where a request names no budget.
+  virtual double DefaultRatio(const CacheSpec& /*spec*/) const { return kDefaultCacheRatio; }
   // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
   // PlanCache's.
   virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;

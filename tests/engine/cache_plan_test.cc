@@ -921,9 +921,6 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
   spec.params.clear();
   spec.min_retained_mass = 1.5;
   EXPECT_EQ(ErrorOf(spec), "cache.min_retained_mass: 1.5 is outside (0, 1]");
-  spec.policy = "echo";
-  spec.min_retained_mass.reset();
-  EXPECT_EQ(ErrorOf(spec), "cache: policy echo needs max_cache_tokens or cache_ratio");
 }
 
 TEST(CachePlan, DecodeCapsReachFromTheBudgetUp) {
@@ -1277,11 +1274,28 @@ TEST(CachePlan, DecisionsThatNobodyCouldTakeAreRefused) {
   EXPECT_FALSE(RestorePlan(Spec("nope"), {1000, 3, 2}, "").ok());
 }
 
+TEST(CachePlan, WithoutABudgetItIsAFifth) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    if (policy.name == "full" || policy.name == "auto")
+      continue;  // no budget; what the room allows
+    CacheSpec spec = Spec(policy.name.c_str());
+    const auto unset = PlanCache(spec, {2000, 3, 2});
+    spec.cache_ratio = 0.2;
+    const auto fifth = PlanCache(spec, {2000, 3, 2});
+    ASSERT_TRUE(unset.ok()) << policy.name << ": " << unset.status();
+    EXPECT_EQ(unset->budget, 400) << policy.name;
+    EXPECT_EQ(unset->cap, fifth->cap) << policy.name;
+    EXPECT_EQ(unset->layer_budgets, fifth->layer_budgets) << policy.name;
+  }
+  CacheSpec spec = Spec("h2o");
+  spec.protected_window_size = 500;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.cache_ratio: the budget of"));
+}
+
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_THAT(ErrorOf(Spec("h3o")),
               AllOf(StartsWith("cache.cache_policy: 'h3o'"),
                     HasSubstr("full, local, streaming, h2o, scissorhands, tova, snapkv")));
-  EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
   CacheSpec spec = Spec("h2o");
   for (const double ratio :
        {0.0, -0.1, 1.01, std::nan(""), std::numeric_limits<double>::infinity()}) {

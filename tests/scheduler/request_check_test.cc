@@ -459,12 +459,12 @@ TEST(RequestCheckTest, WhatMayNotBeThePolicyUnderPressure) {
   EXPECT_EQ(*ParsePolicyUnderPressure("h2o:cache_ratio=0.25:sink_tokens=4:budget_scope=layer"),
             expected);
   EXPECT_TRUE(ParsePolicyUnderPressure("auto").ok());
+  EXPECT_TRUE(ParsePolicyUnderPressure("h2o").ok()) << "a fifth";
   const std::pair<const char*, const char*> bad[] = {
       {"", "'': it begins with the name of a policy"},
       {":cache_ratio=1", "it begins with the name of a policy"},
       {"h3o:cache_ratio=0.2", "cache.cache_policy: 'h3o' is unknown; one of full, local"},
       {"full", "full: is what finds no room"},
-      {"h2o", "policy h2o needs max_cache_tokens or cache_ratio"},
       {"h2o:cache_ratio", "settings are written name=value"},
       {"h2o:cache_ratio=much", "cache_ratio: 'much' is no value for it"},
       {"h2o:cache_ratio=2", "cache.cache_ratio: 2 is outside (0, 1]"},

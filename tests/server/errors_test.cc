@@ -260,8 +260,6 @@ std::vector<BadField> BadFields() {
          r->mutable_cache()->set_protected_window_size(10);
        },
        "cache.cache_ratio", "below sink_tokens + protected_window_size = 0 + 10"},
-      {"PolicyWithoutBudget", [](R* r) { r->mutable_cache()->set_cache_policy("h2o"); }, "cache",
-       "needs max_cache_tokens or cache_ratio"},
       {"BudgetForFull", [](R* r) { r->mutable_cache()->set_max_cache_tokens(100); },
        "cache.max_cache_tokens", "full keeps every entry"},
       {"FloorOfNoShare", [](R* r) { r->mutable_cache()->set_min_cache_tokens(64); },
@@ -373,8 +371,6 @@ std::vector<BadField> BadFields() {
          r->mutable_cache()->set_min_retained_mass(1.5f);
        },
        "cache.min_retained_mass", "1.5 is outside (0, 1]"},
-      {"EchoWithoutBudget", [](R* r) { r->mutable_cache()->set_cache_policy("echo"); }, "cache",
-       "policy echo needs max_cache_tokens or cache_ratio"},
       // 2 * 1010 tokens and an instruction of 30 are 2 more than the context has.
       {"PromptTooLongToBeReadTwice",
        [](R* r) {

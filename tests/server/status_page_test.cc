@@ -47,6 +47,18 @@ TEST(StatusJson, NamesOfClientsAreOnlyText) {
   EXPECT_EQ(status.at("view").at("age_ms"), 250);
 }
 
+// The page draws a policy in the colour of its place here.
+TEST(StatusJson, HasAllPoliciesInTheirOrderWhateverRuns) {
+  const json empty = json::parse(StatusJson({}, {}, nullptr, 7));
+  std::vector<std::string> names;
+  for (const PolicyInfo& policy : ListPolicies()) names.push_back(policy.name);
+  EXPECT_EQ(empty.at("policies"), json(names));
+  ServingView view;
+  view.live.emplace_back();
+  view.live[0].policy = "echo";
+  EXPECT_EQ(json::parse(StatusJson({}, {}, &view, 7)).at("policies"), json(names));
+}
+
 TEST(StatusJson, SaysInWhichStateARequestIs) {
   ServingView view;
   view.live.resize(4);

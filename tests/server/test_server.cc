@@ -18,6 +18,7 @@ EngineLimits TestLimits() {
           .num_kv_heads = 2,
           .block_size = 16,
           .num_blocks = 8192,
+          .page_bytes = 1024,
           .table_entries = 65536,
           .max_num_seqs = 16,
           .max_model_len = 2048,

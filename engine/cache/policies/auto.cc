@@ -13,8 +13,6 @@
 namespace hydrant {
 namespace {
 
-// Where nothing is asked for: what loses hardly anything in docs/quality.md.
-constexpr double kDefaultRatio = 0.2;
 // Beside a quality: what the few heads that look things up need is known between heads, not within.
 constexpr double kRatioBesideQuality = 0.1;
 
@@ -45,8 +43,8 @@ class AutoPolicy final : public Policy {
              DecodeCapParameter()}};
   }
 
-  std::optional<double> DefaultRatio(const CacheSpec& spec) const override {
-    return spec.min_retained_mass ? kRatioBesideQuality : kDefaultRatio;
+  double DefaultRatio(const CacheSpec& spec) const override {
+    return spec.min_retained_mass ? kRatioBesideQuality : kDefaultCacheRatio;
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {

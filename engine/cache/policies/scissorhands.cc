@@ -62,7 +62,7 @@ class ScissorhandsPolicy final : public Policy {
     if (cap < 2) {
       return absl::InvalidArgumentError(
           fmt::format("cache.{}: a budget of {} entries a head leaves nothing to drop; at least 2",
-                      spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", cap));
+                      spec.BudgetField(), cap));
     }
     HYDRANT_ASSIGN_OR_RETURN(const int64_t drop,
                              IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1));

@@ -116,7 +116,7 @@ class SubGenPolicy final : public Policy {
     if (whole_budget < kLeastBudget) {
       return absl::InvalidArgumentError(fmt::format(
           "cache.{}: policy subgen cannot work with a budget of {} entries a head; at least {}",
-          spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", whole_budget, kLeastBudget));
+          spec.BudgetField(), whole_budget, kLeastBudget));
     }
     const int64_t sinks = spec.sink_tokens.value_or(0);
     if (sinks > whole_budget - kLeastBudget) {
