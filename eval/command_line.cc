@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/cache/kv_cache_dtype.h"
 #include "fmt/ranges.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant::eval {
 namespace {
@@ -162,16 +163,16 @@ void CheckFlags(const Flags& flags) {
 void PrintLists(const Flags& flags) {
   for (const PolicyInfo& info : ListPolicies()) {
     if (!flags.list_policies) break;
-    fmt::print("{:16} {}\n", info.name, info.description);
+    PrintOut("{:16} {}\n", info.name, info.description);
     for (const PolicyParameter& parameter : info.parameters)
-      fmt::print("    {} ({}; default {}): {}\n", parameter.name, parameter.range,
-                 parameter.default_value, parameter.description);
+      PrintOut("    {} ({}; default {}): {}\n", parameter.name, parameter.range,
+               parameter.default_value, parameter.description);
   }
   if (flags.list_policies)
-    fmt::print("{:16} the ceiling: entries chosen by what the continuation will attend to\n",
-               kOracle);
+    PrintOut("{:16} the ceiling: entries chosen by what the continuation will attend to\n",
+             kOracle);
   for (const TaskInfo& info : ListTasks()) {
-    if (flags.list_tasks) fmt::print("{:16} {}\n", info.name, info.description);
+    if (flags.list_tasks) PrintOut("{:16} {}\n", info.name, info.description);
   }
 }
 
@@ -183,7 +184,7 @@ void CatchInterrupts() {
 bool Interrupted() { return interrupted != 0; }
 
 void Fail(std::string_view message, int code) {
-  fmt::print(stderr, "hydrant-eval: {}\n", message);
+  PrintErr("hydrant-eval: {}\n", message);
   std::exit(code);
 }
 

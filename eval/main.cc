@@ -26,6 +26,7 @@
 #include "eval/run_cases.h"
 #include "eval/tasks.h"
 #include "fmt/ranges.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant::eval {
 namespace {
@@ -51,9 +52,9 @@ class FetchProgress final : public hub::PullListener {
     meter_->Update(bytes, now);
     if (now - shown_ < std::chrono::seconds(10)) return;
     shown_ = now;
-    fmt::print(stderr, "{}: {}\n", meter_->Text(), file);
+    PrintErr("{}: {}\n", meter_->Text(), file);
   }
-  void OnNote(const std::string& line) override { fmt::print(stderr, "{}\n", line); }
+  void OnNote(const std::string& line) override { PrintErr("{}\n", line); }
   bool Cancelled() override { return Interrupted(); }
 
  private:
@@ -91,13 +92,21 @@ nlohmann::json RunAnatomy(const Flags& flags, const std::vector<std::string>& te
     const std::string name = std::filesystem::path(flags.texts[i]).filename();
     options.progress = [&](const std::string& step) {
       if (Interrupted()) Fail("interrupted; the same command goes on where it was");
-      fmt::print(stderr, "anatomy of {}: {}\n", name, step);
+      PrintErr("anatomy of {}: {}\n", name, step);
     };
     auto text = DrawAnatomy(name, texts[i], options, laboratory, forward);
     if (!text.ok()) Fail(std::string(text.status().message()), kExitUsage);
     drawn.push_back(*std::move(text));
   }
   return drawn;
+}
+
+// Whether all of it is in the file: a disk may be full.
+bool WriteFile(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good();
 }
 
 void WriteReports(const Flags& flags, const Laboratory& laboratory, const Results& results,
@@ -113,14 +122,14 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
       .complete = complete};
   const auto write = [&](const char* name, const std::string& text) {
     const std::filesystem::path path = std::filesystem::path(flags.out) / name;
-    if (!(std::ofstream(path) << text)) Fail("cannot write " + path.string());
-    fmt::print(stderr, "{}\n", path.string());
+    if (!WriteFile(path, text)) Fail("cannot write " + path.string());
+    PrintErr("{}\n", path.string());
   };
   write("results.csv", CsvReport(summaries));
   if (!differences.empty()) write("differences.csv", CsvReport(differences));
   write("report.html", HtmlReport(head, summaries, differences, anatomy));
   if (!anatomy.empty()) write("anatomy.json", anatomy.dump());
-  fmt::print("{}{}", TextReport(summaries), TextReport(differences));
+  PrintOut("{}{}", TextReport(summaries), TextReport(differences));
 }
 
 // Arms are those to be measured and those of others that the results hold.
@@ -180,7 +189,7 @@ int Run(Flags flags) {
   if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
   const std::vector<Case> cases = MakeAllCases(flags, texts, **laboratory);
   if (!flags.write_cases.empty()) {
-    if (!(std::ofstream(flags.write_cases) << CasesAsJson(cases)))
+    if (!WriteFile(flags.write_cases, CasesAsJson(cases)))
       Fail("--write-cases: cannot write " + flags.write_cases);
     return 0;
   }
@@ -216,4 +225,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hydrant::eval
 
-int main(int argc, char** argv) { return hydrant::eval::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hydrant::EndOutput("hydrant-eval", hydrant::eval::Main(argc, argv));
+}

@@ -28,9 +28,11 @@ std::vector<std::string> Distinct(const std::vector<Row>& rows, const Get& get) 
 }
 
 std::string Cell(const Summary& summary) {
+  const char* mark = summary.best ? "**" : "";
   if (summary.retrieval)
-    return fmt::format("{:.0f} % of {}", 100 * summary.found.mean, summary.found.count);
-  return fmt::format("{:.3f} ±{:.3f}", summary.lost.mean, summary.lost.half_width);
+    return fmt::format("{0}{1:.0f} % of {2}{0}", mark, 100 * summary.found.mean,
+                       summary.found.count);
+  return fmt::format("{0}{1:.3f} ±{2:.3f}{0}", mark, summary.lost.mean, summary.lost.half_width);
 }
 
 std::string Figure(const Difference& d) {
@@ -89,6 +91,7 @@ std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summa
                                  {"arm", s.arm},
                                  {"budget", s.budget},
                                  {"retrieval", s.retrieval},
+                                 {"best", s.best},
                                  {"lost", ToJson(s.lost)},
                                  {"agreement", ToJson(s.agreement)},
                                  {"divergence", ToJson(s.divergence)},
@@ -117,12 +120,13 @@ std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summa
 std::string CsvReport(const std::vector<Summary>& summaries) {
   std::string csv =
       "task,arm,budget,cases,nats_lost,nats_lost_95,agreement,divergence,found,found_cases,"
-      "found_95,retained_mass\n";
+      "found_95,retained_mass,kept_mean,best\n";
   for (const Summary& s : summaries) {
-    csv += fmt::format("{},\"{}\",{},{},{:.5f},{:.5f},{:.5f},{:.5f},{:.5f},{},{:.5f},{:.5f}\n",
-                       s.task, s.arm, s.budget, s.lost.count, s.lost.mean, s.lost.half_width,
-                       s.agreement.mean, s.divergence.mean, s.found.mean, s.found.count,
-                       s.found.half_width, s.retained_mass.mean);
+    csv += fmt::format(
+        "{},\"{}\",{},{},{:.5f},{:.5f},{:.5f},{:.5f},{:.5f},{},{:.5f},{:.5f},{:.1f},{}\n", s.task,
+        s.arm, s.budget, s.lost.count, s.lost.mean, s.lost.half_width, s.agreement.mean,
+        s.divergence.mean, s.found.mean, s.found.count, s.found.half_width, s.retained_mass.mean,
+        s.KeptMean(), s.best ? 1 : 0);
   }
   return csv;
 }
@@ -132,8 +136,8 @@ std::string TextReport(const std::vector<Summary>& summaries) {
   for (const std::string& task : Distinct(summaries, [](const Summary& s) { return s.task; })) {
     const auto of_task = Those(summaries, [&](const Summary& s) { return s.task == task; });
     text += fmt::format("\n{}: {}\n\n{}", task,
-                        of_task[0].retrieval ? "found, of what the full cache finds"
-                                             : "nats a token lost over the full cache",
+                        of_task[0].retrieval ? "found, of what the full cache finds (**most**)"
+                                             : "nats a token lost over the full cache (**least**)",
                         Table(of_task));
   }
   return text;

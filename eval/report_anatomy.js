@@ -2,7 +2,7 @@
 
 const tint = (i, count) => `hsl(${(360 * i) / count + 10} ${62 + 12 * (i % 2)}% ${[40, 52, 33][i % 3]}%)`;
 // As in the plots above, where the policy is in them.
-const hue = (policy, i, count) => arms.includes(policy) ? colour(policy) : tint(i, count);
+const hue = (policy, i, count) => arms.includes(policy) ? looks(policy).colour : tint(i, count);
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
 function table(head, rows) {

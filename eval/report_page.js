@@ -2,11 +2,25 @@
 
 const $ = id => document.getElementById(id);
 const arms = [...new Set(data.summaries.map(s => s.arm))];
-const colour = arm => {
-  if (arm === "oracle") return "#000";
-  const i = arms.filter(a => a !== "oracle").indexOf(arm);
-  return `hsl(${(i * 137.5) % 360} 65% ${i % 2 ? 35 : 50}%)`;
+// Eight colours that most eyes tell apart, times three kinds of lines and points: 24 arms look
+// different.
+const COLOURS =
+    ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b8860b', '#56b4e9', '#6a3d9a', '#7f7f7f'];
+const DASHES = ['none', '7 3', '2 3'], POINTS = ['circle', 'square', 'triangle'];
+const looks = arm => {
+  if (arm === 'oracle') return {colour: '#000', dash: '5 4', point: 'circle'};
+  const i = arms.filter(a => a !== 'oracle').indexOf(arm),
+        round = Math.floor(i / COLOURS.length) % DASHES.length;
+  return {colour: COLOURS[i % COLOURS.length], dash: DASHES[round], point: POINTS[round]};
 };
+function drawPoint(x, y, {colour, point}) {
+  if (point === 'circle') return drawn('circle', {cx: x, cy: y, r: 3.5, fill: colour});
+  const corners = point === 'square' ? [[-3.2, -3.2], [3.2, -3.2], [3.2, 3.2], [-3.2, 3.2]] :
+                                       [[0, -4.4], [4.2, 3.4], [-4.2, 3.4]];
+  return drawn(
+      'polygon',
+      {points: corners.map(([dx, dy]) => `${x + dx},${y + dy}`).join(' '), fill: colour});
+}
 const hidden = new Set();
 $("title").textContent = data.title;
 $("settings").textContent = data.settings;
@@ -22,8 +36,8 @@ function scaleOf(shown, value) {
   return {most: Math.max(0.01, ...within.map(([, top]) => top)), beyond: tops.filter(t => !within.includes(t)).map(([arm]) => arm)};
 }
 
-// Lines of `value(summary)` over the budgets.
-function plot(summaries, title, value, bottom, top) {
+// Lines of `value(summary)` over the budgets; `crowned`: a ring about the best of each.
+function plot(summaries, title, value, bottom, top, crowned) {
   const width = 900, height = 320, left = 55, right = 25, above = 12, below = 36;
   const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title});
   const shown = summaries.filter(s => !hidden.has(s.arm));
@@ -43,14 +57,28 @@ function plot(summaries, title, value, bottom, top) {
   for (const arm of arms) {
     const points = shown.filter(s => s.arm === arm && value(s).count > 0).sort((a, b) => a.budget - b.budget);
     if (!points.length) continue;
-    const stroke = colour(arm);
-    svg.append(drawn("polyline", {points: points.map(s => `${x(s.budget) + beside(arm)},${y(value(s).mean)}`).join(" "), fill: "none",
-                                    stroke, "stroke-width": 2, "stroke-dasharray": arm === "oracle" ? "5 4" : "none"}));
+    const look = looks(arm), stroke = look.colour;
+    svg.append(drawn('polyline', {
+      points: points.map(s => `${x(s.budget) + beside(arm)},${y(value(s).mean)}`).join(' '),
+      fill: 'none',
+      stroke,
+      'stroke-width': 2,
+      'stroke-dasharray': look.dash
+    }));
     for (const s of points) {
       const v = value(s);
       svg.append(drawn("line", {x1: x(s.budget) + beside(arm), x2: x(s.budget) + beside(arm), y1: y(v.mean - v.half_width), y2: y(v.mean + v.half_width),
                                   stroke, opacity: 0.4}));
-      const dot = drawn("circle", {cx: x(s.budget) + beside(arm), cy: y(v.mean), r: 3.5, fill: stroke});
+      if (crowned && s.best)
+        svg.append(drawn('circle', {
+          cx: x(s.budget) + beside(arm),
+          cy: y(v.mean),
+          r: 8,
+          fill: 'none',
+          stroke,
+          'stroke-width': 2.5
+        }));
+      const dot = drawPoint(x(s.budget) + beside(arm), y(v.mean), look);
       dot.append(drawn("title", {}, `${arm} at ${(100 * s.budget).toFixed(0)} %: ${v.mean.toFixed(3)} ± ${v.half_width.toFixed(3)} (${v.count})`));
       svg.append(dot);
     }
@@ -58,22 +86,35 @@ function plot(summaries, title, value, bottom, top) {
   return svg;
 }
 
+// "echo at 10 %, 20 %; h2o at 40 %".
+function winnersOf(summaries) {
+  const best = summaries.filter(s => s.best).sort((a, b) => a.budget - b.budget);
+  return [...new Set(best.map(s => s.arm))].map(
+      arm => `${arm} at ${
+          best.filter(s => s.arm === arm)
+              .map(s => `${+ (100 * s.budget).toFixed(1)} %`)
+              .join(', ')}`);
+}
+
 function drawTasks() {
   $("tasks").replaceChildren();
   for (const task of [...new Set(data.summaries.map(s => s.task))]) {
     const summaries = data.summaries.filter(s => s.task === task);
     const section = document.createElement("section");
-    const add = (title, value, bottom, top) => {
+    const add = (title, value, bottom, top, crowned) => {
       const heading = document.createElement("h2");
       heading.textContent = `${task}: ${title}`;
-      section.append(heading, plot(summaries, title, value, bottom, top));
+      section.append(heading, plot(summaries, title, value, bottom, top, crowned));
     };
+    const winners = winnersOf(summaries);
     if (summaries[0].retrieval) {
-      add("share found of what the full cache finds", s => s.found, 0, 1);
+      add('share found of what the full cache finds', s => s.found, 0, 1, true);
     } else {
-      add("nats a token lost over the full cache", s => s.lost);
+      add('nats a token lost over the full cache', s => s.lost, undefined, undefined, true);
       add("next tokens as with the full cache", s => s.agreement, undefined, 1);
     }
+    if (winners.length)
+      section.append(tag('p', `Best, ringed above: ${winners.join('; ')}.`, {class: 'best'}));
     $("tasks").append(section);
   }
 }
@@ -122,13 +163,29 @@ function drawHeads() {
   }
   for (let head = 0; head < data.heads; ++head)
     svg.append(drawn("text", {x: 4, y: above + cell * head + 14}, `h${head}`));
-  $("heat").replaceChildren(svg);
+  const mean = s.kept.reduce((sum, kept) => sum + kept, 0) / s.kept.length;
+  $('heat').replaceChildren(
+      tag('p',
+          `${mean.toFixed(0)} entries a head on average (${
+              (100 * mean / data.context).toFixed(1)} %), ${most.toFixed(0)} in the fullest.`),
+      svg);
 }
 
 for (const arm of arms) {
   const label = document.createElement("label");
-  label.innerHTML = `<b style="background:${colour(arm)}"></b> `;
-  label.append(arm);
+  const look = looks(arm), sample = drawn('svg', {viewBox: '0 0 34 10'});
+  sample.append(
+      drawn('line', {
+        x1: 0,
+        x2: 34,
+        y1: 5,
+        y2: 5,
+        stroke: look.colour,
+        'stroke-width': 2,
+        'stroke-dasharray': look.dash
+      }),
+      drawPoint(17, 5, look));
+  label.append(sample, arm);
   label.onclick = () => {
     hidden.has(arm) ? hidden.delete(arm) : hidden.add(arm);
     label.style.opacity = hidden.has(arm) ? 0.3 : 1;

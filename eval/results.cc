@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFull[] = "full";
+constexpr char kOracle[] = "oracle";
 // What was generated may end within a character.
 constexpr auto kReplace = Json::error_handler_t::replace;
 // Of a normal distribution: 95 % lie within so many deviations.
@@ -68,6 +70,21 @@ absl::StatusOr<CaseResult> FromJson(const Json& line) {
   return m;
 }
 
+// Where several are to be chosen from. The oracle is none: nobody can know what it knows.
+void MarkBest(std::vector<Summary>* summaries) {
+  for (Summary& one : *summaries) {
+    int others = 0, ahead = 0;
+    for (const Summary& other : *summaries) {
+      if (other.task != one.task || other.budget != one.budget || other.arm == one.arm ||
+          other.arm.starts_with(kOracle))
+        continue;
+      ++others;
+      ahead += other.Score() > one.Score();
+    }
+    one.best = others > 0 && ahead == 0 && !one.arm.starts_with(kOracle);
+  }
+}
+
 std::string WholeFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -79,6 +96,12 @@ std::string WholeLines(const std::string& text) {
 }
 
 }  // namespace
+
+double Summary::KeptMean() const {
+  return kept.empty()
+             ? 0
+             : std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
+}
 
 Estimate EstimateOf(const std::vector<double>& values) {
   Estimate estimate;
@@ -101,7 +124,7 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
       return absl::FailedPreconditionError(absl::StrCat(
           path, " holds something else than results; choose another --out or take it away"));
     std::ofstream fresh(path);
-    if (!(fresh << first << "\n"))
+    if (!(fresh << first << std::endl))
       return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
     return results;
   }
@@ -189,6 +212,7 @@ std::vector<Summary> Results::Summarize() const {
     summary.retained_mass = EstimateOf(values[i].mass);
     for (double& entries : summary.kept) entries /= summary.lost.count;
   }
+  MarkBest(&summaries);
   return summaries;
 }
 

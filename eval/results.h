@@ -45,12 +45,17 @@ struct Summary {
   std::string task, arm;
   double budget = 1.0;
   bool retrieval = false;  // found is what counts; else lost
+  bool best = false;       // no other of its task and budget is ahead; not of the oracle
   Estimate lost = {};      // nats a token over the full cache
   Estimate agreement = {};
   Estimate divergence = {};
   Estimate found = {};  // of what the full cache finds
   Estimate retained_mass = {};
   std::vector<double> kept = {};  // [layers * KV heads] entries, mean over the cases
+
+  // Of what it found or, negated, lost: the higher the better.
+  double Score() const { return retrieval ? found.mean : -lost.mean; }
+  double KeptMean() const;  // entries of a head, on average
 };
 
 // What an arm has over another, `against`, at the same budget of the same cases of a task: nats a

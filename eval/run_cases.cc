@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iterator>
 #include <utility>
+
+#include "kernels/standard_streams.h"
 
 namespace hydrant::eval {
 namespace {
@@ -22,12 +23,11 @@ class ProgressBar {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const double left = part > 0 ? seconds / part * (1 - part) : 0;
     if (isatty(2) == 0) {
-      fmt::print(stderr, "{} of {} cases, {:.0f} s left\n", done, all_, left);
+      PrintErr("{} of {} cases, {:.0f} s left\n", done, all_, left);
     } else {
-      fmt::print(stderr, "\r[{:<40}] {} of {} cases, {:.0f} s left ",
-                 std::string(static_cast<size_t>(40 * part), '#'), done, all_, left);
+      PrintErr("\r[{:<40}] {} of {} cases, {:.0f} s left ",
+               std::string(static_cast<size_t>(40 * part), '#'), done, all_, left);
     }
-    std::fflush(stderr);
   }
 
  private:
@@ -91,7 +91,7 @@ std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string
 
 bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
               Results* results) {
-  fmt::print(stderr, "{}\n", laboratory->Description());
+  PrintErr("{}\n", laboratory->Description());
   CatchInterrupts();
   ProgressBar progress(cases.size());
   size_t done = 0;
@@ -100,7 +100,7 @@ bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* la
     RunCase(flags, asked, laboratory, results);
     progress.Show(++done);
   }
-  fmt::print(stderr, "\n");
+  PrintErr("\n");
   return done == cases.size();
 }
 

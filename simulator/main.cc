@@ -12,11 +12,13 @@
 
 #include "absl/strings/numbers.h"
 #include "fmt/format.h"
+#include "kernels/standard_streams.h"
 #include "kernels/status_macros.h"
 #include "load/run/arrivals.h"
 #include "load/run/trace.h"
 #include "simulator/command_line.h"
 #include "simulator/cost_fit.h"
+#include "simulator/mix.h"
 #include "simulator/report.h"
 #include "simulator/simulation.h"
 #include "simulator/trace_copies.h"
@@ -44,7 +46,7 @@ double SecondsSince(Clock::time_point start) {
 }
 
 int Fail(const absl::Status& status) {
-  fmt::print(stderr, "hydrant-sim: {}\n", std::string(status.message()));
+  PrintErr("hydrant-sim: {}\n", std::string(status.message()));
   const bool usage = absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
                      absl::IsResourceExhausted(status);
   return usage ? kExitUsage : kExitFailed;
@@ -106,6 +108,9 @@ absl::StatusOr<SimulationOptions> OptionsOf(const Flags& flags) {
   HYDRANT_ASSIGN_OR_RETURN(options.replica.limits,
                            LimitsOf(flags.shape, flags.engine, flags.fold_heads));
   HYDRANT_ASSIGN_OR_RETURN(options.mix, ParseMix(flags.mix));
+  HYDRANT_RETURN_IF_ERROR(CheckMix(options.mix, {.tokens = flags.shape.max_context,
+                                                 .num_layers = flags.shape.num_layers,
+                                                 .num_kv_heads = flags.shape.num_kv_heads}));
   return options;
 }
 
@@ -120,9 +125,9 @@ ProgressCallback ShowProgress(const Flags& flags, int64_t requests) {
     const double wall = SecondsSince(start);
     if (wall < *shown + period) return;
     *shown = wall;
-    fmt::print(stderr, "{}{:.0f} s simulated in {:.0f} s: {} of {} requests came, {} ended{}",
-               is_terminal ? "\r" : "", static_cast<double>(now) * 1e-6, wall, arrived, requests,
-               ended, is_terminal ? " " : "\n");
+    PrintErr("{}{:.0f} s simulated in {:.0f} s: {} of {} requests came, {} ended{}",
+             is_terminal ? "\r" : "", static_cast<double>(now) * 1e-6, wall, arrived, requests,
+             ended, is_terminal ? " " : "\n");
   };
 }
 
@@ -157,9 +162,13 @@ absl::Status Run(Flags flags, const CLI::App& app) {
   HYDRANT_ASSIGN_OR_RETURN(const SimulationResult result,
                            Simulate(options, workload, due, progress));
   report.wall_seconds = SecondsSince(start);
-  if (progress != nullptr && isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\n");
-  fmt::print("{}", TableOf(result, report));
-  return flags.json.empty() ? absl::OkStatus() : WriteJson(flags.json, JsonOf(result, report));
+  if (progress != nullptr && isatty(STDERR_FILENO) != 0) PrintErr("\n");
+  PrintOut("{}", TableOf(result, report));
+  if (!flags.json.empty()) HYDRANT_RETURN_IF_ERROR(WriteJson(flags.json, JsonOf(result, report)));
+  const auto completed = [](const SimulatedRequest& request) { return request.completed; };
+  return std::any_of(result.requests.begin(), result.requests.end(), completed)
+             ? absl::OkStatus()
+             : absl::UnknownError("no request was completed; the table says why");
 }
 
 absl::Status RunFit(const Flags& flags) {
@@ -169,9 +178,9 @@ absl::Status RunFit(const Flags& flags) {
     steps.insert(steps.end(), more.begin(), more.end());
   }
   HYDRANT_ASSIGN_OR_RETURN(const CostFit fit, FitCostModel(steps));
-  fmt::print(stderr, "{}\n", fit.model.source);
+  PrintErr("{}\n", fit.model.source);
   if (!flags.fitted.empty()) return WriteJson(flags.fitted, ToJson(fit.model));
-  fmt::print("{}", ToJson(fit.model));
+  PrintOut("{}", ToJson(fit.model));
   return absl::OkStatus();
 }
 
@@ -190,7 +199,7 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fmt::print(stderr, "hydrant-sim: {} (try --help)\n", error.what());
+    PrintErr("hydrant-sim: {} (try --help)\n", error.what());
     return kExitUsage;
   }
   const absl::Status status = fit->parsed() ? RunFit(flags) : Run(std::move(flags), app);
@@ -200,4 +209,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hydrant::sim
 
-int main(int argc, char** argv) { return hydrant::sim::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hydrant::EndOutput("hydrant-sim", hydrant::sim::Main(argc, argv));
+}

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "engine/cache/cache_plan.h"
 #include "engine/cache/cache_spec_parser.h"
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
@@ -110,6 +111,14 @@ absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text) {
     mix.push_back(std::move(arm));
   }
   return mix;
+}
+
+absl::Status CheckMix(const std::vector<Arm>& mix, const PromptShape& prompt) {
+  for (const Arm& arm : mix) {
+    const auto plan = PlanCache(arm.request.cache, prompt);
+    if (!plan.ok()) return Wrong(arm.name, std::string(plan.status().message()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hydrant::sim

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/cache_spec.h"
 #include "scheduler/request.h"
 
 namespace hydrant::sim {
@@ -21,6 +22,10 @@ struct Arm {
 // Settings are those that travel as fields of a request's cache, scheduling and SLO; any other name
 // is a parameter of the policy. InvalidArgument names the arm.
 absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text);
+
+// Whether there are such policies, and they take these settings, for a prompt of that shape. As
+// above.
+absl::Status CheckMix(const std::vector<Arm>& mix, const PromptShape& prompt);
 
 }  // namespace hydrant::sim
 

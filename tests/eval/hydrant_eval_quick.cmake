@@ -24,6 +24,18 @@ foreach(file report.html results.csv)
   endif()
 endforeach()
 
+# What is lost is no success.
+foreach(lost "${common};--report-only" "--list-policies")
+  execute_process(COMMAND ${EVAL} ${lost} RESULT_VARIABLE code OUTPUT_FILE /dev/full ERROR_VARIABLE said)
+  if(NOT code EQUAL 1 OR NOT said MATCHES "hydrant-eval: standard output: cannot be written: No space left on device")
+    message(FATAL_ERROR "${lost} >/dev/full: code ${code}, said '${said}'")
+  endif()
+endforeach()
+execute_process(COMMAND ${EVAL} ${common} --tasks perplexity --policies h2o --write-cases /dev/full RESULT_VARIABLE code ERROR_VARIABLE said)
+if(NOT code EQUAL 1 OR NOT said MATCHES "--write-cases: cannot write /dev/full")
+  message(FATAL_ERROR "--write-cases /dev/full: code ${code}, said '${said}'")
+endif()
+
 # The anatomy alone.
 execute_process(COMMAND ${EVAL} --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --quick
                         --tasks none --anatomy --policies h2o,co2 --out ${WORK}/anatomy

@@ -51,6 +51,26 @@ TEST(Estimate, IsTheMeanWithItsInterval) {
   EXPECT_EQ(EstimateOf({}).count, 0);
 }
 
+TEST_F(ResultsTest, TheBestOfEachBudgetIsMarked) {
+  Results results = Open();
+  for (const auto& [arm, budget, nll] :
+       {std::tuple("full", 1.0, 2.0), std::tuple("oracle", 0.1, 2.0), std::tuple("h2o", 0.1, 2.5),
+        std::tuple("echo", 0.1, 2.1), std::tuple("h2o", 0.4, 2.1), std::tuple("echo", 0.4, 2.2),
+        std::tuple("snapkv", 0.6, 2.1)}) {
+    ASSERT_TRUE(results.Add(Of(0, arm, budget, nll)).ok());
+  }
+  std::vector<std::string> best;
+  for (const Summary& summary : results.Summarize()) {
+    if (summary.best)
+      best.push_back(summary.arm + " " + std::to_string(summary.budget).substr(0, 3));
+  }
+  EXPECT_THAT(best, ::testing::ElementsAre("echo 0.1", "h2o 0.4"))
+      << "alone at a budget an arm is no winner, and the oracle is none";
+  const std::string text = TextReport(results.Summarize());
+  EXPECT_THAT(text, HasSubstr("| echo | **0.100 ±0.000** | 0.200 ±0.000 |"));
+  EXPECT_EQ(results.Summarize()[0].KeptMean(), 3.5) << "heads with 0 and 7 entries";
+}
+
 TEST_F(ResultsTest, DifferencesArePairedWithTheFullCache) {
   Results results = Open();
   // What an arm loses is .1 and .3; that the second text is harder says nothing of it.
