@@ -45,7 +45,7 @@ RUN --mount=type=cache,id=hydrant-apt-run,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,id=hydrant-apt-lists-run,target=/var/lib/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      ca-certificates libabsl20220623 libcurl4 libfmt9 libgrpc++1.51 libhiredis0.14 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
+      ca-certificates libabsl20220623 libcurl4 libedit2 libfmt9 libgrpc++1.51 libhiredis0.14 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
       libprotobuf32 libsentencepiece0 libspdlog1.10 libssl3 libutf8proc2 libyaml-cpp0.7 tini
 # Where the command line client, and with it the health check, find the daemon.
 ENV HYDRANT_ADDRESS=127.0.0.1:50051

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -31,6 +33,28 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) 
 }
 
 }  // namespace
+
+absl::Status CheckAddress(const std::string& address) {
+  const std::string_view text = address;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!text.starts_with(scheme)) continue;
+    std::string_view host = text.substr(scheme.size());
+    host = host.substr(0, host.find('/'));
+    return absl::InvalidArgumentError(
+        fmt::format("--address {}: is a URL; gRPC takes HOST:PORT: {}{}", address, host,
+                    scheme == "https://" ? ", with --tls-ca FILE for TLS" : ""));
+  }
+  const std::string_view port = text.substr(text.rfind(':') + 1);
+  int number = 0;
+  if (port.size() < text.size() && port.find_first_not_of("0123456789") == port.npos &&
+      !text.starts_with("unix") &&
+      !(absl::SimpleAtoi(absl::string_view(port.data(), port.size()), &number) && number > 0 &&
+        number <= 65535)) {
+    return absl::InvalidArgumentError(
+        fmt::format("--address {}: port '{}' is outside [1, 65535]", address, port));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Access> ReadAccess(const AccessFlags& flags) {
   Access access;

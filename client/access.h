@@ -25,6 +25,9 @@ struct Access {
   std::string token;                                      // "": none
 };
 
+// InvalidArgument where gRPC would look for a name that is none: a URL, a port above 65535.
+absl::Status CheckAddress(const std::string& address);
+
 // InvalidArgument names the flag whose file cannot be used.
 absl::StatusOr<Access> ReadAccess(const AccessFlags& flags);
 

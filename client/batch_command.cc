@@ -5,7 +5,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <string>
 
 #include "client/rpc_error.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
@@ -40,7 +40,7 @@ std::optional<v1::GenerateBatchRequest> ReadLines(const std::string& lines,
     v1::GenerateRequest own;
     const auto parsed = google::protobuf::util::JsonStringToMessage(line, &own);
     if (!parsed.ok()) {
-      fmt::print(stderr, "hydrant: line {}: {}\n", number, std::string(parsed.message()));
+      PrintErr("hydrant: line {}: {}\n", number, std::string(parsed.message()));
       return std::nullopt;
     }
     *batch.add_requests() = defaults;
@@ -73,10 +73,7 @@ struct Answer {
   }
 };
 
-void PrintLine(const Json& line) {
-  fmt::print("{}\n", line.dump());
-  std::fflush(stdout);
-}
+void PrintLine(const Json& line) { PrintOut("{}\n", line.dump()); }
 
 }  // namespace
 
@@ -94,6 +91,7 @@ int RunBatch(Connection* connection, const std::string& lines, const RequestFlag
   uint64_t tokens = 0;
   const auto reader = connection->stub().GenerateBatch(&context, *batch);
   for (v1::GenerateBatchResponse message; reader->Read(&message);) {
+    if (OutputFailed()) context.TryCancel();  // nobody reads the rest
     const uint32_t index = message.index();
     if (message.has_failure()) {
       ++failed;
@@ -111,10 +109,9 @@ int RunBatch(Connection* connection, const std::string& lines, const RequestFlag
     answers.erase(index);
   }
   const grpc::Status status = reader->Finish();
-  if (!status.ok())
-    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, connection->address()));
-  if (!quiet)
-    fmt::print(stderr, "[{} answered with {} tokens, {} failed]\n", ended, tokens, failed);
+  if (!status.ok() && !OutputFailed())
+    PrintErr("hydrant: {}\n", DescribeError(status, connection->address()));
+  if (!quiet) PrintErr("[{} answered with {} tokens, {} failed]\n", ended, tokens, failed);
   return status.ok() && failed > 0 ? 1 : ExitCodeOf(status);
 }
 

@@ -1,15 +1,16 @@
 #include "client/chat_session.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
+#include <algorithm>
+#include <optional>
 
-#include <cstdio>
-#include <iostream>
-
+#include "client/line_reader.h"
 #include "client/rpc_error.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
+
+constexpr int kExitNoServer = 3;
 
 void AddMessage(v1::Chat* chat, const std::string& role, const std::string& content) {
   v1::ChatMessage* message = chat->add_messages();
@@ -17,59 +18,125 @@ void AddMessage(v1::Chat* chat, const std::string& role, const std::string& cont
   message->set_content(content);
 }
 
-void AddSystem(v1::Chat* chat, const std::string& system) {
-  if (!system.empty()) AddMessage(chat, "system", system);
+v1::Chat Begin(const v1::GenerateRequest& request, const std::string& system) {
+  v1::Chat chat = request.chat();
+  if (!system.empty()) AddMessage(&chat, "system", system);
+  return chat;
 }
 
-void ShowPrompt() {
-  if (isatty(STDIN_FILENO) == 0) return;
-  fmt::print(stderr, "> ");
-  std::fflush(stderr);
+// Whether more was said than the model's context holds.
+bool IsFull(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
+         status.error_message().find("max_model_len") != std::string::npos;
 }
 
-}  // namespace
+class Conversation {
+ public:
+  Conversation(Connection* connection, const v1::GenerateRequest& request,
+               const std::string& system, const PrintOptions& options)
+      : connection_(connection),
+        request_(request),
+        begin_(Begin(request, system)),
+        options_(options),
+        history_(begin_) {}
 
-int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
-             const std::string& message, const PrintOptions& options) {
-  AddSystem(request.mutable_chat(), system);
-  AddMessage(request.mutable_chat(), "user", message);
-  return ExitCodeOf(GenerateAndPrint(connection, request, options, nullptr));
-}
-
-int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
-                      const std::string& system, const PrintOptions& options) {
-  if (isatty(STDIN_FILENO) != 0)
-    fmt::print(stderr, "Ctrl-D or /exit ends the chat, /clear forgets it.\n");
-  v1::Chat history = request.chat();
-  AddSystem(&history, system);
-  int exit_code = 0;
-  ShowPrompt();
-  for (std::string line; std::getline(std::cin, line); ShowPrompt()) {
-    if (line == "/exit") break;
-    if (line.empty()) continue;
+  // False: that was the last line.
+  bool Take(const std::string& line) {
+    if (line == "/exit") return false;
     if (line == "/clear") {
-      history = request.chat();
-      AddSystem(&history, system);
-      continue;
+      history_ = begin_;
+    } else if (line == "/drop") {
+      Drop();
+    } else if (!line.empty()) {
+      Ask(line);
     }
-    v1::GenerateRequest turn = request;
+    return exit_code_ != kExitNoServer && !OutputFailed();
+  }
+  int exit_code() const { return exit_code_; }
+
+ private:
+  void Ask(const std::string& message) {
+    v1::GenerateRequest turn = request_;
     // The next turn goes on from this one's cache, where there is still one. Behind a context of
     // the user's own all that was said since follows it each time.
     if (!turn.has_context()) {
       if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
       if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
     }
-    *turn.mutable_chat() = history;
-    AddMessage(turn.mutable_chat(), "user", line);
+    *turn.mutable_chat() = history_;
+    AddMessage(turn.mutable_chat(), "user", message);
     std::string answer;
-    const grpc::Status status = GenerateAndPrint(connection, turn, options, &answer);
-    exit_code = ExitCodeOf(status);
-    if (exit_code == 3) break;  // nobody is there
-    if (!status.ok()) continue;
-    history = turn.chat();
-    AddMessage(&history, "assistant", answer);
+    const grpc::Status status = GenerateAndPrint(connection_, turn, options_, &answer);
+    const bool interrupted = status.error_code() == grpc::StatusCode::CANCELLED;
+    exit_code_ = interrupted ? 0 : ExitCodeOf(status);
+    refused_.reset();
+    if (IsFull(status)) {
+      refused_ = message;
+      TellWaysOn();
+    }
+    if (!status.ok() && !(interrupted && !answer.empty())) return;
+    history_ = turn.chat();
+    AddMessage(&history_, "assistant", answer);
   }
-  return exit_code;
+
+  // The older half of what was said; a refused message is asked again.
+  void Drop() {
+    const int turns = NumTurns();
+    if (turns == 0) {
+      PrintErr("[there is nothing to forget]\n");
+      return;
+    }
+    const int dropped = (turns + 1) / 2;
+    history_.mutable_messages()->DeleteSubrange(begin_.messages_size(), 2 * dropped);
+    PrintErr("[forgot the {} oldest of {} questions and answers]\n", dropped, turns);
+    if (refused_.has_value()) Ask(std::string(*refused_));
+  }
+
+  void TellWaysOn() const {
+    if (NumTurns() == 0) {
+      PrintErr("[the message alone is too long for the model's context: shorten it]\n");
+    } else {
+      PrintErr(
+          "[the conversation is full: /drop forgets its older half and asks again, /clear forgets "
+          "all of it]\n");
+    }
+  }
+
+  int NumTurns() const { return (history_.messages_size() - begin_.messages_size()) / 2; }
+
+  Connection* const connection_;
+  const v1::GenerateRequest& request_;
+  const v1::Chat begin_;
+  const PrintOptions& options_;
+  v1::Chat history_;                    // begin_, and then a question and an answer each
+  std::optional<std::string> refused_;  // for which there was no room
+  int exit_code_ = 0;
+};
+
+}  // namespace
+
+int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
+             const std::string& message, const PrintOptions& options) {
+  *request.mutable_chat() = Begin(request, system);
+  AddMessage(request.mutable_chat(), "user", message);
+  return ExitCodeOf(GenerateAndPrint(connection, request, options, nullptr));
+}
+
+int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
+                      const std::string& system, const PrintOptions& options) {
+  LineReader reader;
+  PrintOptions printing = options;
+  printing.interruptible = reader.IsTyped();
+  if (reader.IsTyped()) {
+    PrintErr(
+        "Ctrl-C ends an answer, Ctrl-D or /exit the chat; /clear forgets all of it, /drop its "
+        "older half.\n");
+  }
+  Conversation conversation(connection, request, system, printing);
+  for (std::optional<std::string> line; (line = reader.Next()).has_value();) {
+    if (!conversation.Take(*line)) break;
+  }
+  return conversation.exit_code();
 }
 
 }  // namespace hydrant

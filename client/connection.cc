@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "client/rpc_error.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "proto/loopback.h"
 
 namespace hydrant {
 namespace {
@@ -49,6 +51,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Access&
   // Nothing is shared between channels: a new one connects at once, however often older ones
   // failed.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  UseNoProxyOnThisMachine(address, &arguments);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!access.token.empty())
     interceptors.push_back(std::make_unique<TokenInterceptors>(access.token));
@@ -66,7 +69,7 @@ Connection::Connection(std::string address, Access access)
       channel_(Connect(address_, access_)),
       stub_(v1::Hydrant::NewStub(channel_)) {}
 
-bool Connection::WaitUntilServing(double seconds) {
+grpc::Status Connection::WaitUntilServing(double seconds) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(seconds));
   while (true) {
@@ -77,8 +80,12 @@ bool Connection::WaitUntilServing(double seconds) {
     grpc::health::v1::HealthCheckResponse response;
     const grpc::Status status = health->Check(&context, {}, &response);
     if (status.ok() && response.status() == grpc::health::v1::HealthCheckResponse::SERVING)
-      return true;
-    if (Clock::now() >= deadline) return false;
+      return grpc::Status::OK;
+    if (Clock::now() >= deadline) {
+      return {grpc::StatusCode::DEADLINE_EXCEEDED,
+              status.ok() ? "the server at " + address_ + " loads or drains"
+                          : DescribeError(status, address_)};
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

@@ -18,8 +18,9 @@ class Connection {
 
   const std::string& address() const { return address_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
-  // Asks the standard health service until it says SERVING; false when `seconds` are over.
-  bool WaitUntilServing(double seconds);
+  // Asks the standard health service until it says SERVING; DEADLINE_EXCEEDED when `seconds` are
+  // over, with what there was instead (DescribeError).
+  grpc::Status WaitUntilServing(double seconds);
   // After a stream was lost: until there is a connection again, or the time is up.
   void Reconnect(double seconds);
 

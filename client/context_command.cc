@@ -6,20 +6,15 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 
 #include "client/event_printer.h"
 #include "client/rpc_error.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
 
 constexpr int kExitUsage = 2;
-
-std::string Bytes(uint64_t bytes) {
-  return bytes < 1 << 20 ? fmt::format("{:.0f} KiB", std::ceil(static_cast<double>(bytes) / 1024))
-                         : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
 
 std::string Duration(double seconds) {
   if (seconds < 120) return fmt::format("{:.0f} s", seconds);
@@ -38,24 +33,24 @@ std::string Expiry(const v1::Context& context) {
 }
 
 void PrintHeader() {
-  fmt::print("{:<36} {:>8} {:>10} {:>10} {:>10}  {:<12} {}\n", "HANDLE", "TOKENS", "MEMORY",
-             "STORED", "RETAINED", "POLICY", "");
+  PrintOut("{:<36} {:>8} {:>10} {:>10} {:>10}  {:<12} {}\n", "HANDLE", "TOKENS", "MEMORY", "STORED",
+           "RETAINED", "POLICY", "");
 }
 
 // What is not known of one that lies in the store alone stays empty.
 void PrintRow(const v1::Context& context) {
   const bool here = context.in_memory();
-  fmt::print(
+  PrintOut(
       "{:<36} {:>8} {:>10} {:>10} {:>10}  {:<12} {}\n", context.handle(),
-      here ? std::to_string(context.tokens()) : "-", here ? Bytes(context.memory_bytes()) : "-",
-      context.has_stored_bytes() ? Bytes(context.stored_bytes()) : "-",
+      here ? std::to_string(context.tokens()) : "-", here ? SizeText(context.memory_bytes()) : "-",
+      context.has_stored_bytes() ? SizeText(context.stored_bytes()) : "-",
       context.has_retained_mass() ? fmt::format("{:.1f} %", 100 * context.retained_mass().mean())
                                   : "-",
       here ? context.cache_policy() : "-", Expiry(context));
 }
 
 int Report(const grpc::Status& status, const Connection& connection) {
-  fmt::print(stderr, "hydrant: {}\n", DescribeError(status, connection.address()));
+  PrintErr("hydrant: {}\n", DescribeError(status, connection.address()));
   return ExitCodeOf(status);
 }
 
@@ -94,14 +89,14 @@ int Compress(Connection* connection, const v1::CompressContextRequest& request, 
     return 0;
   }
   const v1::Context& context = response.context();
-  fmt::print("{}\n", context.handle());
+  PrintOut("{}\n", context.handle());
   if (quiet) return 0;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  fmt::print(stderr, "[{} tokens read in {:.1f} s, {} kept", context.tokens(), took.count(),
-             Bytes(context.memory_bytes()));
+  PrintErr("[{} tokens read in {:.1f} s, {} kept", context.tokens(), took.count(),
+           SizeText(context.memory_bytes()));
   if (context.has_retained_mass())
-    fmt::print(stderr, ", {:.1f} % of the attention", 100 * context.retained_mass().mean());
-  fmt::print(stderr, "; ask with: hydrant generate --context {} --prompt ...]\n", context.handle());
+    PrintErr(", {:.1f} % of the attention", 100 * context.retained_mass().mean());
+  PrintErr("; ask with: hydrant generate --context {} --prompt ...]\n", context.handle());
   return 0;
 }
 
@@ -173,7 +168,7 @@ void AddContextCommands(CLI::App* app, ContextFlags* flags) {
   compress->get_option("--policy")
       ->description("What to evict: a name of `hydrant info`; default auto");
   compress->get_option("--cache-ratio")
-      ->description("Share of the text's entries a KV head keeps, (0, 1]; of auto by default 0.2");
+      ->description("Share of the text's entries a KV head keeps, (0, 1]; default 0.2");
   for (CLI::App* action :
        {add("list", "All of them"), add("show", "One of them"),
         add("save", "Into the server's store, now"), add("load", "From there into its memory"),

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "client/interrupt.h"
 #include "client/rpc_error.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
@@ -23,7 +26,7 @@ constexpr double kReconnectSeconds = 5.0;
 std::string CompressionText(const v1::Usage& usage) {
   std::string text;
   if (usage.has_retained_mass()) {
-    text += fmt::format(" retaining {:.1f} % of attention (worst head {:.1f} %)",
+    text += fmt::format(", retaining {:.1f} % of attention (worst head {:.1f} %)",
                         100 * usage.retained_mass().mean(), 100 * usage.retained_mass().minimum());
   }
   if (usage.heads_kept_whole() > 0)
@@ -47,6 +50,24 @@ std::string Absences(std::string_view what, uint32_t count, uint64_t us) {
   return fmt::format(", {} {} ({:.0f} ms)", count, what, static_cast<double>(us) * 1e-3);
 }
 
+// What the cache holds at the end beside what was seen: the mean over the heads, for policies that
+// share a budget between them leave some whole.
+std::string KeptText(const v1::Usage& usage) {
+  const uint32_t seen = usage.kv_tokens_kept() + usage.kv_tokens_evicted();
+  const double mean = usage.has_kv_tokens_kept_mean() ? usage.kv_tokens_kept_mean()
+                                                      : static_cast<double>(usage.kv_tokens_kept());
+  std::string text = fmt::format("KV kept all {} tokens", seen);
+  if (mean < seen) {
+    text = fmt::format("KV kept {:.0f} of {} tokens a head ({:.0f} %; the fullest {})", mean, seen,
+                       100 * mean / seen, usage.kv_tokens_kept());
+  }
+  if (usage.kv_bytes() == 0) return text;
+  text += ", " + SizeText(usage.kv_bytes());
+  return usage.kv_bytes() < usage.kv_bytes_of_full()
+             ? text + " where full would hold " + SizeText(usage.kv_bytes_of_full())
+             : text;
+}
+
 std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
   // The first tokens belong to the prompt's time.
@@ -54,13 +75,12 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
                           ? (usage.completion_tokens() - num_samples) / decode_s
                           : 0;
   return fmt::format(
-      "[{} prompt{} + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most, {:.0f} on "
-      "average; queue {:.0f} ms, prompt {:.0f} ms, {:.1f} tok/s{}{}{}]",
+      "[{} prompt{} + {} new tokens; {}{}, {} pages at most, {:.0f} on average; queue {:.0f} ms, "
+      "prompt {:.0f} ms, {:.1f} tok/s{}{}{}]",
       usage.prompt_tokens(),
       usage.cached_tokens() > 0 ? fmt::format(" ({} cached)", usage.cached_tokens()) : "",
-      usage.completion_tokens(), usage.kv_tokens_kept(), usage.kv_tokens_evicted(),
-      CompressionText(usage), usage.kv_pages_peak(), usage.kv_pages_mean(), usage.queue_us() * 1e-3,
-      usage.prefill_us() * 1e-3, rate,
+      usage.completion_tokens(), KeptText(usage), CompressionText(usage), usage.kv_pages_peak(),
+      usage.kv_pages_mean(), usage.queue_us() * 1e-3, usage.prefill_us() * 1e-3, rate,
       Absences("preemptions", usage.preemptions(), usage.preempted_us()),
       Absences("swaps", usage.swaps(), usage.swapped_us()),
       usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");
@@ -70,12 +90,11 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
 void ShowProgress(const v1::Progress& progress, bool* shown) {
   if (isatty(STDERR_FILENO) == 0) return;
   if (progress.queue_position() > 0) {
-    fmt::print(stderr, "\r\033[Kwaiting, place {} in the queue", progress.queue_position());
+    PrintErr("\r\033[Kwaiting, place {} in the queue", progress.queue_position());
   } else {
-    fmt::print(stderr, "\r\033[Kreading the prompt, {} of {} tokens", progress.prompt_tokens_done(),
-               progress.prompt_tokens());
+    PrintErr("\r\033[Kreading the prompt, {} of {} tokens", progress.prompt_tokens_done(),
+             progress.prompt_tokens());
   }
-  std::fflush(stderr);
   *shown = true;
 }
 
@@ -104,6 +123,11 @@ class Printer {
     if (response.has_usage()) PrintUsage(response.usage());
   }
 
+  void Interrupted() {
+    ClearProgress();
+    WriteOutput("\n");
+  }
+
   void End(const grpc::Status& status, const grpc::ClientContext& context,
            const std::string& address) {
     ClearProgress();
@@ -115,7 +139,7 @@ class Printer {
         usage.ParseFromArray(trailer->second.data(), static_cast<int>(trailer->second.size()))) {
       PrintUsage(usage);
     }
-    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, address));
+    PrintErr("hydrant: {}\n", DescribeError(status, address));
   }
 
  private:
@@ -125,7 +149,7 @@ class Printer {
   };
 
   void ClearProgress() {
-    if (progress_shown_) fmt::print(stderr, "\r\033[K");
+    if (progress_shown_) PrintErr("\r\033[K");
     progress_shown_ = false;
   }
 
@@ -135,8 +159,7 @@ class Printer {
     if (num_samples_ > 1) {
       answer.text += delta.text();
     } else {
-      std::fwrite(delta.text().data(), 1, delta.text().size(), stdout);
-      std::fflush(stdout);
+      WriteOutput(delta.text());
     }
   }
 
@@ -147,23 +170,21 @@ class Printer {
     if (finished.reason() == v1::FINISH_REASON_LENGTH && limit > 0 && answer.tokens >= limit)
       was_cut_ = true;
     if (num_samples_ == 1) return;
-    fmt::print("=== {} of {}\n{}\n", finished.index() + 1, num_samples_, answer.text);
-    std::fflush(stdout);
+    PrintOut("=== {} of {}\n{}\n", finished.index() + 1, num_samples_, answer.text);
   }
 
   void PrintUsage(const v1::Usage& usage) {
     if (options_.json) return;
-    if (num_samples_ == 1) fmt::print("\n");
-    std::fflush(stdout);
+    if (num_samples_ == 1) WriteOutput("\n");
     if (options_.quiet) return;
-    fmt::print(stderr, "{}\n", UsageLine(usage, num_samples_));
+    PrintErr("{}\n", UsageLine(usage, num_samples_));
     if (options_.show_context && !context_.empty())
-      fmt::print(stderr, "[kept: --context {} goes on from here]\n", context_);
+      PrintErr("[kept: --context {} goes on from here]\n", context_);
     if (!was_cut_) return;
-    fmt::print(stderr,
-               "[cut at {} tokens: --max-tokens raises the limit, 0 lifts it; Ctrl-C ends an "
-               "answer]\n",
-               request_.stopping().max_tokens());
+    PrintErr(
+        "[cut at {} tokens: --max-tokens raises the limit, 0 lifts it; Ctrl-C ends an "
+        "answer]\n",
+        request_.stopping().max_tokens());
   }
 
   const PrintOptions& options_;
@@ -178,13 +199,17 @@ class Printer {
 
 }  // namespace
 
+std::string SizeText(uint64_t bytes) {
+  return bytes < 1 << 20 ? fmt::format("{:.0f} KiB", std::ceil(static_cast<double>(bytes) / 1024))
+                         : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
 void PrintJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string line;
   (void)google::protobuf::util::MessageToJsonString(message, &line, options);
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  PrintOut("{}\n", line);
 }
 
 namespace {
@@ -213,18 +238,26 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
     if (options.timeout_s > 0) context.set_deadline(deadline);
     bool finished = false;
     const v1::GenerateRequest now = rest;
+    std::optional<OnInterrupt> interrupt;
+    if (options.interruptible) interrupt.emplace([&context] { context.TryCancel(); });
     const auto reader = connection->stub().Generate(&context, now);
     for (v1::GenerateResponse response; reader->Read(&response);) {
       accepted |= response.has_accepted();
       finished |= response.has_finished();
       Note(response, &rest);
       printer.Print(response);
+      if (OutputFailed()) context.TryCancel();  // nobody reads the rest
     }
     const grpc::Status status = reader->Finish();
+    if (OutputFailed()) return status;  // EndOutput() says why
+    if (options.interruptible && status.error_code() == grpc::StatusCode::CANCELLED) {
+      printer.Interrupted();
+      return status;
+    }
     if (WasLost(status) && accepted && !finished && resumed < resume) {
       if (!options.quiet)
-        fmt::print(stderr, "[the stream was lost after {} tokens; taking it up again]\n",
-                   rest.resume_token_ids_size());
+        PrintErr("[the stream was lost after {} tokens; taking it up again]\n",
+                 rest.resume_token_ids_size());
       connection->Reconnect(kReconnectSeconds);
       continue;
     }

@@ -5,6 +5,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <string>
 
 #include "client/connection.h"
@@ -14,10 +15,11 @@ namespace hydrant {
 
 struct PrintOptions {
   bool json = false;
-  bool quiet = false;         // no usage line
-  bool show_context = false;  // the handle of a cache that was kept
-  double timeout_s = 0;       // 0: none
-  int resume = 0;             // times that a stream which was lost may be taken up again
+  bool quiet = false;          // no usage line
+  bool show_context = false;   // the handle of a cache that was kept
+  double timeout_s = 0;        // 0: none
+  bool interruptible = false;  // Ctrl-C ends the answer: CANCELLED
+  int resume = 0;              // times that a stream which was lost may be taken up again
 };
 
 // Takes a stream that was lost up where it ended, perhaps from another replica; not one of several
@@ -26,6 +28,9 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
                               const PrintOptions& options, std::string* text);
 
 void PrintJson(const google::protobuf::Message& message);
+
+// "12 KiB", "1.4 MiB".
+std::string SizeText(uint64_t bytes);
 
 }  // namespace hydrant
 

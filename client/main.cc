@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -24,6 +25,7 @@
 #include "client/request_flags.h"
 #include "client/rpc_error.h"
 #include "client/server_info.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
@@ -69,15 +71,14 @@ std::optional<std::string> ReadPromptFile(const std::string& name) {
   if (name.empty() || name == "-") return ReadAll(std::cin);
   std::ifstream file(name, std::ios::binary);
   if (!file) {
-    fmt::print(stderr, "hydrant: cannot read {}\n", name);
+    PrintErr("hydrant: cannot read {}\n", name);
     return std::nullopt;
   }
   return ReadAll(file);
 }
 
 int Report(const grpc::Status& status, const Connection& connection) {
-  if (!status.ok())
-    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, connection.address()));
+  if (!status.ok()) PrintErr("hydrant: {}\n", DescribeError(status, connection.address()));
   return ExitCodeOf(status);
 }
 
@@ -89,6 +90,36 @@ PrintOptions Printing(const ClientFlags& flags) {
           .resume = flags.request.resume};
 }
 
+// Of a terminal and of /dev/null nothing is read beside a message.
+bool IsPipedIn() {
+  struct stat input {};
+  return fstat(STDIN_FILENO, &input) == 0 &&
+         (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode) || S_ISSOCK(input.st_mode));
+}
+
+// A pipe that others hold open by mistake would be waited for without a word.
+void SayThatItWaits() {
+  constexpr int kPatienceMs = 1000;
+  pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&input, 1, kPatienceMs) == 0)
+    PrintErr("hydrant: waits for the text that is piped in; </dev/null asks without one\n");
+}
+
+// What the words of the command line are about stands before them: models read the question last.
+// Unset: a file cannot be read. REQUIRES: words, or a file
+std::optional<std::string> ReadMessage(const ClientFlags& flags) {
+  const std::string question = Join(flags.words);
+  if (flags.prompt_file.empty()) {
+    if (!IsPipedIn()) return question;
+    SayThatItWaits();
+  }
+  std::optional<std::string> text = ReadPromptFile(flags.prompt_file);
+  if (!text.has_value()) return std::nullopt;
+  text->erase(text->find_last_not_of(" \t\r\n") + 1);
+  if (text->empty() || question.empty()) return text->empty() ? question : *text;
+  return *text + "\n\n" + question;
+}
+
 int Chat(Connection* connection, const ClientFlags& flags) {
   v1::GenerateRequest request = MakeRequest(flags.request);
   if (flags.template_kwargs.has_value())
@@ -96,15 +127,17 @@ int Chat(Connection* connection, const ClientFlags& flags) {
   if (!flags.tools_file.empty()) {
     std::ifstream file(flags.tools_file, std::ios::binary);
     if (!file) {
-      fmt::print(stderr, "hydrant: cannot read --tools {}\n", flags.tools_file);
+      PrintErr("hydrant: cannot read --tools {}\n", flags.tools_file);
       return kExitUsage;
     }
     request.mutable_chat()->set_tools_json(ReadAll(file));
   }
   if (request.has_context()) request.mutable_chat()->set_continues_context(true);
-  if (flags.words.empty())
+  if (flags.words.empty() && flags.prompt_file.empty())
     return ChatInteractively(connection, request, flags.system, Printing(flags));
-  return ChatOnce(connection, request, flags.system, Join(flags.words), Printing(flags));
+  const std::optional<std::string> message = ReadMessage(flags);
+  if (!message.has_value()) return kExitUsage;
+  return ChatOnce(connection, request, flags.system, *message, Printing(flags));
 }
 
 int Generate(Connection* connection, const ClientFlags& flags) {
@@ -112,8 +145,9 @@ int Generate(Connection* connection, const ClientFlags& flags) {
   if (!flags.ids.empty()) {
     request.mutable_token_ids()->mutable_ids()->Assign(flags.ids.begin(), flags.ids.end());
   } else {
-    const std::optional<std::string> prompt =
-        flags.prompt.has_value() ? flags.prompt : ReadPromptFile(flags.prompt_file);
+    std::optional<std::string> prompt = flags.prompt;
+    if (!flags.words.empty()) prompt = Join(flags.words);
+    if (!prompt.has_value()) prompt = ReadPromptFile(flags.prompt_file);
     if (!prompt.has_value()) return kExitUsage;
     request.set_text(*prompt);
   }
@@ -144,10 +178,10 @@ int Embed(Connection* connection, const ClientFlags& flags) {
     PrintJson(response);
     return 0;
   }
-  fmt::print("{}\n", fmt::join(response.embedding(), " "));
+  PrintOut("{}\n", fmt::join(response.embedding(), " "));
   if (!flags.quiet) {
-    fmt::print(stderr, "[{} tokens, {} dimensions]\n", response.usage().prompt_tokens(),
-               response.embedding_size());
+    PrintErr("[{} tokens, {} dimensions]\n", response.usage().prompt_tokens(),
+             response.embedding_size());
   }
   return 0;
 }
@@ -165,8 +199,8 @@ int Tokenize(Connection* connection, const ClientFlags& flags) {
     PrintJson(response);
     return 0;
   }
-  fmt::print("{}\n", fmt::join(response.token_ids(), " "));
-  fmt::print(stderr, "[{} tokens]\n", response.token_ids_size());
+  PrintOut("{}\n", fmt::join(response.token_ids(), " "));
+  PrintErr("[{} tokens]\n", response.token_ids_size());
   return 0;
 }
 
@@ -181,7 +215,7 @@ int Detokenize(Connection* connection, const ClientFlags& flags) {
   if (flags.json) {
     PrintJson(response);
   } else {
-    fmt::print("{}\n", response.text());
+    PrintOut("{}\n", response.text());
   }
   return 0;
 }
@@ -209,7 +243,11 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   app->add_flag("--quiet", flags->quiet, "No usage line on stderr");
 
   CLI::App* chat = app->add_subcommand("chat", "Ask a chat model once, or talk to it line by line");
-  chat->add_option("message", flags->words, "The question; none: a conversation");
+  chat->add_option(
+      "message", flags->words,
+      "The question; what is piped in beside it stands before it. None: a conversation");
+  chat->add_option("--prompt-file", flags->prompt_file,
+                   "A file with the text that the question is about, or with both; -: stdin");
   chat->add_option("--system", flags->system, "A system message");
   chat->add_option("--tools", flags->tools_file,
                    "A file with a JSON array: what the model may call");
@@ -221,9 +259,12 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   AddRequestFlags(chat, &flags->request);
 
   CLI::App* generate = app->add_subcommand("generate", "Continue a text");
-  generate->add_option("--prompt", flags->prompt, "The text; default: what is piped in");
-  generate->add_option("--prompt-file", flags->prompt_file, "A file with the text; -: stdin");
-  generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text");
+  CLI::Option* text =
+      generate->add_option("text", flags->words, "The text; default: what is piped in");
+  text->excludes(generate->add_option("--prompt", flags->prompt, "The same, as an option"));
+  text->excludes(
+      generate->add_option("--prompt-file", flags->prompt_file, "A file with the text; -: stdin"));
+  text->excludes(generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text"));
   generate->add_option("--n", flags->request.num_samples,
                        "Answers, 1 to 64, each printed when it is finished; answer i is drawn with "
                        "the seed + i - 1. Default 1");
@@ -271,23 +312,29 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
 
 // For health checks of containers, which have no other client of grpc.health.v1.
 int Health(Connection* connection) {
-  const bool serving = connection->WaitUntilServing(0);
-  fmt::print("{}\n", serving ? "SERVING" : "NOT_SERVING");
-  return serving ? 0 : kExitNoServer;
+  const grpc::Status serving = connection->WaitUntilServing(0);
+  PrintOut("{}\n", serving.ok() ? "SERVING" : "NOT_SERVING");
+  if (serving.ok()) return 0;
+  PrintErr("hydrant: {}\n", serving.error_message());
+  return kExitNoServer;
 }
 
 int Run(const std::string& command, const ClientFlags& flags) {
   if (command == "pull") return PullModel(flags.model, flags.json, flags.quiet);
   absl::StatusOr<Access> access = ReadAccess(flags.access);
+  if (const absl::Status address = CheckAddress(flags.address); !address.ok()) access = address;
   if (!access.ok()) {
-    fmt::print(stderr, "hydrant: {}\n", std::string(access.status().message()));
+    PrintErr("hydrant: {}\n", std::string(access.status().message()));
     return kExitUsage;
   }
   Connection connection(flags.address, *std::move(access));
-  if (flags.wait_s > 0 && !connection.WaitUntilServing(flags.wait_s)) {
-    fmt::print(stderr, "hydrant: no server was ready at {} within {} s\n", flags.address,
-               flags.wait_s);
-    return kExitNoServer;
+  if (flags.wait_s > 0) {
+    const grpc::Status waited = connection.WaitUntilServing(flags.wait_s);
+    if (!waited.ok()) {
+      PrintErr("hydrant: no server was ready within {} s: {}\n", flags.wait_s,
+               waited.error_message());
+      return kExitNoServer;
+    }
   }
   if (command == "chat") return Chat(&connection, flags);
   if (command == "generate") return Generate(&connection, flags);
@@ -315,7 +362,8 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  hydrant chat \"What is the capital of France?\"\n"
       "  hydrant chat --policy auto --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
-      "  hydrant generate --prompt \"Once upon a time\" --temperature 0 --max-tokens 50\n"
+      "  hydrant chat --prompt-file report.txt \"What does it conclude?\"\n"
+      "  hydrant generate \"Once upon a time\" --temperature 0 --max-tokens 50\n"
       "  hydrant context compress --prompt-file report.txt --name report\n"
       "  hydrant generate --context report --prompt \"In short, it says that\"\n"
       "  hydrant info --json --wait 60\n"
@@ -323,9 +371,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fmt::print(stderr, "hydrant: {} (try --help)\n", error.what());
+    if (error.get_exit_code() == 0)
+      return hydrant::EndOutput("hydrant", app.exit(error));  // --help
+    hydrant::PrintErr("hydrant: {} (try --help)\n", error.what());
     return hydrant::kExitUsage;
   }
-  return hydrant::Run(app.get_subcommands().front()->get_name(), flags);
+  const std::string command = app.get_subcommands().front()->get_name();
+  return hydrant::EndOutput("hydrant", hydrant::Run(command, flags));
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "engine/hub/hub_settings.h"
 #include "engine/hub/model_reference.h"
 #include "engine/hub/pull.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
@@ -68,7 +68,7 @@ class ProgressPrinter final : public hub::PullListener {
     std::string line = fmt::format("{}: {}", meter_->Text(), file);
     if (terminal_) line.resize(std::min(line.size(), Columns() - 1));  // a second line would stay
     // Erases what the line before it had more.
-    fmt::print(stderr, "{}", terminal_ ? "\r" + line + "\033[K" : line + "\n");
+    PrintErr("{}", terminal_ ? "\r" + line + "\033[K" : line + "\n");
     line_is_open_ = terminal_;
   }
 
@@ -76,14 +76,14 @@ class ProgressPrinter final : public hub::PullListener {
   bool Cancelled() override { return interrupted != 0; }
 
   void EndLine() {
-    if (std::exchange(line_is_open_, false)) fmt::print(stderr, "\n");
+    if (std::exchange(line_is_open_, false)) PrintErr("\n");
   }
 
  private:
   void Print(const std::string& line) {
     if (quiet_) return;
     EndLine();
-    fmt::print(stderr, "{}\n", line);
+    PrintErr("{}\n", line);
   }
 
   const bool quiet_, terminal_;
@@ -101,8 +101,8 @@ int ExitCodeOf(const absl::Status& status) {
 
 int Report(const absl::Status& status) {
   const bool stopped = absl::IsCancelled(status);
-  fmt::print(stderr, "hydrant: {}{}\n", std::string(status.message()),
-             stopped ? "; the same command goes on where it was" : "");
+  PrintErr("hydrant: {}{}\n", std::string(status.message()),
+           stopped ? "; the same command goes on where it was" : "");
   return ExitCodeOf(status);
 }
 
@@ -122,11 +122,11 @@ int PullModel(const std::string& model, bool json, bool quiet) {
   if (json) {
     const nlohmann::json object = {
         {"path", pulled->path}, {"commit", pulled->commit}, {"model", flag}};
-    fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    PrintOut("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    fmt::print("{}\n", pulled->path);
+    PrintOut("{}\n", pulled->path);
   }
-  if (!quiet) fmt::print(stderr, "serve it: hydrantd --model {}\n", flag);
+  if (!quiet) PrintErr("serve it: hydrantd --model {}\n", flag);
   return 0;
 }
 

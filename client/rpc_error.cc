@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "proto/loopback.h"
 
 namespace hydrant {
 
@@ -86,15 +91,76 @@ std::string Details(const grpc::Status& status) {
   return words.empty() ? words : fmt::format(" [{}]", words);
 }
 
+// A word of gRPC's or of OpenSSL's for why there is no connection, and what to do about it, with {}
+// for the address.
+struct Cause {
+  const char* sign;
+  const char* advice;
+};
+constexpr Cause kCauses[] = {
+    {"certificate verify failed",
+     "the certificate of the server at {} is not signed by the CA of --tls-ca, or has expired; "
+     "give "
+     "the CA that signed it"},
+    {"is not in peer certificate",
+     "the certificate of the server at {} is for another name; connect by one that is in it"},
+    {"wrong version number", "the server at {} does not speak TLS; leave --tls-ca out"},
+    {"socket closed",
+     "what listens at {} hung up at once; a server with TLS wants --tls-ca FILE, and perhaps "
+     "--tls-certificate and --tls-key"},
+    {"connection reset",
+     "what listens at {} hung up at once; a server with TLS wants --tls-ca FILE, and perhaps "
+     "--tls-certificate and --tls-key"},
+    {"failed parsing http/2", "what listens at {} is no gRPC server; is it the port of --listen?"},
+    {"dns resolution failed", "no machine is known by the name in {}; check it"},
+    {"http proxy returned",
+     "the proxy of grpc_proxy, https_proxy or http_proxy does not connect to {}; no_proxy names "
+     "hosts that go without"},
+};
+
+// As gRPC says it, in the same spelling whichever library of TLS it was built with.
+std::string Plain(const std::string& message) {
+  std::string plain = absl::AsciiStrToLower(message);
+  std::replace(plain.begin(), plain.end(), '_', ' ');
+  return plain;
+}
+
+bool GoesByProxy(const std::string& address) {
+  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return !IsOnThisMachine(address) &&
+         (is_set("grpc_proxy") || is_set("https_proxy") || is_set("http_proxy"));
+}
+
+// Nothing that speaks for itself has answered.
+std::string DescribeUnreachable(const std::string& message, const std::string& address) {
+  const std::string plain = Plain(message);
+  const bool connected = plain.find("failed to connect") == std::string::npos &&
+                         plain.find("dns resolution") == std::string::npos;
+  if (connected) return fmt::format("the connection to {} was lost: {}", address, message);
+  for (const Cause& cause : kCauses) {
+    if (plain.find(cause.sign) != std::string::npos)
+      return fmt::format(fmt::runtime(cause.advice), address);
+  }
+  const bool nobody = plain.find("connection refused") != std::string::npos ||
+                      plain.find("no such file") != std::string::npos;
+  if (!nobody) return fmt::format("{} cannot be reached: {}", address, message);
+  if (GoesByProxy(address)) {
+    return fmt::format(
+        "no server at {}, or no proxy (grpc_proxy, https_proxy, http_proxy) on the way to it; "
+        "no_proxy names hosts that go without",
+        address);
+  }
+  return fmt::format("no server at {}; start one with: hydrantd --model MODEL --listen {}", address,
+                     address);
+}
+
 }  // namespace
 
 std::string DescribeError(const grpc::Status& status, const std::string& address) {
   const std::string details = Details(status);
-  // The server's own refusals carry details; without them nobody answered.
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && details.empty()) {
-    return fmt::format("no server at {}; start one with: hydrantd --model MODEL --listen {}",
-                       address, address);
-  }
+  // The server's own refusals carry details.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && details.empty())
+    return DescribeUnreachable(status.error_message(), address);
   return fmt::format("{}: {}{}", CodeName(status.error_code()), status.error_message(), details);
 }
 

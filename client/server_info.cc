@@ -11,6 +11,7 @@
 #include "client/event_printer.h"
 #include "client/rpc_error.h"
 #include "hydrant/v1/hydrant.pb.h"
+#include "kernels/standard_streams.h"
 
 namespace hydrant {
 namespace {
@@ -24,29 +25,29 @@ std::string StateName(v1::ServerState state) {
 }
 
 void PrintModel(const v1::GetModelInfoResponse& model) {
-  fmt::print("model     {} ({}): {} layers, {} query / {} KV heads of {}, vocabulary {}\n",
-             model.name(), model.architecture(), model.num_layers(), model.num_heads(),
-             model.num_kv_heads(), model.head_dim(), model.vocab_size());
-  fmt::print("context   {} tokens here, {} trained; chat template: {}\n", model.max_model_len(),
-             model.max_context(), model.has_chat_template() ? model.chat_template() : "none");
+  PrintOut("model     {} ({}): {} layers, {} query / {} KV heads of {}, vocabulary {}\n",
+           model.name(), model.architecture(), model.num_layers(), model.num_heads(),
+           model.num_kv_heads(), model.head_dim(), model.vocab_size());
+  PrintOut("context   {} tokens here, {} trained; chat template: {}\n", model.max_model_len(),
+           model.max_context(), model.has_chat_template() ? model.chat_template() : "none");
   if (model.has_sliding_window()) {
-    fmt::print("window    {} of the {} layers keep the last {} tokens, whatever the cache policy\n",
-               model.sliding_window_layers(), model.num_layers(), model.sliding_window());
+    PrintOut("window    {} of the {} layers keep the last {} tokens, whatever the cache policy\n",
+             model.sliding_window_layers(), model.num_layers(), model.sliding_window());
   }
 }
 
 void PrintServer(const v1::GetServerInfoResponse& server) {
-  fmt::print("server    hydrantd {}, {}, up {:.0f} s\n", server.version(),
-             StateName(server.state()), server.uptime_us() * 1e-6);
+  PrintOut("server    hydrantd {}, {}, up {:.0f} s\n", server.version(), StateName(server.state()),
+           server.uptime_us() * 1e-6);
   if (server.state() == v1::SERVER_STATE_LOADING)
-    fmt::print("loading   {:.0f} %\n", server.load_fraction() * 100);
+    PrintOut("loading   {:.0f} %\n", server.load_fraction() * 100);
   if (server.has_pool()) {
     const v1::LoadInfo& load = server.load();
-    fmt::print("engine    {}\n", server.engine());
-    fmt::print("pool      {} of {} pages free, {} entries and {} bytes each\n",
-               server.pool().pages_free(), server.pool().pages_total(), server.pool().block_size(),
-               server.pool().page_bytes());
-    fmt::print(
+    PrintOut("engine    {}\n", server.engine());
+    PrintOut("pool      {} of {} pages free, {} entries and {} bytes each\n",
+             server.pool().pages_free(), server.pool().pages_total(), server.pool().block_size(),
+             server.pool().page_bytes());
+    PrintOut(
         "load      {} running, {} reading, {} waiting; {} prompt and {} new tokens so far, {} "
         "preemptions\n",
         load.running(), load.prefilling(), load.waiting(), load.prompt_tokens(),
@@ -55,25 +56,24 @@ void PrintServer(const v1::GetServerInfoResponse& server) {
 }
 
 void PrintPolicies(const v1::GetServerInfoResponse& server) {
-  fmt::print("policies  `hydrant info POLICY` prints the parameters of one\n");
+  PrintOut("policies  `hydrant info POLICY` prints the parameters of one\n");
   for (const v1::PolicyInfo& policy : server.policies())
-    fmt::print("  {:<14} {}\n", policy.name(), policy.description());
+    PrintOut("  {:<14} {}\n", policy.name(), policy.description());
 }
 
 void PrintParameters(const v1::PolicyInfo& policy) {
-  fmt::print("{}: {}\n", policy.name(), policy.description());
-  if (policy.parameters().empty()) fmt::print("  It has no parameters.\n");
+  PrintOut("{}: {}\n", policy.name(), policy.description());
+  if (policy.parameters().empty()) PrintOut("  It has no parameters.\n");
   for (const v1::PolicyParameter& p : policy.parameters()) {
-    fmt::print("  {:<22} {} (default {}, {})\n", p.name(), p.description(), p.default_value(),
-               p.range());
+    PrintOut("  {:<22} {} (default {}, {})\n", p.name(), p.description(), p.default_value(),
+             p.range());
   }
 }
 
 grpc::Status Ask(Connection* connection, v1::GetServerInfoResponse* server) {
   grpc::ClientContext context;
   const grpc::Status status = connection->stub().GetServerInfo(&context, {}, server);
-  if (!status.ok())
-    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, connection->address()));
+  if (!status.ok()) PrintErr("hydrant: {}\n", DescribeError(status, connection->address()));
   return status;
 }
 
@@ -106,8 +106,8 @@ int PrintPolicy(Connection* connection, const std::string& name, bool json) {
     json ? PrintJson(policy) : PrintParameters(policy);
     return 0;
   }
-  fmt::print(stderr, "hydrant: info: '{}' is no policy of the server; one of {}\n", name,
-             fmt::join(names, ", "));
+  PrintErr("hydrant: info: '{}' is no policy of the server; one of {}\n", name,
+           fmt::join(names, ", "));
   return kExitOfUsage;
 }
 

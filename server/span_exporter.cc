@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/loopback.h"
 
 namespace hydrant {
 namespace {
@@ -34,6 +35,7 @@ std::unique_ptr<TraceService::Stub> Connect(const SpanExporter::Options& options
   arguments.SetServiceConfigJSON(kServiceConfig);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
   arguments.SetInt(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, kRetryBytes);
+  UseNoProxyOnThisMachine(options.address, &arguments);
   return TraceService::NewStub(
       grpc::CreateCustomChannel(options.address, options.credentials, arguments));
 }

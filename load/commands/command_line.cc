@@ -1,17 +1,15 @@
 #include "load/commands/command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "kernels/standard_streams.h"
 #include "load/report/write_file.h"
 #include "load/run/option_group.h"
 
@@ -198,7 +196,7 @@ void CatchInterrupts() {
 
 bool Interrupted() { return interrupted != 0; }
 
-void Warn(std::string_view message) { fmt::print(stderr, "hydrant-load: {}\n", message); }
+void Warn(std::string_view message) { PrintErr("hydrant-load: {}\n", message); }
 
 void Fail(int code, std::string_view message) {
   Warn(message);
@@ -209,13 +207,6 @@ bool WriteReport(const std::string& path, std::string_view content) {
   const absl::Status status = WriteFile(path, content);
   if (!status.ok()) Warn(std::string(status.message()));
   return status.ok();
-}
-
-bool PrintReport(std::string_view text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) Warn(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
-  return written;
 }
 
 void NameReports(const std::string& name, const std::string& csv_name, LoadFlags* flags) {

@@ -69,10 +69,9 @@ bool Interrupted();
 [[noreturn]] void Fail(int code, std::string_view message);
 void Warn(std::string_view message);
 
-// A report that cannot be written is a line on stderr, and no reason not to write the next. Each
-// returns whether it could.
+// A report that cannot be written is a line on stderr, and no reason not to write the next. Returns
+// whether it could.
 bool WriteReport(const std::string& path, std::string_view content);
-bool PrintReport(std::string_view text);  // on stdout
 // --report stands for its three files: `name`.html, `name`.json and `csv_name`.csv. Fails where one
 // of them, or of those that were named, could not be written.
 void NameReports(const std::string& name, const std::string& csv_name, LoadFlags* flags);

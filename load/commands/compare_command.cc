@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+#include "kernels/standard_streams.h"
 #include "load/commands/command_line.h"
 #include "load/report/compare.h"
 #include "load/report/report_file.h"
@@ -44,7 +45,8 @@ int CompareCommand(const CompareFlags& flags) {
     reports.push_back(ValueOr(kExitUsage, ReadReport(file)));
   const Comparison comparison = ValueOr(kExitUsage, Compare(reports));
   const std::vector<std::string> worse = ValueOr(kExitUsage, FindWorse(comparison, limits));
-  bool written = PrintReport(ToText(comparison));
+  WriteOutput(ToText(comparison));
+  bool written = true;
   if (!flags.json.empty()) written &= WriteReport(flags.json, ToJson(comparison, worse));
   if (!flags.html.empty()) written &= WriteReport(flags.html, ToHtml(comparison, reports, worse));
   for (const std::string& line : worse) Warn(line);

@@ -44,12 +44,12 @@ void LiveView::Show(double now, const std::vector<Outcome>& outcomes, int64_t in
       now, outcomes.size(), requests_, in_flight, failed,
       static_cast<double>(tokens) / std::max(0.1, std::min(now, kWindow)), ttft.p50, ttft.p99,
       gap.p50, gap.p99);
-  fmt::print(out_, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
+  std::fputs((terminal_ ? "\r\033[K" + line : line + "\n").c_str(), out_);
   std::fflush(out_);
 }
 
 void LiveView::End() {
-  if (terminal_) fmt::print(out_, "\n");
+  if (terminal_) std::fputs("\n", out_);
 }
 
 }  // namespace hydrant::load

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "fmt/format.h"
+#include "kernels/standard_streams.h"
 #include "load/commands/command_line.h"
 #include "load/commands/compare_command.h"
 #include "load/commands/run_command.h"
@@ -51,7 +51,7 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fmt::print(stderr, "hydrant-load: {} (try --help)\n", error.what());
+    PrintErr("hydrant-load: {} (try --help)\n", error.what());
     return kExitUsage;
   }
   if (compare_app->parsed()) return CompareCommand(compare);
@@ -62,4 +62,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hydrant::load
 
-int main(int argc, char** argv) { return hydrant::load::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hydrant::EndOutput("hydrant-load", hydrant::load::Main(argc, argv));
+}

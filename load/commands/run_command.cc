@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "kernels/standard_streams.h"
 #include "load/commands/live_view.h"
 #include "load/commands/load_setup.h"
 #include "load/report/report.h"
@@ -24,7 +25,8 @@ constexpr int64_t kQualityConcurrency = 8;
 // Partial results of a run that was broken off are written as well. Returns whether all could be.
 bool WriteReports(const LoadFlags& flags, const RunDescription& run,
                   const std::vector<Outcome>& outcomes, const Objectives& objectives) {
-  bool all = PrintReport(ToText(run, outcomes, objectives, flags.warm_up));
+  WriteOutput(ToText(run, outcomes, objectives, flags.warm_up));
+  bool all = true;
   const auto write = [&](const std::string& path, const auto& content) {
     if (!path.empty()) all &= WriteReport(path, content());
   };

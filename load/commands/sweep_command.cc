@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "kernels/standard_streams.h"
 #include "load/commands/load_setup.h"
 #include "load/report/sweep_report.h"
 #include "load/run/option_group.h"
@@ -78,8 +79,8 @@ class Command {
                            // What was found survives whatever happens to this program.
                            .on_probe = [&](const std::vector<SweptArm>&) { WriteFiles(); }};
     sweep_.complete = Sweep(flags_.search, Known(), calls, &arms_);
-    bool written = WriteFiles();
-    written &= PrintReport(SweepText(sweep_, arms_));
+    const bool written = WriteFiles();
+    WriteOutput(SweepText(sweep_, arms_));
     if (!sweep_.complete) return kExitInterrupted;
     return written ? 0 : kExitErrors;
   }
@@ -128,7 +129,7 @@ class Command {
 
   template <typename... Args>
   void Say(fmt::format_string<Args...> text, Args&&... args) const {
-    if (!flags_.load.quiet) fmt::print(stderr, text, std::forward<Args>(args)...);
+    if (!flags_.load.quiet) PrintErr(text, std::forward<Args>(args)...);
   }
 
   bool WriteFiles() const {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "fmt/format.h"
+#include "load/report/hit_rates.h"
 
 namespace hydrant::load {
 namespace {
@@ -29,6 +30,7 @@ constexpr const char* kHigherIsBetter[] = {"highest_rate",
                                            "quality_before_difference",
                                            "quality_matched"};
 constexpr const char* kLowerIsBetter[] = {"failed", "preemptions"};
+constexpr const char* kNeitherIsBetter[] = {"cache_hit_rate"};
 constexpr const char* kKinds[] = {"ttft", "tpot", "itl", "e2el", "queue"};
 // A limit without a name is for these.
 constexpr const char* kLimitedByDefault[] = {
@@ -77,6 +79,7 @@ ComparedPart ComparePart(const std::string& title,
   };
   for (const char* name : kHigherIsBetter) add(name, Better::kHigher);
   for (const char* name : kLowerIsBetter) add(name, Better::kLower);
+  for (const char* name : kNeitherIsBetter) add(name, Better::kNeither);
   std::set<std::tuple<size_t, double, std::string>> times;
   for (const ReportFile::Figures* of : figures) {
     for (const auto& [key, value] : *of) {
@@ -101,6 +104,21 @@ void CompareArms(std::span<const ReportFile> reports, Comparison* comparison) {
     ComparedPart part = ComparePart(arm.name, figures);
     if (!part.measures.empty()) comparison->parts.push_back(std::move(part));
   }
+}
+
+// Of each part, the reports beside each other.
+std::string WarningOf(const Comparison& comparison) {
+  for (const ComparedPart& part : comparison.parts) {
+    for (const ComparedMeasure& measure : part.measures) {
+      if (measure.name != "cache_hit_rate") continue;
+      std::vector<HitRate> rates;
+      for (size_t i = 0; i < measure.values.size(); ++i) {
+        if (measure.values[i]) rates.push_back({comparison.names[i], *measure.values[i]});
+      }
+      if (std::string warning = WarnOfHitRates(rates); !warning.empty()) return warning;
+    }
+  }
+  return {};
 }
 
 void CompareSettings(std::span<const ReportFile> reports, Comparison* comparison) {
@@ -140,7 +158,7 @@ std::optional<double> ComparedMeasure::Ratio(size_t report) const {
 }
 
 std::optional<double> ComparedMeasure::WorseBy(size_t report) const {
-  if (!values[0] || !values[report]) return std::nullopt;
+  if (!values[0] || !values[report] || better == Better::kNeither) return std::nullopt;
   const double more = *values[report] - *values[0];
   const double worse = better == Better::kHigher ? -more : more;
   if (worse == 0.0) return 0.0;
@@ -184,6 +202,7 @@ absl::StatusOr<Comparison> Compare(std::span<const ReportFile> reports) {
   }
   CompareSettings(reports, &comparison);
   CompareErrors(reports, &comparison);
+  comparison.warning = WarningOf(comparison);
   return comparison;
 }
 

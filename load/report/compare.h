@@ -14,7 +14,7 @@
 
 namespace hydrant::load {
 
-enum class Better : uint8_t { kHigher, kLower };
+enum class Better : uint8_t { kHigher, kLower, kNeither };
 
 // An element a report everywhere.
 struct ComparedMeasure {
@@ -25,7 +25,7 @@ struct ComparedMeasure {
   // To the first; unset where one is not there, or the first is zero.
   std::optional<double> Ratio(size_t report) const;
   // By which share of the first it is worse, negative where it is better; infinite where the first
-  // is zero and this is not. Unset where one of the two is not there.
+  // is zero and this is not. Unset where one of the two is not there, or neither is better.
   std::optional<double> WorseBy(size_t report) const;
   // "better", "worse", or nothing where the two are within 2 %.
   const char* Verdict(size_t report) const;
@@ -52,6 +52,7 @@ struct Comparison {
   std::vector<ComparedPart> parts = {};
   std::vector<Setting> settings = {};  // that are not the same in all
   std::vector<Error> errors = {};
+  std::string warning = {};  // of hit rates; empty: they are alike
 };
 
 // InvalidArgument where runs and sweeps are mixed, or they have no measure in common.

@@ -24,10 +24,15 @@ std::string Printable(std::string text, size_t most) {
   return text;
 }
 
+const char* NameOf(Better better) {
+  return better == Better::kHigher ? "higher" : better == Better::kLower ? "lower" : "neither";
+}
+
 Json ComparisonJson(const Comparison& comparison, std::span<const std::string> worse) {
-  Json json = {{"names", comparison.names}, {"complete", comparison.complete},
-               {"sections", Json::array()}, {"settings", Json::array()},
-               {"errors", Json::array()},   {"regressions", worse}};
+  Json json = {{"names", comparison.names},    {"complete", comparison.complete},
+               {"sections", Json::array()},    {"settings", Json::array()},
+               {"errors", Json::array()},      {"regressions", worse},
+               {"warning", comparison.warning}};
   for (const ComparedPart& part : comparison.parts) {
     Json rows = Json::array();
     for (const ComparedMeasure& measure : part.measures) {
@@ -39,7 +44,7 @@ Json ComparisonJson(const Comparison& comparison, std::span<const std::string> w
         verdicts.push_back(i > 0 ? measure.Verdict(i) : "");
       }
       rows.push_back({{"measure", measure.name},
-                      {"better", measure.better == Better::kHigher ? "higher" : "lower"},
+                      {"better", NameOf(measure.better)},
                       {"values", std::move(values)},
                       {"ratios", std::move(ratios)},
                       {"verdicts", std::move(verdicts)}});
@@ -80,6 +85,8 @@ std::string ToText(const Comparison& comparison) {
       text += "\n";
     }
   }
+  if (!comparison.warning.empty())
+    text += fmt::format("WARNING: {}\n", Printable(comparison.warning, 400));
   if (!comparison.errors.empty()) text += "errors\n";
   for (const Comparison::Error& error : comparison.errors) {
     text += "  ";

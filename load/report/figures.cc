@@ -77,6 +77,8 @@ Json FiguresJson(const Measures& measures, bool has_objectives) {
   figures["bytes_received"] = measures.bytes_received;
   figures["kv_tokens_kept"] = measures.kv_tokens_kept;
   figures["kv_tokens_evicted"] = measures.kv_tokens_evicted;
+  figures["kv_bytes"] = measures.kv_bytes;
+  figures["kv_bytes_of_full"] = measures.kv_bytes_of_full;
   figures["preemptions"] = measures.preemptions;
   figures["cached_tokens"] = measures.cached_tokens;
   figures["cache_hits"] = measures.hits;

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "load/report/figures.h"
+#include "load/report/hit_rates.h"
 #include "load/report/report_page.h"
 #include "load/run/timeline.h"
 #include "nlohmann/json.hpp"
@@ -66,6 +67,16 @@ Json QualityJson(std::span<const Agreement> quality) {
   return rows;
 }
 
+std::string HitRateWarning(const RunDescription& run, std::span<const Outcome> outcomes,
+                           double warm_up) {
+  std::vector<HitRate> rates;
+  for (size_t i = 0; i < run.arms.size(); ++i) {
+    const Measures arm = Measure(outcomes, {}, static_cast<int>(i), warm_up);
+    if (arm.completed > 0) rates.push_back({run.arms[i], arm.CacheHitRate()});
+  }
+  return WarnOfHitRates(rates);
+}
+
 // Everything but what is known of each request by itself.
 Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
                const Objectives& objectives, double warm_up) {
@@ -101,6 +112,7 @@ Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
   report["quality"] = QualityJson(run.quality);
   report["server"] = ServersJson(run.servers);
   report["options"] = run.metadata;
+  report["warning"] = HitRateWarning(run, outcomes, warm_up);
   return report;
 }
 
@@ -126,6 +138,23 @@ std::string Row(const char* name, const Distribution& times) {
                      times.mean, times.p50, times.p90, times.p99, times.p999, times.max);
 }
 
+// What policies saved: entries of a head, on average over heads and requests, and the memory.
+std::string KeptText(const Measures& m) {
+  const double seen = m.kv_tokens_kept + m.kv_tokens_evicted;
+  std::string text = fmt::format("  KV entries {:.1f} % kept, {:.0f} of {:.0f} a head and request",
+                                 100 * m.kv_tokens_kept / seen,
+                                 m.kv_tokens_kept / static_cast<double>(m.completed),
+                                 seen / static_cast<double>(m.completed));
+  if (m.kv_bytes_of_full > 0) {
+    const auto mib = [&](int64_t bytes) {
+      return static_cast<double>(bytes) / static_cast<double>(m.completed) / (1 << 20);
+    };
+    text += fmt::format("; at their ends {:.2f} MiB where full would hold {:.2f}", mib(m.kv_bytes),
+                        mib(m.kv_bytes_of_full));
+  }
+  return text + "\n";
+}
+
 std::string Figures(const Measures& m, const Objectives& objectives, const std::string& title) {
   std::string text = fmt::format("{}\n", title);
   text += fmt::format(
@@ -136,9 +165,7 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
   if (objectives.Any()) text += fmt::format(", {:.2f} good requests", m.Goodput());
   text += fmt::format("\n  tokens     {} in, {} out, {:.2f} a message\n", m.input_tokens,
                       m.output_tokens, m.tokens_per_message.mean);
-  if (m.kv_tokens_evicted > 0)
-    text += fmt::format("  KV entries {} kept, {} evicted (of each request's fullest head)\n",
-                        m.kv_tokens_kept, m.kv_tokens_evicted);
+  if (m.kv_tokens_evicted > 0) text += KeptText(m);
   if (m.hits > 0)
     text += fmt::format("  cached     {} of the tokens in ({:.1f} %), in {} requests\n",
                         m.cached_tokens, 100 * m.CacheHitRate(), m.hits);
@@ -222,18 +249,20 @@ std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) 
       "index,arm,ending,status,reason,intended_s,sent_s,first_token_s,last_token_s,ended_s,input_"
       "tokens,output_tokens,"
       "messages,queue_ms,kv_tokens_kept,kv_tokens_evicted,preemptions,bytes_sent,bytes_received,"
-      "cached_tokens\n";
+      "cached_tokens,kv_bytes,kv_bytes_of_full\n";
   for (const Outcome& o : outcomes) {
     const auto time = [&](bool first) {
       if (!o.HasToken()) return std::string();
       return fmt::format("{:.6f}", first ? o.messages.front().at : o.messages.back().at);
     };
     table += fmt::format(
-        "{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{},{},{},{},{},{}\n", o.index,
-        run.arms.empty() ? "" : Field(run.arms[o.arm]), Name(o.ending), Field(o.status),
+        "{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{:.2f},{:.2f},{},{},{},{},{},{}"
+        "\n",
+        o.index, run.arms.empty() ? "" : Field(run.arms[o.arm]), Name(o.ending), Field(o.status),
         Field(o.reason), o.intended, o.sent, time(true), time(false), o.ended, o.input_tokens,
         o.OutputTokens(), o.messages.size(), o.queue * 1e3, o.kv_tokens_kept, o.kv_tokens_evicted,
-        o.preemptions, o.bytes_sent, o.bytes_received, o.cached_tokens);
+        o.preemptions, o.bytes_sent, o.bytes_received, o.cached_tokens, o.kv_bytes,
+        o.kv_bytes_of_full);
   }
   return table;
 }
@@ -247,6 +276,8 @@ std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
   for (size_t i = 0; run.arms.size() > 1 && i < run.arms.size(); ++i)
     text += Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives,
                     run.arms[i]);
+  if (const std::string warning = HitRateWarning(run, outcomes, warm_up); !warning.empty())
+    text += fmt::format("WARNING: {}\n", Printable(warning));
   return text + ServersText(run.servers) + QualityText(run, outcomes, warm_up);
 }
 

@@ -45,6 +45,9 @@ bool IsMeasure(const std::string& key) {
                                                                "total_input_tokens",
                                                                "total_output_tokens",
                                                                "preemptions",
+                                                               "cached_tokens",
+                                                               "cache_hits",
+                                                               "cache_hit_rate",
                                                                "mean_tokens_per_message",
                                                                "request_goodput",
                                                                "request_goodput:",
@@ -53,7 +56,7 @@ bool IsMeasure(const std::string& key) {
                                                                "max_concurrent_requests",
                                                                "highest_rate"};
   return IsTime(key) || absl::EndsWith(key, "_throughput") || absl::StartsWith(key, "bytes_") ||
-         absl::StartsWith(key, "kv_tokens_") || kCounts->count(key) > 0;
+         absl::StartsWith(key, "kv_") || kCounts->count(key) > 0;
 }
 
 // Where nothing was measured, times are all zero.
@@ -83,7 +86,7 @@ std::string Words(const Json& value) {
 
 void AddSettings(const Json& from, ReportFile* report) {
   static const auto* const kNoSettings =
-      new std::set<std::string>{"date", "label", "complete", "kind"};
+      new std::set<std::string>{"date", "label", "complete", "kind", "warning"};
   for (const auto& [key, value] : from.items()) {
     if (!value.is_primitive() || value.is_null() || IsMeasure(key) || kNoSettings->count(key) > 0)
       continue;
@@ -151,7 +154,7 @@ ReportFile::Figures FiguresOfSweptArm(const Json& arm) {
   if (points == arm.end() || !points->is_array()) return figures;
   for (const Json& point : *points) {
     if (!point.is_object() || point.value("rate", Json()) != *highest) continue;
-    for (const char* key : {"request_goodput", "output_throughput"}) {
+    for (const char* key : {"request_goodput", "output_throughput", "cache_hit_rate"}) {
       if (point.contains(key) && point[key].is_number()) figures[key] = point[key].get<double>();
     }
   }

@@ -211,7 +211,13 @@ function drawFigures(runs) {
   row("output tokens/s", f => f.output_throughput);
   row("tokens a message", f => f.mean_tokens_per_message || undefined);
   const evicted = f => f.kv_tokens_evicted > 0 ? f.kv_tokens_evicted / (f.kv_tokens_kept + f.kv_tokens_evicted) : undefined;
-  if (columns.some(evicted)) row("KV entries evicted", f => percent(evicted(f) ?? 0));
+  if (columns.some(evicted))
+    row('KV entries evicted, mean over heads', f => percent(evicted(f) ?? 0));
+  const held = (f, key) => f.kv_bytes_of_full > 0 ? f[key] / f.completed / 2 ** 20 : undefined;
+  row('KV memory at a request\'s end, MiB', f => held(f, 'kv_bytes'));
+  row('full would hold, MiB', f => held(f, 'kv_bytes_of_full'));
+  if (columns.some(f => f.cached_tokens > 0))
+    row('prompt tokens found in caches', f => percent(f.cache_hit_rate));
   row("preemptions", f => f.preemptions || undefined);
   const goal = Object.entries(runs[0].goodput ?? {}).map(([kind, ms]) => `${kind} ${ms} ms`).join(", ");
   const part = section("Figures", goal && `A good request keeps ${goal}.`);
@@ -316,6 +322,12 @@ function drawOptions(runs) {
   section("Options").append(table(["", ...runs.map(run => runs.length > 1 ? run.name : "")], names.map(name => [name, ...runs.map(run => made("td", run.options?.[name] ?? "", "words"))])));
 }
 
+// What makes figures that stand side by side unlike.
+function drawWarnings(parts) {
+  for (const words of parts.map(part => part?.warning).filter(words => words))
+    page.append(made('p', words, 'warning'));
+}
+
 // --- Sweeps
 
 function drawSweepHeads(sweeps) {
@@ -333,13 +345,23 @@ function drawSweeps(sweeps) {
   const arms = sweeps.flatMap(sweep => sweep.arms.map(arm => ({...arm, name: sweeps.length > 1 ? `${sweep.name}: ${arm.name}` : arm.name})));
   arms.forEach((arm, i) => { arm.hue = hueOf(i); arm.points = [...arm.points].sort((a, b) => a.rate - b.rate); });
   const base = arms[0]?.highest_rate;
-  section("The highest rate that keeps the objectives", "Met at the first, not met at the second; the truth lies between.")
-    .append(table(["", "met at, requests/s", "not met at", `times ${arms[0]?.name ?? ""}`, "good requests/s", "output tokens/s", "batch"], arms.map(arm => {
-      const best = arm.points.find(p => p.rate === arm.highest_rate) ?? {};
-      const unfinished = arm.finished ? "" : " (unfinished)";
-      return [arm.name + unfinished, isNumber(arm.highest_rate) ? shown(arm.highest_rate) : "none", shown(arm.lowest_failed), shown(arm.highest_rate / base),
-              shown(best.request_goodput), shown(best.output_throughput), shown(batchOf(best))];
-    })));
+  section(
+      'The highest rate that keeps the objectives',
+      'Met at the first, not met at the second; the truth lies between.')
+      .append(table(
+          [
+            '', 'met at, requests/s', 'not met at', `times ${arms[0]?.name ?? ''}`,
+            'good requests/s', 'output tokens/s', 'found in caches', 'batch'
+          ],
+          arms.map(arm => {
+            const best = arm.points.find(p => p.rate === arm.highest_rate) ?? {};
+            const unfinished = arm.finished ? '' : ' (unfinished)';
+            return [
+              arm.name + unfinished, isNumber(arm.highest_rate) ? shown(arm.highest_rate) : 'none',
+              shown(arm.lowest_failed), shown(arm.highest_rate / base), shown(best.request_goodput),
+              shown(best.output_throughput), percent(best.cache_hit_rate), shown(batchOf(best))
+            ];
+          })));
   const rates = arms.flatMap(arm => arm.points.map(p => p.rate));
   const options = {xLabel: "requests/s offered", logX: rates.length > 1 && Math.max(...rates) > 20 * Math.min(...rates), size: WIDE, named: true};
   const lines = value => arms.map(arm => ({name: arm.name, hue: arm.hue, dots: p => p[3] ? "" : "hollow",
@@ -403,6 +425,7 @@ document.getElementById("title").textContent = document.title;
 const runs = data.runs ?? [];
 if (runs.length) drawHead(runs);
 if (data.sweeps) drawSweepHeads(data.sweeps);
+drawWarnings([...runs, ...data.sweeps ?? [], data.comparison]);
 if (data.comparison) drawComparison(data.comparison);
 if (data.sweeps?.length) drawSweeps(data.sweeps);
 if (runs.length) {

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
 #include "load/report/figures.h"
+#include "load/report/hit_rates.h"
 #include "load/report/report_page.h"
 #include "nlohmann/json.hpp"
 
@@ -48,6 +49,29 @@ Json OptionsOfProbes(const Json& options) {
 
 Json Optional(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
+// A number of a probe's record.
+double Number(const Json& point, const char* key) {
+  const auto found = point.find(key);
+  return found != point.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+// Of the probe with the arm's highest rate; null: none has met the objectives.
+Json BestOf(const SweptArm& arm) {
+  Json best;
+  for (const ProbeRecord& probe : arm.probes) {
+    if (arm.highest_met == probe.rate) best = Json::parse(probe.figures);
+  }
+  return best;
+}
+
+std::string HitRateWarning(const std::vector<SweptArm>& arms) {
+  std::vector<HitRate> rates;
+  for (const SweptArm& arm : arms) {
+    if (arm.highest_met) rates.push_back({arm.name, Number(BestOf(arm), "cache_hit_rate")});
+  }
+  return WarnOfHitRates(rates);
+}
+
 Json ToJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms) {
   Json json = {{"kind", "sweep"},
                {"date", sweep.date},
@@ -57,6 +81,7 @@ Json ToJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms) {
   json.update(ProbeSettings(sweep));
   json["resolution"] = sweep.resolution;
   json["options"] = sweep.options;
+  json["warning"] = HitRateWarning(arms);
   json["arms"] = Json::array();
   for (const SweptArm& arm : arms) {
     Json points = Json::array();
@@ -84,12 +109,6 @@ std::optional<double> MeanBatch(const std::vector<ServerSeries>& servers, double
     if (samples > 0) sum = sum.value_or(0.0) + running / static_cast<double>(samples);
   }
   return sum;
-}
-
-// A number of a probe's record.
-double Number(const Json& point, const char* key) {
-  const auto found = point.find(key);
-  return found != point.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
 absl::Status WrongSweep(const std::string& path, const std::string& why) {
@@ -167,6 +186,7 @@ std::string SweepCsv(const std::vector<SweptArm>& arms) {
                                       "p99_itl_ms",
                                       "p99_e2el_ms",
                                       "preemptions",
+                                      "cache_hit_rate",
                                       "batch"};
   std::string csv = "arm,met";
   for (const char* column : kColumns) csv += fmt::format(",{}", column);
@@ -187,24 +207,24 @@ std::string SweepText(const SweepDescription& sweep, const std::vector<SweptArm>
   text +=
       fmt::format("{}: the highest rates at which {:g} % of the requests keep {}\n", sweep.model,
                   100 * sweep.probe.share, ObjectivesJson(sweep.probe.objectives).dump());
-  text += fmt::format("  {:<36} {:>10} {:>12} {:>8} {:>10} {:>10} {:>7}\n", "requests/s", "met at",
-                      "not met at", "times", "good/s", "tokens/s", "probes");
+  text += fmt::format("  {:<36} {:>10} {:>12} {:>8} {:>10} {:>10} {:>8} {:>7}\n", "requests/s",
+                      "met at", "not met at", "times", "good/s", "tokens/s", "cached", "probes");
   for (const SweptArm& arm : arms) {
-    Json best;
-    for (const ProbeRecord& probe : arm.probes) {
-      if (arm.highest_met == probe.rate) best = Json::parse(probe.figures);
-    }
+    const Json best = BestOf(arm);
     const auto figure = [](const std::optional<double>& value, const char* otherwise) {
       return value ? fmt::format("{:.4g}", *value) : std::string(otherwise);
     };
     std::optional<double> times;
     if (arm.highest_met && arms[0].highest_met) times = *arm.highest_met / *arms[0].highest_met;
-    text += fmt::format("  {:<36} {:>10} {:>12} {:>8} {:>10.4g} {:>10.4g} {:>7}{}\n", arm.name,
-                        figure(arm.highest_met, "none"), figure(arm.lowest_failed, "none"),
-                        figure(times, "-"), Number(best, "request_goodput"),
-                        Number(best, "output_throughput"), arm.probes.size(),
-                        arm.finished ? "" : "  unfinished");
+    text +=
+        fmt::format("  {:<36} {:>10} {:>12} {:>8} {:>10.4g} {:>10.4g} {:>6.1f} % {:>7}{}\n",
+                    arm.name, figure(arm.highest_met, "none"), figure(arm.lowest_failed, "none"),
+                    figure(times, "-"), Number(best, "request_goodput"),
+                    Number(best, "output_throughput"), 100 * Number(best, "cache_hit_rate"),
+                    arm.probes.size(), arm.finished ? "" : "  unfinished");
   }
+  if (const std::string warning = HitRateWarning(arms); !warning.empty())
+    text += fmt::format("WARNING: {}\n", warning);
   return text;
 }
 

@@ -41,6 +41,8 @@ void AddCompleted(const Outcome& outcome, const Objectives& objectives, Measures
   measures->input_tokens += outcome.input_tokens;
   measures->kv_tokens_kept += outcome.kv_tokens_kept;
   measures->kv_tokens_evicted += outcome.kv_tokens_evicted;
+  measures->kv_bytes += outcome.kv_bytes;
+  measures->kv_bytes_of_full += outcome.kv_bytes_of_full;
   measures->cached_tokens += std::max<int64_t>(outcome.cached_tokens, 0);
   measures->hits += outcome.cached_tokens > 0;
 }

@@ -155,6 +155,8 @@ class Run {
       outcome->queue = event.queue;
       outcome->kv_tokens_kept = event.kv_tokens_kept;
       outcome->kv_tokens_evicted = event.kv_tokens_evicted;
+      outcome->kv_bytes = event.kv_bytes;
+      outcome->kv_bytes_of_full = event.kv_bytes_of_full;
       outcome->preemptions = event.preemptions;
     }
     outcome->ending = EndingOf(event.status, flight);

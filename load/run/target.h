@@ -27,8 +27,9 @@ struct StreamEvent {
   bool has_usage = false;
   int64_t prompt_tokens = 0;  // 0: it does not say
   double queue = 0.0;         // seconds
-  int64_t kv_tokens_kept = 0;
-  int64_t kv_tokens_evicted = 0;
+  double kv_tokens_kept = 0;  // entries of a KV head, on average over the heads
+  double kv_tokens_evicted = 0;
+  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // at the end, and of the full cache
   int64_t preemptions = 0;
   int64_t cached_tokens = -1;  // of the prompt, not read again; -1: it does not say
 };

@@ -2,6 +2,8 @@
 #ifndef HYDRANT_LOAD_TARGETS_HTTP_GET_H_
 #define HYDRANT_LOAD_TARGETS_HTTP_GET_H_
 
+#include <curl/curl.h>
+
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,6 +14,9 @@ namespace hydrant::load {
 // `seconds`.
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& bearer = "",
                                     double seconds = 5.0);
+
+// A proxy of the environment (http_proxy) is about other machines; no_proxy holds as well.
+void UseNoProxyOnThisMachine(CURL* easy);
 
 }  // namespace hydrant::load
 

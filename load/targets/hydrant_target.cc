@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <random>
 #include <unordered_map>
 #include <utility>
 
@@ -48,8 +49,12 @@ void SetUsage(const v1::Usage& usage, StreamEvent* end) {
   end->has_usage = true;
   end->prompt_tokens = usage.prompt_tokens();
   end->queue = static_cast<double>(usage.queue_us()) * 1e-6;
-  end->kv_tokens_kept = usage.kv_tokens_kept();
-  end->kv_tokens_evicted = usage.kv_tokens_evicted();
+  // A server that does not say the mean yet says the fullest head's.
+  const bool has_mean = usage.has_kv_tokens_kept_mean();
+  end->kv_tokens_kept = has_mean ? usage.kv_tokens_kept_mean() : usage.kv_tokens_kept();
+  end->kv_tokens_evicted = has_mean ? usage.kv_tokens_evicted_mean() : usage.kv_tokens_evicted();
+  end->kv_bytes = static_cast<int64_t>(usage.kv_bytes());
+  end->kv_bytes_of_full = static_cast<int64_t>(usage.kv_bytes_of_full());
   end->preemptions = usage.preemptions();
   end->cached_tokens = usage.cached_tokens();
 }
@@ -76,10 +81,19 @@ void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
     SetUsage(usage, end);
 }
 
+// Nobody else's: what an earlier run, another arm or an earlier probe had the server read is no hit
+// of this one's.
+std::string DrawSalt() {
+  std::random_device random;
+  return absl::StrCat("hydrant-load-", absl::Hex(random(), absl::kZeroPad8),
+                      absl::Hex(random(), absl::kZeroPad8));
+}
+
 }  // namespace
 
 struct HydrantTarget::Impl {
   HydrantTargetOptions options;
+  const std::string salt = DrawSalt();
   TargetInfo info;
   std::vector<std::unique_ptr<Connection>> connections;
   bool plain = true;  // neither TLS nor a token
@@ -97,6 +111,8 @@ struct HydrantTarget::Impl {
     wire.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
     wire.mutable_stopping()->set_ignore_eos(options.ignore_eos);
     *wire.mutable_cache() = options.mix[request.arm].cache;
+    if (!wire.cache().has_cache_salt())
+      wire.mutable_cache()->set_cache_salt(absl::StrCat(salt, "-", request.arm));
     *wire.mutable_scheduling() = options.mix[request.arm].scheduling;
     // The next turn of a conversation finds it.
     if (wire.cache().reuse() == v1::REUSE_COMPRESSED) wire.set_keep(true);
@@ -188,10 +204,11 @@ struct HydrantTarget::Impl {
     for (const std::string& address : options.addresses) {
       for (int i = 0; i < std::max(1, options.connections); ++i)
         connections.push_back(std::make_unique<Connection>(address, access));
-      if (!connections.back()->WaitUntilServing(options.wait_seconds)) {
+      const grpc::Status waited = connections.back()->WaitUntilServing(options.wait_seconds);
+      if (!waited.ok()) {
         return absl::UnavailableError(absl::StrCat("no server is ready at ", address, " within ",
                                                    options.wait_seconds,
-                                                   " s; start one, or give --wait more"));
+                                                   " s (--wait): ", waited.error_message()));
       }
     }
     return absl::OkStatus();

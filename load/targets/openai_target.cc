@@ -350,6 +350,7 @@ uint64_t OpenAiTarget::Send(const PlannedRequest& request) {
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, stream);
   curl_easy_setopt(easy, CURLOPT_PRIVATE, stream);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  UseNoProxyOnThisMachine(easy);
   curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
   if (request.deadline > 0.0)
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 from concurrent import futures
 
 import grpc
@@ -22,6 +23,7 @@ import hydrant
 from cutting_proxy import CuttingProxy
 from daemon import ROOT, Daemon
 from hydrant import AsyncClient, Client, HydrantError
+from hydrant.channel import is_on_this_machine
 from hydrant.request import build
 from hydrant.retry import GenerateRetry, Retry
 from hydrant.v1 import hydrant_pb2 as pb
@@ -504,6 +506,30 @@ class AgainstTheDaemon(unittest.TestCase):
             with Daemon(TINY, listen=f"127.0.0.1:{port}"):
                 asking.join(timeout=60)
             self.assertEqual([answer.finish_reason for answer in answers], ["length"])
+
+    def test_this_machine_is_reached_without_a_proxy(self):
+        nowhere = {name: "http://127.0.0.1:1" for name in ("http_proxy", "https_proxy", "grpc_proxy")}
+        with unittest.mock.patch.dict(os.environ, nowhere), Client(self.daemon.address, retries=0) as client:
+            self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
+        for address in ("127.0.0.1:5", "localhost:5", "unix:/run/x.sock", "ipv6:[::1]:5", "dns:///localhost:5", "[::1]:5"):
+            self.assertTrue(is_on_this_machine(address), address)
+        for address in ("10.0.0.1:5", "127.0.0.1.example.org:5", "localhost.example.org:5", "example.org:127", "dns:///example.org:5"):
+            self.assertFalse(is_on_this_machine(address), address)
+
+    def test_a_url_is_no_address(self):
+        with self.assertRaisesRegex(ValueError, "http://127.0.0.1:5 is a URL; gRPC takes HOST:PORT"):
+            Client("http://127.0.0.1:5")
+
+    def test_usage_has_the_mean_of_the_heads_and_the_memory_of_the_full_cache(self):
+        usage = self.client.generate(PROMPT, max_tokens=3, cache_policy="echo", cache_ratio=0.2, min_cache_tokens=1).usage
+        self.assertLess(usage.kv_tokens_kept_mean, usage.kv_tokens_kept)
+        self.assertAlmostEqual(usage.kv_tokens_kept_mean + usage.kv_tokens_evicted_mean, usage.kv_tokens_kept + usage.kv_tokens_evicted)
+        self.assertLess(usage.kv_bytes, 0.6 * usage.kv_bytes_of_full)
+
+    def test_a_model_without_a_template_for_tools_is_one_line(self):
+        done = subprocess.run([sys.executable, EXAMPLES / "chat_tools.py", self.daemon.address], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\AThis model's template takes no such chat: .*\n\Z")
 
     def test_the_examples_run(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -133,6 +133,27 @@ TEST(CompareTest, ArmsAndSettings) {
   EXPECT_THAT(text, HasSubstr("'5' '6'"));
 }
 
+// A run that had another's prompts read for it is not faster by itself.
+TEST(CompareTest, WarnsWhereOneFoundItsPromptsInACache) {
+  const auto with = [](double rate) {
+    nlohmann::json report = Ours(100, 50);
+    report["cache_hit_rate"] = rate;
+    report["label"] = rate > 0.5 ? "warm" : "cold";
+    return Parse(report);
+  };
+  const auto comparison = Compare(std::vector<ReportFile>{with(0.0), with(0.96)});
+  ASSERT_TRUE(comparison.ok()) << comparison.status();
+  const ComparedMeasure& rate = Find(*comparison, 0, "cache_hit_rate");
+  EXPECT_STREQ(rate.Verdict(1), "") << "neither is better";
+  EXPECT_TRUE(comparison->settings.empty()) << "what was found is no setting";
+  EXPECT_THAT(ToText(*comparison),
+              HasSubstr("WARNING: the prefix cache had 96.0 % of the prompts of warm, and 0.0 % of "
+                        "cold"));
+  EXPECT_THAT(ToJson(*comparison, {}), HasSubstr("\"warning\": \"the prefix cache had"));
+  const auto alike = Compare(std::vector<ReportFile>{with(0.91), with(0.95)});
+  EXPECT_THAT(ToText(*alike), testing::Not(HasSubstr("WARNING")));
+}
+
 TEST(CompareTest, LimitsOfABuild) {
   const auto worse = [](double throughput, double ttft, const char* limits) {
     const auto comparison =

@@ -21,6 +21,7 @@ namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 using Json = nlohmann::json;
 
@@ -116,6 +117,30 @@ TEST(ReportTest, ThePageHasTheFiguresAndTheCourse) {
   EXPECT_FALSE(report.contains("itls")) << "a page of a long run has to open";
   EXPECT_EQ(Count(page, "://"), Count(page, "http://www.w3.org/2000/svg")) << "nothing is fetched";
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+}
+
+TEST(ReportTest, SaysWhatPoliciesSavedOnAverage) {
+  std::vector<Outcome> outcomes = Outcomes();
+  outcomes[1].kv_tokens_kept = 200.5;  // of arm 1
+  outcomes[1].kv_tokens_evicted = 799.5;
+  outcomes[1].kv_bytes = 1 << 20;
+  outcomes[1].kv_bytes_of_full = 5 << 20;
+  const std::string text = ToText(Description(), outcomes, {}, 0.0);
+  EXPECT_THAT(text, HasSubstr("KV entries 20.1 % kept, 200 of 1000 a head and request; at their "
+                              "ends 1.00 MiB where full would hold 5.00"));
+  const Json arm = Json::parse(ToJson(Description(), outcomes, {}, 0.0))["arms"][1];
+  EXPECT_EQ(arm["kv_tokens_evicted"], 799.5);
+  EXPECT_EQ(arm["kv_bytes_of_full"], 5 << 20);
+}
+
+TEST(ReportTest, WarnsWhereAnArmFoundItsPromptsInACache) {
+  std::vector<Outcome> outcomes = Outcomes();
+  EXPECT_THAT(ToText(Description(), outcomes, {}, 0.0), Not(HasSubstr("WARNING")));
+  outcomes[1].cached_tokens = 9;  // of 10
+  EXPECT_THAT(ToText(Description(), outcomes, {}, 0.0),
+              HasSubstr("WARNING: the prefix cache had 90.0 % of the prompts of h2o"));
+  EXPECT_THAT(DataOf(ToHtml(Description(), outcomes, {}, 0.0))["runs"][0]["warning"].dump(),
+              HasSubstr("90.0 %"));
 }
 
 TEST(ReportTest, APartialRunSaysSo) {

@@ -265,6 +265,22 @@ TEST(SweepTest, DoesNotGoOnWithOtherSettings) {
         << bad;
 }
 
+TEST(SweepReportTest, WarnsWhereAnArmFoundItsPromptsInACache) {
+  std::vector<SweptArm> arms = {{.name = "full"}, {.name = "h2o"}};
+  const auto probe = [](size_t arm, double rate) {
+    Probe made{
+        .rate = rate, .seconds = 10, .requests = 100, .good = 100, .met = true, .complete = true};
+    made.measures.input_tokens = 1000;
+    made.measures.cached_tokens = arm == 0 ? 0 : 960;
+    return Record(made);
+  };
+  ASSERT_TRUE(Sweep({.rates = {2}}, {}, {.probe = probe}, &arms));
+  const std::string text = SweepText(Description(), arms);
+  EXPECT_THAT(text, HasSubstr(" 96.0 % "));
+  EXPECT_THAT(text, HasSubstr("WARNING: the prefix cache had 96.0 % of the prompts of h2o"));
+  EXPECT_THAT(SweepHtml(Description(), arms), HasSubstr("\"warning\":\"the prefix cache had"));
+}
+
 TEST(SweepReportTest, AllFacesSayTheSame) {
   std::vector<SweptArm> arms = {{.name = "full"}, {.name = "h2o"}};
   const auto probe = [](size_t arm, double rate) {
@@ -288,6 +304,7 @@ TEST(SweepReportTest, AllFacesSayTheSame) {
   EXPECT_THAT(SweepText(sweep, arms),
               HasSubstr("h2o                                           4            8        2"));
   EXPECT_THAT(SweepHtml(sweep, arms), HasSubstr("\"highest_rate\":4.0"));
+  EXPECT_THAT(SweepText(sweep, arms), Not(HasSubstr("WARNING")));
   sweep.complete = false;
   EXPECT_THAT(SweepText(sweep, arms), HasSubstr("PARTIAL"));
 }

@@ -390,8 +390,6 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--threads", "0"}, {"--threads", "is outside [1, "}},
            {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
-           {{"--model", kModel, "--default-cache-policy", "h2o"},
-            {"--default-cache-policy: cache: policy h2o needs max_cache_tokens or cache_ratio"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:0"}, {"--listen-as", "ADDRESS=POLICY"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:many=full"}, {"--listen-as", "many"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:0=h3o"},
@@ -733,6 +731,9 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("completion_tokens"), 7);
     EXPECT_EQ(line.at("samples"), 1);
     EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
+    EXPECT_EQ(line.at("kv_tokens_kept_mean"), 9.0);
+    EXPECT_EQ(line.at("kv_bytes"), line.at("kv_bytes_of_full"));
+    EXPECT_GT(line.at("kv_bytes"), 0);
     EXPECT_GT(line.at("decode_ms"), 0.0);
     EXPECT_GT(line.at("kv_pages_mean"), 0.0);
     EXPECT_EQ(line.at("swapped_ms"), 0.0);

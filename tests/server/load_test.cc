@@ -220,6 +220,43 @@ TEST(LoadTest, KeptAndEvictedEntriesAreTheReports) {
   EXPECT_EQ(scrape["hydrant_inter_token_latency_seconds_count"], measures.output_tokens - 200);
 }
 
+// What a run finds in the server's caches is what it had the server read itself.
+TEST(LoadTest, ARunFindsNothingThatAnotherOneOrAnotherArmHasRead) {
+  TestServerOptions server_options;
+  server_options.limits.num_prefix_blocks = 1024;
+  TestServer server(server_options);
+  WorkloadOptions options = Options(40);
+  options.input_tokens = 64;
+  options.range_ratio = 0;
+  options.arm_weights = {1};
+  const auto cached = [&](const std::string& mix, int64_t turns) {
+    options.turns = turns;
+    const auto target = Connect(server, mix);
+    target->Start();
+    const auto outcomes = RunLoad(*Workload::Create(options), {.concurrency = 4}, target.get());
+    const Measures measures = Measure(outcomes, {});
+    EXPECT_EQ(measures.completed, 40);
+    return measures.cached_tokens;
+  };
+  EXPECT_EQ(cached("full", 1), 0);
+  EXPECT_EQ(cached("full", 1), 0) << "the same prompts once more";
+  EXPECT_GT(cached("full", 4), 0) << "its own turns are found";
+  EXPECT_EQ(cached("full:cache_salt=mine", 1), 0);
+  EXPECT_GT(cached("full:cache_salt=mine", 1), 0) << "a salt that was asked for outlives a run";
+
+  // One prefix for all: each arm reads it once.
+  options.turns = 1;
+  options.shared_prefixes = 1;
+  options.shared_prefix_tokens = 64;
+  options.arm_weights = {1, 1};
+  const auto target = Connect(server, "full,full:priority=1");
+  target->Start();
+  const auto outcomes = RunLoad(*Workload::Create(options), {.concurrency = 1}, target.get());
+  std::map<int, int> misses;
+  for (const Outcome& outcome : outcomes) misses[outcome.arm] += outcome.cached_tokens == 0;
+  EXPECT_EQ(misses, (std::map<int, int>{{0, 1}, {1, 1}}));
+}
+
 TEST(LoadTest, ASlowReaderIsReadToTheEnd) {
   TestServer server;
   const auto target = Connect(server, "full,full");

@@ -4,7 +4,7 @@ The model's own template renders all of it; a model without a template refuses c
 """
 import sys
 
-from hydrant import Client
+from hydrant import Client, HydrantError
 
 TOOLS = [{
     "type": "function",
@@ -21,6 +21,9 @@ messages = [
     {"role": "tool", "name": "get_weather", "content": "rain, 12 degrees"},
 ]
 with Client(*sys.argv[1:]) as client:
-    print("The prompt:", client.tokenize(messages, tools=TOOLS).rendered_chat)
+    try:
+        print("The prompt:", client.tokenize(messages, tools=TOOLS).rendered_chat)
+    except HydrantError as error:
+        sys.exit(f"This model's template takes no such chat: {error.message}")
     answer = client.generate(messages, tools=TOOLS, max_tokens=40, temperature=0)
     print("The answer:", answer.text)

@@ -15,5 +15,6 @@ with Client(*sys.argv[1:]) as client:
     ]:
         answer = client.generate(TEXT, max_tokens=40, temperature=0, **cache)
         usage = answer.usage
-        print(f"{cache['cache_policy']:10} kept {usage.kv_tokens_kept:4} of {usage.kv_tokens_kept + usage.kv_tokens_evicted:4} "
-              f"entries a head, {usage.kv_pages_peak:4} pages: {answer.text!r}")
+        seen = usage.kv_tokens_kept_mean + usage.kv_tokens_evicted_mean
+        print(f"{cache['cache_policy']:10} kept {usage.kv_tokens_kept_mean:4.0f} of {seen:4.0f} entries a head, "
+              f"{usage.kv_bytes >> 10:5} KiB where full would hold {usage.kv_bytes_of_full >> 10}: {answer.text!r}")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +46,18 @@ class Target:
     tls_key: Optional[_PathLike] = None
     options: Sequence[tuple[str, Any]] = ()
 
+    def __post_init__(self) -> None:
+        if self.address.startswith(("http://", "https://")):
+            raise ValueError(f"address: {self.address} is a URL; gRPC takes HOST:PORT, and tls=True for TLS")
+
     def metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
 
     def channel_options(self) -> list[tuple[str, Any]]:
+        # http_proxy and its like are about others; for these gRPC honours them, and no_proxy.
+        proxy = [("grpc.enable_http_proxy", 0)] if is_on_this_machine(self.address) else []
         return [
+            *proxy,
             ("grpc.max_receive_message_length", -1),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
@@ -67,6 +75,13 @@ class Target:
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.tls_ca), private_key=_read(self.tls_key),
             certificate_chain=_read(self.tls_certificate))
+
+
+_THIS_MACHINE = re.compile(r"unix(-abstract)?:|((ipv4|ipv6|dns):)?(//[^/]*/)?(localhost|127\.[0-9.]+|\[::1\]|::1)(:[0-9]+)?$", re.IGNORECASE)
+
+
+def is_on_this_machine(address: str) -> bool:
+    return _THIS_MACHINE.match(address) is not None
 
 
 def _read(path: _PathLike | None) -> bytes | None:

@@ -1,0 +1,66 @@
+#include "client/line_reader.h"
+
+#include <langinfo.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "kernels/standard_streams.h"
+#ifdef HYDRANT_EDITLINE
+#include <editline/readline.h>
+#endif
+
+namespace hydrant {
+namespace {
+
+constexpr char kPrompt[] = "> ";
+
+#ifdef HYDRANT_EDITLINE
+// libedit takes letters by the locale, and what is typed is UTF-8.
+void UseUtf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::string(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+std::optional<std::string> ReadTyped() {
+  const std::unique_ptr<char, void (*)(void*)> line(readline(kPrompt), std::free);
+  if (line == nullptr) return std::nullopt;
+  if (*line != '\0') add_history(line.get());
+  return line.get();
+}
+#endif
+
+std::optional<std::string> ReadPlain() {
+  std::string line;
+  if (!std::getline(std::cin, line)) return std::nullopt;
+  return line;
+}
+
+}  // namespace
+
+LineReader::LineReader() : is_typed_(isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0) {
+#ifdef HYDRANT_EDITLINE
+  if (!is_typed_) return;
+  UseUtf8();
+  rl_instream = stdin;
+  rl_outstream = stderr;  // standard output is the answers'
+#endif
+}
+
+std::optional<std::string> LineReader::Next() {
+  if (!is_typed_) return ReadPlain();
+#ifdef HYDRANT_EDITLINE
+  std::optional<std::string> line = ReadTyped();
+#else
+  PrintErr("{}", kPrompt);
+  std::optional<std::string> line = ReadPlain();
+#endif
+  if (!line.has_value()) PrintErr("\n");  // behind the prompt that Ctrl-D has left
+  return line;
+}
+
+}  // namespace hydrant
