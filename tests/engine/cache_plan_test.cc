@@ -1283,10 +1283,11 @@ TEST(CachePlan, WithoutABudgetItIsAFifth) {
     spec.cache_ratio = 0.2;
     const auto fifth = PlanCache(spec, {2000, 3, 2});
     ASSERT_TRUE(unset.ok()) << policy.name << ": " << unset.status();
-    EXPECT_EQ(unset->budget, 400) << policy.name;
+    EXPECT_EQ(unset->budget, fifth->budget) << policy.name;
     EXPECT_EQ(unset->cap, fifth->cap) << policy.name;
     EXPECT_EQ(unset->layer_budgets, fifth->layer_budgets) << policy.name;
   }
+  EXPECT_EQ(PlanCache(Spec("h2o"), {2000, 3, 2})->budget, 400);
   CacheSpec spec = Spec("h2o");
   spec.protected_window_size = 500;
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.cache_ratio: the budget of"));

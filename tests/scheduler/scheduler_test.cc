@@ -1468,10 +1468,33 @@ TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   for (auto& [handle, stream] : h.streams) EXPECT_EQ(stream.token_ids.size(), 3u);
 }
 
-TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
+// Heads that share a budget hold different numbers of entries: the fullest is not what was saved.
+TEST_P(SchedulerTest, UsageHasTheMeanOfTheHeadsAndTheMemoryOfTheFullCache) {
   EngineLimits limits = Limits();
   limits.page_bytes = 100;
   SchedulerHarness h(limits);
+  Request request = MakeRequest(40, 3);
+  const RequestHandle full = h.Add(request);
+  request.cache.policy = "ada-snapkv";
+  request.cache.max_cache_tokens = 10;
+  const RequestHandle shared = h.Add(request);
+  h.RunToEnd();
+  const Usage& all = h[full].finished->usage;
+  EXPECT_EQ(all.kv_tokens_kept_mean, 42) << "the third token is never fed";
+  EXPECT_EQ(all.kv_tokens_evicted_mean, 0);
+  EXPECT_EQ(all.kv_bytes_of_full, 4 * 11 * 100) << "4 heads of 42 entries, 4 a page";
+  EXPECT_EQ(all.kv_bytes, all.kv_bytes_of_full);
+  const Usage& some = h[shared].finished->usage;
+  const double mean = static_cast<double>(some.kv_entries_of_prompt) / 4 + 2;
+  EXPECT_DOUBLE_EQ(some.kv_tokens_kept_mean, mean);
+  EXPECT_DOUBLE_EQ(some.kv_tokens_evicted_mean, 42 - mean);
+  EXPECT_GE(some.kv_tokens_kept, mean);
+  EXPECT_EQ(some.kv_bytes_of_full, all.kv_bytes_of_full);
+  EXPECT_LT(some.kv_bytes, some.kv_bytes_of_full);
+}
+
+TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
+  SchedulerHarness h(Limits());
   Request request = MakeRequest(40, 3);
   request.cache.policy = "snapkv";
   request.cache.max_cache_tokens = 10;
@@ -1484,19 +1507,6 @@ TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
   // The fake engine keeps some heads whole; the others hold their share.
   EXPECT_EQ(usage.kv_entries_of_prompt,
             40 * usage.heads_kept_whole + 10 * (4 - usage.heads_kept_whole));
-  // What it has at the end: that, and two that were generated, where the fullest head has all.
-  const double mean = static_cast<double>(usage.kv_entries_of_prompt) / 4 + 2;
-  ASSERT_GT(usage.heads_kept_whole, 0);
-  EXPECT_EQ(usage.kv_tokens_kept, 42);
-  EXPECT_LT(mean, 42);
-  EXPECT_DOUBLE_EQ(usage.kv_tokens_kept_mean, mean);
-  EXPECT_DOUBLE_EQ(usage.kv_tokens_evicted_mean, 42 - mean);
-  const Usage& whole = h[short_enough].finished->usage;
-  EXPECT_EQ(whole.kv_tokens_kept_mean, 42);
-  EXPECT_EQ(whole.kv_bytes_of_full, 4 * 11 * limits.page_bytes) << "42 entries, 4 a page";
-  EXPECT_EQ(whole.kv_bytes, whole.kv_bytes_of_full);
-  EXPECT_EQ(usage.kv_bytes_of_full, whole.kv_bytes_of_full);
-  EXPECT_LT(usage.kv_bytes, usage.kv_bytes_of_full);
   EXPECT_EQ(h[short_enough].finished->usage->kv_entries_of_prompt, 4 * 40);
   EXPECT_EQ(h[short_enough].finished->usage->heads_kept_whole, 0) << "nothing was to leave";
 }

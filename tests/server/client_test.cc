@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -224,9 +225,16 @@ TEST(Client, TakesTextFromArgumentsFilesAndPipes) {
 
 TEST(Client, SaysWhenAPipeBringsNothing) {
   TestServer server;
-  Subprocess chat({"/bin/sh", "-c", "sleep 60 | \"$@\" & cat /dev/null; wait", "sh", HYDRANT_PATH,
-                   "--address", server.address(), "chat", "Why?"});
-  EXPECT_THAT(chat.WaitForErrorLine("waits for"), HasSubstr("</dev/null asks without one"));
+  const TemporaryFolder folder;
+  const std::string pipe = folder.Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int held_open = open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  {
+    Subprocess chat({"/bin/sh", "-c", "exec \"$@\" <" + pipe, "sh", HYDRANT_PATH, "--address",
+                     server.address(), "chat", "Why?"});
+    EXPECT_THAT(chat.WaitForErrorLine("waits for"), HasSubstr("</dev/null asks without one"));
+  }
+  close(held_open);
 }
 
 TEST(Client, TheUsageLineHasTheMeanOfTheHeads) {
