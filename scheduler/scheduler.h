@@ -1,6 +1,6 @@
 // Decides, step by step, who runs: continuous batching, first come first served, admission by the
-// compressed size. Pure: no clock, no threads, no engine, no randomness; `now` is an argument.
-// Owned by one thread.
+// compressed size. No clock, no engine, no randomness; `now` is an argument. Owned by one thread;
+// another makes masks of grammars that take longer than a step may wait (slow_masks.h).
 //
 // Every step: Schedule(now) -> Batch, the engine executes it, Apply(result, now), TakeEvents(). The
 // next step may be scheduled before the last one's result is there: what a sequence was given in a
