@@ -60,12 +60,19 @@ TEST(SocketEnds, AreThoseOfTheConnection) {
 }
 
 TEST(SocketEnds, AClientOfIpv6HasItsNetwork) {
-  const SocketEnd one{.address = std::string("\x20\1\x0d\xb8\0\0\0\1", 8) + "12345678", .port = 1};
-  const SocketEnd other{.address = std::string("\x20\1\x0d\xb8\0\0\0\1", 8) + "87654321",
+  const SocketEnd one{.address = std::string("\x20\1\x0d\xb8\0\0\0\1"
+                                             "12345678",
+                                             16),
+                      .port = 1};
+  const SocketEnd other{.address = std::string("\x20\1\x0d\xb8\0\0\0\1"
+                                               "87654321",
+                                               16),
                         .port = 2};
   EXPECT_EQ(NetworkOf(one), NetworkOf(other));
   EXPECT_EQ(AddressText(one), "2001:db8:0:1:3132:3334:3536:3738");
-  const SocketEnd third{.address = std::string("\x20\1\x0d\xb8\0\0\0\2", 8) + "12345678"};
+  const SocketEnd third{.address = std::string("\x20\1\x0d\xb8\0\0\0\2"
+                                               "12345678",
+                                               16)};
   EXPECT_NE(NetworkOf(one), NetworkOf(third));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/random_model_server.h"
 
 namespace hydrant {
@@ -130,7 +131,7 @@ TEST_F(SamplingTest, BiasesMakeTokensLikelyOrNot) {
 
 TEST_F(SamplingTest, LongPromptsAreTruncated) {
   v1::GenerateRequest request = Request(5);
-  request.set_text(std::string(20'000, 'a') + "the end");
+  request.set_text(absl::StrCat(std::string(20'000, 'a'), "the end"));
   request.set_truncate_prompt_tokens(7);
   const auto long_one = Ask(request);
   EXPECT_EQ(long_one.back().usage().prompt_tokens(), 7u);
