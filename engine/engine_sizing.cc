@@ -97,8 +97,8 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
   return absl::ResourceExhaustedError(fmt::format(
       "gpu_memory_utilization: {} of the device's {} leaves nothing for the KV pool: {} are in use "
       "by weights, activations and other processes",
-      options.gpu_memory_utilization, FormatByteSize(static_cast<int64_t>(memory.total_bytes)),
-      FormatByteSize(static_cast<int64_t>(memory.total_bytes - memory.free_bytes))));
+      options.gpu_memory_utilization, FormatByteSize(memory.total_bytes),
+      FormatByteSize(memory.total_bytes - memory.free_bytes)));
 }
 
 // Beside each table entry, and each page: the lists of engine/pool/kv_state.h, the rows that steps

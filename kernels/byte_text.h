@@ -10,8 +10,8 @@
 namespace hydrant {
 
 // "512 B", "1.5 KiB", "48.0 MiB".
-inline std::string FormatByteSize(int64_t bytes) {
-  constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+inline std::string FormatByteSize(uint64_t bytes) {
+  constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;

@@ -21,8 +21,8 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kMapFrom = size_t{4} << 20;  // from here a mapping of its own, with huge pages
 
 absl::Status Exhausted(size_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "cannot allocate ", FormatByteSize(static_cast<int64_t>(bytes)), " of host memory"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot allocate ", FormatByteSize(bytes), " of host memory"));
 }
 
 // The system may promise more than it has (overcommit) and kill the process later: what is larger
@@ -55,8 +55,7 @@ absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
 absl::StatusOr<DeviceBuffer> AllocateFileMemory(size_t bytes, const std::string& directory) {
   const auto failed = [&](int error) {
     return absl::ErrnoToStatus(
-        error, absl::StrCat("no file of ", FormatByteSize(static_cast<int64_t>(bytes)), " in ",
-                            directory));
+        error, absl::StrCat("no file of ", FormatByteSize(bytes), " in ", directory));
   };
   std::string name = directory + "/hydrant-swap-XXXXXX";
   const int file = mkostemp(name.data(), O_CLOEXEC);

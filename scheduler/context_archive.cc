@@ -57,8 +57,9 @@ absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
 std::unique_ptr<GuardedStore> Guarded(std::unique_ptr<ContextStore> store,
                                       const Circuit::OnChange& on_circuit) {
   if (store == nullptr) return nullptr;
-  return std::make_unique<GuardedStore>(std::move(store),
-                                        GuardedStoreOptions{.on_change = on_circuit});
+  // Loads take turns, so of many that wait for a store in vain only one asks it.
+  return std::make_unique<GuardedStore>(
+      std::move(store), GuardedStoreOptions{.failures = 1, .on_change = on_circuit});
 }
 
 // On the loop's thread.

@@ -163,9 +163,9 @@ absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*backend_, *source_, dtype));
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());
   if (wanted <= memory.total_bytes) return wanted;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the weights need ", FormatByteSize(static_cast<int64_t>(wanted)),
-                   ", the device has ", FormatByteSize(static_cast<int64_t>(memory.total_bytes))));
+  return absl::ResourceExhaustedError(absl::StrCat("the weights need ", FormatByteSize(wanted),
+                                                   ", the device has ",
+                                                   FormatByteSize(memory.total_bytes)));
 }
 
 absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {

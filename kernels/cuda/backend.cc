@@ -65,9 +65,9 @@ class CudaBackend final : public Backend {
   absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) override {
     void* pointer = nullptr;
     if (const int error = device_->AllocateHost(std::max<size_t>(bytes, 1), &pointer); error != 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the system cannot give ", FormatByteSize(static_cast<int64_t>(bytes)),
-                       " of pinned memory (", device_->ErrorText(error), ")"));
+      return absl::ResourceExhaustedError(absl::StrCat("the system cannot give ",
+                                                       FormatByteSize(bytes), " of pinned memory (",
+                                                       device_->ErrorText(error), ")"));
     }
     return DeviceBuffer(pointer, [this](void* p) { Note(device_->FreeHost(p), "freeing memory"); });
   }
@@ -124,11 +124,9 @@ class CudaBackend final : public Backend {
     if (const int error = device_->Allocate(std::max<size_t>(bytes, 1), &pointer); error != 0) {
       size_t free = 0, total = 0;
       (void)device_->MemoryInfo(&free, &total);
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the device cannot give ", FormatByteSize(static_cast<int64_t>(bytes)), "; ",
-                       FormatByteSize(static_cast<int64_t>(free)), " of ",
-                       FormatByteSize(static_cast<int64_t>(total)), " are free (",
-                       device_->ErrorText(error), ")"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the device cannot give ", FormatByteSize(bytes), "; ", FormatByteSize(free), " of ",
+          FormatByteSize(total), " are free (", device_->ErrorText(error), ")"));
     }
     return DeviceBuffer(pointer, [this](void* p) { Note(device_->Free(p), "freeing memory"); });
   }

@@ -6,7 +6,7 @@ file(WRITE "${questions}"
   "{\"id\":\"full\",\"tokens\":[${tokens}],\"context\":18,\"generate\":2,\"positions\":true}\n"
   "{\"id\":\"streaming\",\"tokens\":[${tokens}],\"positions\":true,\"cache\":{\"policy\":\"streaming\",\"max_cache_tokens\":6}}\n"
   "{\"id\":\"reconstruct\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"reconstruct\",\"max_cache_tokens\":6,\"params\":{\"max_weight\":0,\"budget_scope\":\"layer\"}},\"probe\":[5,6]}\n"
-  "{\"id\":\"refused\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"h2o\"}}\n"
+  "{\"id\":\"refused\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"h2o\",\"cache_ratio\":2}}\n"
   "{\"id\":\"text\",\"text\":\"Hello\"}\n")
 execute_process(COMMAND "${PROBE}" --model tests/data/engine/tiny_mha --max-tokens 64 --batch 2
                 INPUT_FILE "${questions}" OUTPUT_VARIABLE answers RESULT_VARIABLE failed)
@@ -18,7 +18,7 @@ foreach(wanted
         "\"nll\":[0-9.]+,\"text\":[^\n]*,\"tokens\":\\[[0-9]+,[0-9]+\\]"
         "\"id\":\"streaming\",\"kept\":\\[\\[\\[0,1,2,3,18,19\\]"
         "\"id\":\"reconstruct\",\"retained_mass\":0"
-        "\"error\":\"cache: policy h2o needs[^\n]*,\"id\":\"refused\""
+        "\"error\":\"cache.cache_ratio: [^\n]*,\"id\":\"refused\""
         "\"id\":\"text\",\"tokens\":\\[[0-9]")
   if(NOT answers MATCHES "${wanted}")
     message(FATAL_ERROR "no answer matches ${wanted}:\n${answers}")

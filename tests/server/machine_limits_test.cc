@@ -208,7 +208,7 @@ TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
       {"--model", "m", "--dtype", "int3"},
       {"--model", "m", "--kv-cache-memory-bytes", "much"},
       {"--model", "m", "--watermark", "2"},
-      {"--model", "m", "--policy-under-pressure", "h2o"},
+      {"--model", "m", "--policy-under-pressure", "h3o"},
       {"--model", "m", "--tenant-weights", "gold"},
       {"--model", "m", "--port", "70000"}};
   for (const auto& arguments : bad) {

@@ -77,7 +77,7 @@ TEST(SecureDaemon, FlagsThatDoNotGoTogetherAreNamed) {
   }
   const Ended nothing = RunToItsEnd({HYDRANTD_PATH});
   EXPECT_EQ(nothing.code, 1);
-  EXPECT_THAT(nothing.err, HasSubstr("--model is required"));
+  EXPECT_THAT(nothing.err, HasSubstr("no model is given"));
 }
 
 // What --new-token prints is good, the client sends it, and nobody else gets in; SIGHUP reads the
