@@ -329,7 +329,7 @@ ATTACKS = {
     "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),
     # What gRPC 1.51 does not bound, and server/connection_guard.h does. Last: what they leave in the heap would hide what others take.
     "streams without messages": Attack(open_streams, FLOODED, "closed"),
-    "many connections without messages": Attack(many_connections, {"opened", "held back", "closed"}, "closed", 512 << 20),
+    "many connections without messages": Attack(many_connections, {"opened", "held back", "closed"}, "opened", 512 << 20),
     "pings": Attack(pings, FLOODED, "closed"),
     "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, "closed"),
     "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, "closed"),
