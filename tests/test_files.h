@@ -1,10 +1,12 @@
-// Where tests find models and texts that are not in the repository. Tests run in the repository's
-// root.
+// Where tests find models and texts that are not in the repository, and how they read a file. Tests
+// run in the repository's root.
 #ifndef HYDRANT_TESTS_TEST_FILES_H_
 #define HYDRANT_TESTS_TEST_FILES_H_
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -25,6 +27,12 @@ inline std::optional<std::string> DataFile(const std::string& name) {
   const std::string path = std::string(folder != nullptr ? folder : "../shared/data") + "/" + name;
   if (!std::filesystem::exists(path)) return std::nullopt;
   return path;
+}
+
+// The whole file; empty where it cannot be read.
+inline std::string ReadTextFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace hydrant

@@ -25,6 +25,7 @@
 
 #include "tests/fake_redis.h"
 #include "tests/redis_server.h"
+#include "tests/store_folder.h"
 
 namespace hydrant {
 namespace {
@@ -39,32 +40,6 @@ constexpr std::chrono::milliseconds kPatient{60'000};
 
 // A daemon does it, too: a peer that closes is an error of a write, not the end.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
-
-// Removed at its end.
-class Folder {
- public:
-  Folder() {
-    std::string path = std::filesystem::temp_directory_path() / "hydrant_store_XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) std::abort();
-    path_ = path;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string uri() const { return "dir:" + path_; }
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::string path_;
-};
 
 // A store that is asked with the same patience each time.
 class Patiently {
@@ -141,7 +116,7 @@ class EveryStore : public testing::TestWithParam<const char*> {
     return Open(redis_ == nullptr ? folder_.uri() : redis_->uri() + "?prefix=a*%5B:");
   }
 
-  Folder folder_;
+  StoreFolder folder_;
   std::unique_ptr<RedisServer> redis_;
 };
 
@@ -250,7 +225,7 @@ TEST_P(EveryStore, RefusesKeysThatAreNone) {
 // ---- A folder.
 
 TEST(DirectoryStore, IsMadeAndLeavesOthersFilesAlone) {
-  const Folder folder;
+  const StoreFolder folder;
   std::ofstream(folder.path() + "/notes.txt") << "mine";
   std::ofstream(folder.path() + "/.hidden.context") << "mine";
   const auto store = Open(folder.uri());
@@ -264,7 +239,7 @@ TEST(DirectoryStore, IsMadeAndLeavesOthersFilesAlone) {
 }
 
 TEST(DirectoryStore, RemovesWhatACrashHasLeftLongAgo) {
-  const Folder folder;
+  const StoreFolder folder;
   for (const char* name : {".saving-1-0", ".saving-2-0"})
     std::ofstream(folder.path() + "/" + name) << "a part";
   std::filesystem::last_write_time(
@@ -275,7 +250,7 @@ TEST(DirectoryStore, RemovesWhatACrashHasLeftLongAgo) {
 }
 
 TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
-  const Folder folder;
+  const StoreFolder folder;
   const auto store = Open(folder.uri());
   const std::string value = RandomBytes(1000, 1);
   for (const std::string key : {"whole", "cut", "longer", "no-header", "foreign"})
@@ -297,7 +272,7 @@ TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
 
 // What somebody else has put where a value was.
 TEST(DirectoryStore, HostileFilesHoldNothingAndTakeNoMemory) {
-  const Folder folder;
+  const StoreFolder folder;
   const auto store = Open(folder.uri());
   const std::string value = RandomBytes(1000, 1);
   const auto path = [&](const std::string& key) { return folder.path() + "/" + key + ".context"; };
@@ -330,7 +305,7 @@ TEST(DirectoryStore, HostileFilesHoldNothingAndTakeNoMemory) {
 }
 
 TEST(DirectoryStore, NothingIsWrittenAfterTheDeadline) {
-  const Folder folder;
+  const StoreFolder folder;
   auto store = OpenContextStore(folder.uri(), {});
   ASSERT_TRUE(store.ok());
   const absl::Status status =
@@ -340,7 +315,7 @@ TEST(DirectoryStore, NothingIsWrittenAfterTheDeadline) {
 }
 
 TEST(DirectoryStore, TheLeastRecentlyUsedLeaveAtItsBound) {
-  const Folder folder;
+  const StoreFolder folder;
   const auto store = Open(folder.uri(), kPatient, {.max_bytes = 3500});
   const auto age = [&](const char* key, int hours) {
     std::filesystem::last_write_time(
@@ -362,7 +337,7 @@ TEST(DirectoryStore, TheLeastRecentlyUsedLeaveAtItsBound) {
 }
 
 TEST(DirectoryStore, PlacesThatCannotBeUsedAreSaidAtOnce) {
-  const Folder folder;
+  const StoreFolder folder;
   std::ofstream(folder.path() + "/file") << "x";
   for (const std::string& path :
        {folder.path() + "/file", folder.path() + "/no/such", std::string("/proc/self")}) {
@@ -374,7 +349,7 @@ TEST(DirectoryStore, PlacesThatCannotBeUsedAreSaidAtOnce) {
 
 // As on a disk that is full: the old value stays, and no part of the new one.
 TEST(DirectoryStore, AFullDiskCostsTheSavingAlone) {
-  const Folder folder;
+  const StoreFolder folder;
   const auto store = Open(folder.uri());
   ASSERT_TRUE(store->Put("a", "old", std::nullopt).ok());
   const auto handler = signal(SIGXFSZ, SIG_IGN);
@@ -392,7 +367,7 @@ TEST(DirectoryStore, AFullDiskCostsTheSavingAlone) {
 }
 
 TEST(DirectoryStore, AFolderThatVanishesIsAnError) {
-  auto folder = std::make_unique<Folder>();
+  auto folder = std::make_unique<StoreFolder>();
   const auto store = Open(folder->uri());
   folder.reset();
   EXPECT_FALSE(store->Put("a", "x", std::nullopt).ok());

@@ -129,12 +129,12 @@ void EngineScheduleCounts::Add(const EngineScheduleCounts& other) {
 RequestHandle EngineLoop::Add(Request request) {
   const RequestHandle handle = next_handle_++;
   std::optional<Failed> failed;
-  if (request.from == nullptr) failed = scheduler.contexts().Resolve(&request);
+  if (request.from == nullptr) failed = scheduler_.contexts().Resolve(&request);
   if (!failed.has_value()) {
     auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_, {});
     if (auto* good = std::get_if<CheckedRequest>(&checked)) {
       streams_[handle];
-      scheduler.Add(handle, std::move(*good), now_);
+      scheduler_.Add(handle, std::move(*good), now_);
       return handle;
     }
     failed = std::move(std::get<Failed>(checked));
@@ -145,7 +145,7 @@ RequestHandle EngineLoop::Add(Request request) {
 }
 
 void EngineLoop::Step() {
-  const Batch& batch = scheduler.Schedule(now_);
+  const Batch& batch = scheduler_.Schedule(now_);
   now_ += 1'000;
   const bool has_work = batch.HasWork();
   const int depth = engine_->limits().max_steps_in_flight;
@@ -158,9 +158,9 @@ void EngineLoop::Step() {
     StepResult result;
     const absl::Status status = engine_->Collect(&result);
     HYDRANT_CHECK(status.ok());
-    scheduler.Apply(result, now_);
+    scheduler_.Apply(result, now_);
   }
-  for (Event& event : scheduler.TakeEvents()) {
+  for (Event& event : scheduler_.TakeEvents()) {
     Stream& stream = streams_.at(event.handle);
     if (auto* delta = std::get_if<Delta>(&event.what)) {
       if (delta->token_id.has_value()) stream.tokens.push_back(*delta->token_id);
@@ -181,7 +181,7 @@ void EngineLoop::Step() {
 }
 
 void EngineLoop::RunToEnd() {
-  for (int i = 0; !scheduler.Empty() || in_flight_ > 0; ++i) {
+  for (int i = 0; !scheduler_.Empty() || in_flight_ > 0; ++i) {
     HYDRANT_CHECK(i < kMostSteps);
     Step();
   }
@@ -240,7 +240,7 @@ class EngineSchedule {
     }
     loop_->RunToEnd();
     for (const Call& call : calls_) Compare(call);
-    const SchedulerStats stats = loop_->scheduler.Stats();
+    const SchedulerStats stats = loop_->scheduler().Stats();
     counts_.swaps = stats.swaps;
     counts_.preemptions = stats.preemptions;
     counts_.shrinks = stats.shrinks;
@@ -290,12 +290,12 @@ class EngineSchedule {
   void Cancel() {
     if (calls_.empty()) return;
     const int back = 1 + dice_.Below(std::min<int>(10, static_cast<int>(calls_.size())));
-    loop_->scheduler.Cancel(calls_[calls_.size() - back].handle, absl::CancelledError("cancel"));
+    loop_->scheduler().Cancel(calls_[calls_.size() - back].handle, absl::CancelledError("cancel"));
     ++counts_.cancels;
   }
 
   void CheckInvariants() {
-    const absl::Status status = loop_->scheduler.CheckInvariants();
+    const absl::Status status = loop_->scheduler().CheckInvariants();
     if (!status.ok()) Fault(absl::StrCat("invariants: ", std::string(status.message())));
   }
 

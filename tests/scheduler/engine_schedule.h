@@ -48,23 +48,22 @@ class EngineLoop {
   };
 
   EngineLoop(StepExecutor* engine, const SchedulerOptions& options)
-      : engine_(engine), scheduler(engine->limits(), options, &tokenizer_) {}
+      : engine_(engine), scheduler_(engine->limits(), options, &tokenizer_) {}
 
   RequestHandle Add(Request request);
   void Step();
   void RunToEnd();
   Stream& operator[](RequestHandle handle) { return streams_[handle]; }
+  Scheduler& scheduler() { return scheduler_; }
 
  private:
   StepExecutor* const engine_;
   FakeTokenizer tokenizer_;
+  Scheduler scheduler_;
   TimeUs now_ = 1'000;
   int in_flight_ = 0;
   RequestHandle next_handle_ = 1;
   std::map<RequestHandle, Stream> streams_;
-
- public:
-  Scheduler scheduler;
 };
 
 // What has been seen in schedules. Plain numbers.

@@ -3,6 +3,8 @@
 //
 //   HYDRANT_SCHEDULE_REQUESTS  so many requests instead of 4,000
 //   HYDRANT_SCHEDULE_SEED      the first seed, instead of 1; one schedule has 400 requests
+//   HYDRANT_SCHEDULE_MODEL     a GGUF file or Hugging Face folder instead of random weights, with
+//                              its weights as stored and pages of its own default type
 #include "tests/scheduler/engine_schedule.h"
 
 #include <gtest/gtest.h>
@@ -19,6 +21,7 @@
 namespace hydrant {
 namespace {
 
+constexpr int kVocab = 160;  // ids that prompts have and that are drawn
 constexpr int kConversations = 160;
 constexpr int kRequestsASchedule = 400;
 
@@ -39,25 +42,40 @@ struct PoolShape {
   const char* family = "llama";
 };
 
+const char* ModelPath() { return std::getenv("HYDRANT_SCHEDULE_MODEL"); }
+
+std::shared_ptr<const ModelSource> ModelOf(const PoolShape& shape) {
+  if (ModelPath() == nullptr)
+    return MakeRandomModel(InFamily(SmallConfig(4, 2, shape.head_dim), shape.family), 7);
+  absl::StatusOr<std::unique_ptr<ModelSource>> model = OpenModel(ModelPath(), LoadFormat::kAuto);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
 std::unique_ptr<Engine> MakeEngine(const PoolShape& shape) {
+  const std::shared_ptr<const ModelSource> model = ModelOf(shape);
+  const ModelConfig& config = model->config();
   EngineOptions options;
   options.num_threads = 1;
   options.batch_invariant = true;
-  options.dtype = WeightDType::kFloat32;
-  options.kv_cache_dtype = shape.dtype;
+  if (ModelPath() == nullptr) {
+    options.dtype = WeightDType::kFloat32;
+    options.kv_cache_dtype = shape.dtype;
+  }
   options.block_size = shape.block_size;
-  options.num_blocks_override = shape.pages;
+  options.sampled_vocab = kVocab;
+  // The shapes are those of two layers with two KV heads each.
+  const int heads = config.num_layers * config.num_kv_heads;
+  options.num_blocks_override = shape.pages * heads / 4;
   options.max_num_seqs = 24;
   options.max_model_len = 160;
   options.prefill_arena_tokens = 320;
-  const int64_t page_bytes = int64_t{shape.block_size} * (2 * 16 * 4 + 16);  // about
-  options.context_memory_bytes = shape.contexts * page_bytes;
-  options.swap_space_bytes = shape.swaps * page_bytes;
-  options.prefix_cache_memory_bytes = shape.prefixes ? 1 << 20 : 0;
+  const int64_t page_bytes = int64_t{shape.block_size} * (2 * config.head_dim * 4 + 16);  // about
+  options.context_memory_bytes = shape.contexts * heads / 4 * page_bytes;
+  options.swap_space_bytes = shape.swaps * heads / 4 * page_bytes;
+  options.prefix_cache_memory_bytes = shape.prefixes ? int64_t{heads} << 18 : 0;
   options.async_scheduling = shape.runs_ahead;
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(MakeRandomModel(InFamily(SmallConfig(4, 2, shape.head_dim), shape.family), 7),
-                     options, nullptr);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model, options, nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -113,6 +131,9 @@ TEST_P(EngineScheduleTest, EveryRequestIsAsAlone) {
   EXPECT_EQ(counts.differ, 0u);
   EXPECT_EQ(counts.failed, 0u);
   EXPECT_TRUE(counts.faults.empty()) << absl::StrJoin(counts.faults, "\n");
+  EXPECT_GT(counts.continued, 0u);
+  EXPECT_GT(counts.forks, 0u);
+  EXPECT_EQ(counts.swaps > 0, shape.swaps > 0);
   for (const auto& [policy, count] : counts.differ_of)
     std::cout << "  " << policy << ": " << count << " of " << counts.compared_of.at(policy) << "\n";
   for (const Policy* policy : Policies())

@@ -362,8 +362,7 @@ TEST(Client, CtrlCEndsTheAnswerAndNotTheConversation) {
   EXPECT_EQ(chat.Wait(), 0);
 }
 
-// The second Ctrl-C, while the server does not answer the first one's end.
-TEST(Client, ASecondCtrlCEndsTheConversation) {
+TEST(Client, CtrlCAtThePromptEndsTheConversation) {
   TestServer server;
   Terminal chat({HYDRANT_PATH, "--address", server.address(), "chat", "--max-tokens", "20"});
   chat.ShownUntil("> ");

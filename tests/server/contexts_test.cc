@@ -15,6 +15,7 @@
 #include "tests/redis_server.h"
 #include "tests/scheduler/gated_store.h"
 #include "tests/server/random_model_server.h"
+#include "tests/store_folder.h"
 
 namespace hydrant {
 namespace {
@@ -27,29 +28,6 @@ constexpr uint32_t kOutput = 12;
 
 // As a daemon does.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
-
-// A place for a store, removed at its end.
-class Folder {
- public:
-  Folder() {
-    path_ = std::filesystem::temp_directory_path() / "hydrant_contexts_XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string uri() const { return "dir:" + path_; }
-  std::vector<std::filesystem::path> Files() const {
-    std::vector<std::filesystem::path> files;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      files.push_back(entry.path());
-    return files;
-  }
-
- private:
-  std::string path_;
-};
 
 class Contexts : public testing::Test {
  protected:
@@ -368,7 +346,7 @@ class StoredContexts : public Contexts, public testing::WithParamInterface<const
     redis_ = std::make_unique<RedisServer>();
     uri_ = redis_->uri();
   }
-  Folder folder_;
+  StoreFolder folder_;
   std::unique_ptr<RedisServer> redis_;
   std::string uri_;
 };
@@ -455,7 +433,7 @@ TEST_P(StoredContexts, OneThatAnotherModelMadeIsRefused) {
 }
 
 TEST_F(Contexts, DamagedFilesAreNamed) {
-  const Folder folder;
+  const StoreFolder folder;
   const auto server = MakeServer(folder.uri()), other = MakeServer(folder.uri());
   Compressed(*server, Document("a"));
   ASSERT_TRUE(Save(*server, "a").ok());

@@ -1,5 +1,6 @@
 // Text for a file that takes it, and for one that does not.
 #include "server/file_writer.h"
+#include "tests/test_files.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,11 +17,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatient{60};
-
-std::string Read(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string TempPath() {
   return testing::TempDir() + "/file_writer_" + std::to_string(getpid()) + "_" +
@@ -39,10 +35,10 @@ TEST(FileWriter, WritesInOrder) {
       expected += line;
     }
     ASSERT_TRUE((*file)->Flush(kPatient));
-    EXPECT_EQ(Read(path), expected);
+    EXPECT_EQ(ReadTextFile(path), expected);
     ASSERT_TRUE((*file)->Write("last").ok());
   }
-  EXPECT_EQ(Read(path), expected + "last");
+  EXPECT_EQ(ReadTextFile(path), expected + "last");
   unlink(path.c_str());
 }
 

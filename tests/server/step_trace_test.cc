@@ -1,5 +1,6 @@
 // The timeline as a program reads it: JSON, with what was in the steps and requests.
 #include "server/step_trace.h"
+#include "tests/test_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,13 +20,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::seconds kPatient{60};
-
-std::string Read(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 TEST(StepTrace, IsJsonOfStepsAndRequests) {
   const std::string path = testing::TempDir() + "/trace.json";
@@ -60,9 +54,9 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
     (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // nothing was in it
     // What there is can be opened while the daemon runs.
     ASSERT_TRUE((*trace)->Flush(kPatient));
-    EXPECT_TRUE(json::accept(Read(path) + "]"));
+    EXPECT_TRUE(json::accept(ReadTextFile(path) + "]"));
   }
-  const json trace = json::parse(Read(path));
+  const json trace = json::parse(ReadTextFile(path));
   std::vector<json> steps, phases, counters;
   for (const json& event : trace) {
     if (event["ph"] == "X") steps.push_back(event);
@@ -121,16 +115,16 @@ TEST(StepTrace, TakesThePlaceOfAnOlderTraceAlone) {
   const std::string path = testing::TempDir() + "/trace_of_before.json";
   std::ofstream(path) << "";
   EXPECT_TRUE(StepTrace::Open(path).ok());
-  const std::string trace = Read(path);
+  const std::string trace = ReadTextFile(path);
   EXPECT_TRUE(StepTrace::Open(path).ok());
-  EXPECT_EQ(Read(path), trace);
+  EXPECT_EQ(ReadTextFile(path), trace);
 
   std::ofstream(path) << "GGUF and gigabytes more";
   const absl::Status status = StepTrace::Open(path).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               testing::HasSubstr("holds something else than a trace of steps"));
-  EXPECT_EQ(Read(path), "GGUF and gigabytes more");
+  EXPECT_EQ(ReadTextFile(path), "GGUF and gigabytes more");
 }
 
 // Steps would wait for its reader.

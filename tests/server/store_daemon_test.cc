@@ -14,6 +14,7 @@
 #include "tests/server/http_get.h"
 #include "tests/server/scrape.h"
 #include "tests/server/test_server.h"
+#include "tests/store_folder.h"
 
 namespace hydrant {
 namespace {
@@ -23,27 +24,6 @@ using Manner = FakeRedis::Manner;
 
 // Far below what waiting for such stores takes, and far above what anything else does.
 constexpr std::chrono::seconds kSoon{30};
-
-// Removed at its end.
-class Folder {
- public:
-  Folder() {
-    std::string path = std::filesystem::temp_directory_path() / "hydrant_stores_XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) std::abort();
-    path_ = path;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string uri() const { return "dir:" + path_; }
-  // Of the only value there.
-  std::string File() const { return std::filesystem::directory_iterator(path_)->path(); }
-
- private:
-  std::string path_;
-};
 
 std::string LongText(int seed) {
   std::string text;
@@ -160,13 +140,13 @@ TEST(ContextStoreDaemon, OneContextIsFoundWithoutAScan) {
 
 // What lies in the place of a context is named, and the daemon goes on.
 TEST(ContextStoreDaemon, HostileFilesAreNamed) {
-  const Folder folder;
+  const StoreFolder folder;
   Daemon first({"--context-store", folder.uri()}, kGguf);
   ASSERT_TRUE(Compress(first, "whales").ok());
   ASSERT_TRUE(Save(first, "whales").ok());
   first.process().Signal(SIGTERM);
   ASSERT_EQ(first.process().WaitFor(kSoon), 0);
-  const std::string file = folder.File();
+  const std::string file = folder.Files().at(0).string();
 
   Daemon daemon({"--context-store", folder.uri()}, kGguf);
   {
