@@ -25,7 +25,8 @@ struct Access {
   std::string token;                                      // "": none
 };
 
-// InvalidArgument where gRPC would look for a name that is none: a URL, a port above 65535.
+// InvalidArgument if `address` is a URL or has a port outside [1, 65535]: gRPC would try to resolve
+// it as a host name. Stateless.
 absl::Status CheckAddress(const std::string& address);
 
 // InvalidArgument names the flag whose file cannot be used.

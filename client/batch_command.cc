@@ -91,7 +91,7 @@ int RunBatch(Connection* connection, const std::string& lines, const RequestFlag
   uint64_t tokens = 0;
   const auto reader = connection->stub().GenerateBatch(&context, *batch);
   for (v1::GenerateBatchResponse message; reader->Read(&message);) {
-    if (OutputFailed()) context.TryCancel();  // nobody reads the rest
+    if (OutputFailed()) context.TryCancel();  // the output cannot be written
     const uint32_t index = message.index();
     if (message.has_failure()) {
       ++failed;

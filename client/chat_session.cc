@@ -24,7 +24,7 @@ v1::Chat Begin(const v1::GenerateRequest& request, const std::string& system) {
   return chat;
 }
 
-// Whether more was said than the model's context holds.
+// Whether the server refused the chat because it is longer than the model's context.
 bool IsFull(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
          status.error_message().find("max_model_len") != std::string::npos;
@@ -40,7 +40,7 @@ class Conversation {
         options_(options),
         history_(begin_) {}
 
-  // False: that was the last line.
+  // Runs one line of input. False: the chat ends.
   bool Take(const std::string& line) {
     if (line == "/exit") return false;
     if (line == "/clear") {
@@ -79,7 +79,7 @@ class Conversation {
     AddMessage(&history_, "assistant", answer);
   }
 
-  // The older half of what was said; a refused message is asked again.
+  // Forgets the older half of the turns, and asks a refused message again.
   void Drop() {
     const int turns = NumTurns();
     if (turns == 0) {
@@ -108,8 +108,8 @@ class Conversation {
   const v1::GenerateRequest& request_;
   const v1::Chat begin_;
   const PrintOptions& options_;
-  v1::Chat history_;                    // begin_, and then a question and an answer each
-  std::optional<std::string> refused_;  // for which there was no room
+  v1::Chat history_;                    // begin_, then pairs of question and answer
+  std::optional<std::string> refused_;  // the message that was too long
   int exit_code_ = 0;
 };
 

@@ -14,9 +14,9 @@ namespace hydrant {
 int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
              const std::string& message, const PrintOptions& options);
 
-// Until the end of the input, or /exit. Ctrl-C ends an answer, and what there was of it stays in
-// the history. An empty answer or a refused message leaves the history as it was; where that is
-// full, /drop makes room and asks again. Returns the exit code of the last answer.
+// Chats until the end of the input, or /exit. Ctrl-C ends an answer; its text so far stays in the
+// history. An empty answer or a refused message leaves the history as it was. If the history is
+// full, /drop forgets its older half and asks again. Returns the exit code of the last answer.
 int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
                       const std::string& system, const PrintOptions& options);
 

@@ -18,8 +18,8 @@ class Connection {
 
   const std::string& address() const { return address_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
-  // Asks the standard health service until it says SERVING; DEADLINE_EXCEEDED when `seconds` are
-  // over, with what there was instead (DescribeError).
+  // Asks the standard health service until it says SERVING. DEADLINE_EXCEEDED when `seconds` are
+  // over; its message is that of the last attempt (DescribeError).
   grpc::Status WaitUntilServing(double seconds);
   // After a stream was lost: until there is a connection again, or the time is up.
   void Reconnect(double seconds);

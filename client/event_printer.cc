@@ -50,8 +50,8 @@ std::string Absences(std::string_view what, uint32_t count, uint64_t us) {
   return fmt::format(", {} {} ({:.0f} ms)", count, what, static_cast<double>(us) * 1e-3);
 }
 
-// What the cache holds at the end beside what was seen: the mean over the heads, for policies that
-// share a budget between them leave some whole.
+// Entries that the cache holds at the end and tokens seen: the mean over the KV heads, because
+// policies that share a budget leave some heads full.
 std::string KeptText(const v1::Usage& usage) {
   const uint32_t seen = usage.kv_tokens_kept() + usage.kv_tokens_evicted();
   const double mean = usage.has_kv_tokens_kept_mean() ? usage.kv_tokens_kept_mean()
@@ -246,10 +246,10 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
       finished |= response.has_finished();
       Note(response, &rest);
       printer.Print(response);
-      if (OutputFailed()) context.TryCancel();  // nobody reads the rest
+      if (OutputFailed()) context.TryCancel();  // the output cannot be written
     }
     const grpc::Status status = reader->Finish();
-    if (OutputFailed()) return status;  // EndOutput() says why
+    if (OutputFailed()) return status;  // EndOutput() prints the error
     if (options.interruptible && status.error_code() == grpc::StatusCode::CANCELLED) {
       printer.Interrupted();
       return status;

@@ -18,7 +18,7 @@ struct PrintOptions {
   bool quiet = false;          // no usage line
   bool show_context = false;   // the handle of a cache that was kept
   double timeout_s = 0;        // 0: none
-  bool interruptible = false;  // Ctrl-C ends the answer: CANCELLED
+  bool interruptible = false;  // Ctrl-C cancels the request: CANCELLED
   int resume = 0;              // times that a stream which was lost may be taken up again
 };
 
@@ -29,7 +29,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
 
 void PrintJson(const google::protobuf::Message& message);
 
-// "12 KiB", "1.4 MiB".
+// A size as text: "12 KiB", "1.4 MiB".
 std::string SizeText(uint64_t bytes);
 
 }  // namespace hydrant

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kInterrupted = 1, kOver = uint64_t{1} << 32;
 
-// One for the life of the process: a handler may still run when its OnInterrupt has gone.
+// The eventfd lives as long as the process: a handler may still run after its OnInterrupt ends.
 int Events() {
   static const int events = eventfd(0, EFD_CLOEXEC);
   return events;
@@ -35,7 +35,7 @@ void SetHandler(void (*handler)(int), int flags) {
 }  // namespace
 
 OnInterrupt::OnInterrupt(std::function<void()> then) {
-  Events();  // before a handler asks for it
+  Events();  // creates the eventfd before a handler uses it
   thread_ = std::thread([then = std::move(then)] {
     for (uint64_t events = 0; events < kOver;) {
       if (read(Events(), &events, sizeof events) != sizeof events) continue;

@@ -1,4 +1,4 @@
-// Ctrl-C, while something goes on that can be ended by itself: an answer, not the conversation.
+// Handles Ctrl-C while an answer runs: it ends the answer, not the conversation.
 #ifndef HYDRANT_CLIENT_INTERRUPT_H_
 #define HYDRANT_CLIENT_INTERRUPT_H_
 
@@ -7,8 +7,8 @@
 
 namespace hydrant {
 
-// As long as it lives the first Ctrl-C calls `then` in a thread of its own; a second one ends the
-// process. REQUIRES: one at a time in a process
+// While an OnInterrupt exists, the first Ctrl-C calls `then` on its own thread; a second Ctrl-C
+// ends the process. REQUIRES: at most one exists in a process at a time
 class OnInterrupt {
  public:
   explicit OnInterrupt(std::function<void()> then);

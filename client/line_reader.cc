@@ -20,7 +20,7 @@ namespace {
 constexpr char kPrompt[] = "> ";
 
 #ifdef HYDRANT_EDITLINE
-// libedit takes letters by the locale, and what is typed is UTF-8.
+// libedit decodes input by the locale; terminals send UTF-8.
 void UseUtf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::string(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -47,7 +47,7 @@ LineReader::LineReader() : is_typed_(isatty(STDIN_FILENO) != 0 && isatty(STDERR_
   if (!is_typed_) return;
   UseUtf8();
   rl_instream = stdin;
-  rl_outstream = stderr;  // standard output is the answers'
+  rl_outstream = stderr;  // standard output is for answers
 #endif
 }
 
@@ -59,7 +59,7 @@ std::optional<std::string> LineReader::Next() {
   PrintErr("{}", kPrompt);
   std::optional<std::string> line = ReadPlain();
 #endif
-  if (!line.has_value()) PrintErr("\n");  // behind the prompt that Ctrl-D has left
+  if (!line.has_value()) PrintErr("\n");  // ends the line of the prompt after Ctrl-D
   return line;
 }
 

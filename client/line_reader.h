@@ -1,5 +1,5 @@
-// Lines of standard input. At a terminal they can be edited and called back (where the build has
-// libedit), behind a prompt on standard error. Nothing of them is stored. Not thread safe.
+// Reads lines of standard input. At a terminal it prints a prompt on standard error, and lines can
+// be edited and recalled (if the build has libedit). No history file is written. Not thread safe.
 #ifndef HYDRANT_CLIENT_LINE_READER_H_
 #define HYDRANT_CLIENT_LINE_READER_H_
 
@@ -12,9 +12,9 @@ class LineReader {
  public:
   LineReader();
 
-  // Whether a person types them.
+  // Whether standard input and standard error are terminals.
   bool IsTyped() const { return is_typed_; }
-  // nullopt: there are no more.
+  // The next line; nullopt at the end of the input.
   std::optional<std::string> Next();
 
  private:

@@ -90,14 +90,14 @@ PrintOptions Printing(const ClientFlags& flags) {
           .resume = flags.request.resume};
 }
 
-// Of a terminal and of /dev/null nothing is read beside a message.
+// Whether standard input is a pipe, a file or a socket: not a terminal, not /dev/null.
 bool IsPipedIn() {
   struct stat input {};
   return fstat(STDIN_FILENO, &input) == 0 &&
          (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode) || S_ISSOCK(input.st_mode));
 }
 
-// A pipe that others hold open by mistake would be waited for without a word.
+// Prints a hint after a second without input: another process may hold the pipe open by mistake.
 void SayThatItWaits() {
   constexpr int kPatienceMs = 1000;
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
@@ -105,8 +105,8 @@ void SayThatItWaits() {
     PrintErr("hydrant: waits for the text that is piped in; </dev/null asks without one\n");
 }
 
-// What the words of the command line are about stands before them: models read the question last.
-// Unset: a file cannot be read. REQUIRES: words, or a file
+// The text of the prompt file or of standard input, then the words of the command line: models
+// expect the question last. nullopt: the file cannot be read. REQUIRES: words, or a file
 std::optional<std::string> ReadMessage(const ClientFlags& flags) {
   const std::string question = Join(flags.words);
   if (flags.prompt_file.empty()) {

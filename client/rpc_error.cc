@@ -91,8 +91,8 @@ std::string Details(const grpc::Status& status) {
   return words.empty() ? words : fmt::format(" [{}]", words);
 }
 
-// A word of gRPC's or of OpenSSL's for why there is no connection, and what to do about it, with {}
-// for the address.
+// A phrase from an error of gRPC or OpenSSL for a failed connection, and advice for the user, with
+// {} for the address.
 struct Cause {
   const char* sign;
   const char* advice;
@@ -118,7 +118,7 @@ constexpr Cause kCauses[] = {
      "hosts that go without"},
 };
 
-// As gRPC says it, in the same spelling whichever library of TLS it was built with.
+// In lower case, with blanks for underscores: TLS libraries spell the same error differently.
 std::string Plain(const std::string& message) {
   std::string plain = absl::AsciiStrToLower(message);
   std::replace(plain.begin(), plain.end(), '_', ' ');
@@ -131,7 +131,7 @@ bool GoesByProxy(const std::string& address) {
          (is_set("grpc_proxy") || is_set("https_proxy") || is_set("http_proxy"));
 }
 
-// Nothing that speaks for itself has answered.
+// The text for UNAVAILABLE without details: the connection failed, or it was lost.
 std::string DescribeUnreachable(const std::string& message, const std::string& address) {
   const std::string plain = Plain(message);
   const bool connected = plain.find("failed to connect") == std::string::npos &&
@@ -158,7 +158,7 @@ std::string DescribeUnreachable(const std::string& message, const std::string& a
 
 std::string DescribeError(const grpc::Status& status, const std::string& address) {
   const std::string details = Details(status);
-  // The server's own refusals carry details.
+  // A refusal of the server has details.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE && details.empty())
     return DescribeUnreachable(status.error_message(), address);
   return fmt::format("{}: {}{}", CodeName(status.error_code()), status.error_message(), details);

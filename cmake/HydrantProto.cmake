@@ -40,7 +40,7 @@ function(hydrant_proto_library name)
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} SYSTEM PUBLIC ${out})
   target_compile_options(${name} PRIVATE -w)
-  # The services together; the messages of two files have the same names for what is their own.
+  # Unity-build the services only: the generated message sources of two files define the same file-local names.
   set(messages ${sources})
   list(FILTER messages EXCLUDE REGEX "\\.grpc\\.pb\\.cc$")
   hydrant_optimize(${name} 2)

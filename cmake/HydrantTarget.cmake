@@ -1,6 +1,6 @@
 # hydrant_library(<name> SOURCES ... DEPS ... [PRIVATE_DEPS ...] [OPTIMIZE <level>] [APART ...]): a static library with the project's
-# flags. Its sources are compiled several at a time (HYDRANT_QUICK_BUILD), so that their headers are read once. What they keep in
-# unnamed namespaces is then visible to each other: sources that cannot be told apart so are listed as APART instead.
+# flags. With HYDRANT_QUICK_BUILD several sources form one translation unit, so that their headers are read once. The sources then
+# share their unnamed namespaces: list sources whose names collide as APART, and they are compiled alone.
 # hydrant_test(<name> SOURCES ... DEPS ...): a GoogleTest program, one ctest entry.
 # Includes are always written from the root of the repository ("scheduler/scheduler.h").
 
@@ -26,13 +26,13 @@ function(hydrant_flags target)
   endif()
 endfunction()
 
-# hydrant_optimize(<target> <level>): as the compiler's -O, in builds that are Release. 3 is for what computes tokens; elsewhere it
-# makes nothing faster but the build slower.
+# hydrant_optimize(<target> <level>): sets the compiler's -O level in Release builds. Level 3 is for code that computes tokens; for
+# other code it makes the build slower and the program no faster.
 function(hydrant_optimize target level)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}>)
 endfunction()
 
-# hydrant_unity(<target> [<source> ...]): compiles the target's sources several at a time, and those of the list alone.
+# hydrant_unity(<target> [<source> ...]): compiles the target's sources several at a time, and the listed sources alone.
 function(hydrant_unity target)
   if(NOT HYDRANT_QUICK_BUILD)
     return()
@@ -40,7 +40,7 @@ function(hydrant_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC takes the sources for headers.
+    # GCC treats the included sources as headers and warns about their unnamed namespaces.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
@@ -69,8 +69,8 @@ function(hydrant_executable name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# hydrant_test_headers(<name> HEADERS ... DEPS ...): headers that the tests of a folder share, compiled once. A folder that sets
-# HYDRANT_TEST_HEADERS to the name has them read before each of its tests.
+# hydrant_test_headers(<name> HEADERS ... DEPS ...): precompiles the headers that the tests of a folder share. A folder uses them in
+# all of its tests by setting HYDRANT_TEST_HEADERS to the name.
 function(hydrant_test_headers name)
   if(NOT HYDRANT_QUICK_BUILD)
     return()
@@ -90,7 +90,7 @@ function(hydrant_test name)
   hydrant_executable(${name} OPTIMIZE 1 SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   if(TARGET "${HYDRANT_TEST_HEADERS}")
     target_precompile_headers(${name} REUSE_FROM ${HYDRANT_TEST_HEADERS})
-    # So that ccache sees that they are read.
+    # ccache needs this flag to see which precompiled header a test uses.
     target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   endif()
   if(NOT ARG_TIMEOUT)

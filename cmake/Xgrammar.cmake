@@ -45,8 +45,8 @@ set(line "const auto& parent_states_map = rule_id_to_completable_states_[state.r
 hydrant_change_xgrammar(earley_parser.cc "${line}" "${line}\n  ::hydrant::SpendGrammarSteps(parent_states_map.size() / 16);")
 
 # A string with a length admits control characters, which JSON does not. A pattern that wants what a JSON string has to
-# escape is followed as if it stood outside of one. Arrays and objects of any kind have blanks where the separators that
-# were asked for have none.
+# escape is followed as if it stood outside of one. For arrays and objects without a schema the library writes ", " even if
+# the requested separators have no blank.
 set(line "  // Keep regex conversion independent.")
 hydrant_change_xgrammar(json_schema_converter.cc
   [[{{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}]] [[{{0, 31}, {'"', '"'}, {'\\', '\\'}}]]
@@ -93,7 +93,7 @@ target_include_directories(xgrammar SYSTEM
   PUBLIC ${HYDRANT_XGRAMMAR_SOURCE}/include ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/dlpack/include
   PRIVATE ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/picojson ${HYDRANT_XGRAMMAR_SOURCE}/cpp)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=1)
-# The constants of that file are another's, too.
+# Compiled alone: another source of the library defines constants of the same names.
 hydrant_unity(xgrammar ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc)
 # Its header's guard keeps the library's own from being read; that one says why.
 target_compile_options(xgrammar PRIVATE -w -include ${PROJECT_SOURCE_DIR}/engine/grammar/xgrammar_logging.h)

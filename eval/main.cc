@@ -101,7 +101,7 @@ nlohmann::json RunAnatomy(const Flags& flags, const std::vector<std::string>& te
   return drawn;
 }
 
-// Whether all of it is in the file: a disk may be full.
+// Returns whether the whole text was written; the disk may be full.
 bool WriteFile(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;

@@ -2,8 +2,8 @@
 
 const $ = id => document.getElementById(id);
 const arms = [...new Set(data.summaries.map(s => s.arm))];
-// Eight colours that most eyes tell apart, times three kinds of lines and points: 24 arms look
-// different.
+// Eight colours that most readers can tell apart, times three kinds of lines and points: 24 arms
+// look different.
 const COLOURS =
     ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b8860b', '#56b4e9', '#6a3d9a', '#7f7f7f'];
 const DASHES = ['none', '7 3', '2 3'], POINTS = ['circle', 'square', 'triangle'];
@@ -36,7 +36,7 @@ function scaleOf(shown, value) {
   return {most: Math.max(0.01, ...within.map(([, top]) => top)), beyond: tops.filter(t => !within.includes(t)).map(([arm]) => arm)};
 }
 
-// Lines of `value(summary)` over the budgets; `crowned`: a ring about the best of each.
+// Lines of `value(summary)` over the budgets; `crowned`: draws a ring around the best arm of each.
 function plot(summaries, title, value, bottom, top, crowned) {
   const width = 900, height = 320, left = 55, right = 25, above = 12, below = 36;
   const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title});
@@ -86,7 +86,7 @@ function plot(summaries, title, value, bottom, top, crowned) {
   return svg;
 }
 
-// "echo at 10 %, 20 %; h2o at 40 %".
+// The best arms and their budgets: ["echo at 10 %, 20 %", "h2o at 40 %"].
 function winnersOf(summaries) {
   const best = summaries.filter(s => s.best).sort((a, b) => a.budget - b.budget);
   return [...new Set(best.map(s => s.arm))].map(

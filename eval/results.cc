@@ -70,7 +70,8 @@ absl::StatusOr<CaseResult> FromJson(const Json& line) {
   return m;
 }
 
-// Where several are to be chosen from. The oracle is none: nobody can know what it knows.
+// Marks the best arm of each task and budget that has several arms. The oracle does not compete: it
+// knows the continuation.
 void MarkBest(std::vector<Summary>* summaries) {
   for (Summary& one : *summaries) {
     int others = 0, ahead = 0;
@@ -90,7 +91,7 @@ std::string WholeFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Of a file that its writer was killed at.
+// Drops an incomplete last line: the writer may have been killed.
 std::string WholeLines(const std::string& text) {
   return text.substr(0, text.rfind('\n') + 1);  // npos + 1 is 0
 }

@@ -45,7 +45,7 @@ struct Summary {
   std::string task, arm;
   double budget = 1.0;
   bool retrieval = false;  // found is what counts; else lost
-  bool best = false;       // no other of its task and budget is ahead; not of the oracle
+  bool best = false;       // no other arm of its task and budget is better; never the oracle
   Estimate lost = {};      // nats a token over the full cache
   Estimate agreement = {};
   Estimate divergence = {};
@@ -53,9 +53,9 @@ struct Summary {
   Estimate retained_mass = {};
   std::vector<double> kept = {};  // [layers * KV heads] entries, mean over the cases
 
-  // Of what it found or, negated, lost: the higher the better.
+  // The mean of `found`, or of `lost` negated: higher is better.
   double Score() const { return retrieval ? found.mean : -lost.mean; }
-  double KeptMean() const;  // entries of a head, on average
+  double KeptMean() const;  // entries that a KV head keeps, averaged over layers and heads
 };
 
 // What an arm has over another, `against`, at the same budget of the same cases of a task: nats a

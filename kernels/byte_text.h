@@ -1,4 +1,4 @@
-// Sizes of memory for people, in the units that flags are written in. Stateless.
+// Formats memory sizes for people, in the units of flags. Stateless.
 #ifndef HYDRANT_KERNELS_BYTE_TEXT_H_
 #define HYDRANT_KERNELS_BYTE_TEXT_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// "512 B", "1.5 KiB", "48.0 MiB".
+// Such as "512 B", "1.5 KiB", "48.0 MiB".
 inline std::string FormatByteSize(uint64_t bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);

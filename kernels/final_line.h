@@ -1,6 +1,6 @@
-// The last words of a process on stderr, before it ends by itself. They are lost where stderr takes
-// nothing for a second, as a full pipe does that nobody reads: it must not keep the process. Safe
-// in a signal handler.
+// Writes the last message of a process to stderr before the process ends. The message is lost if
+// stderr takes no bytes for a second, as a full pipe without a reader does: it must not delay the
+// end. Safe in a signal handler.
 #ifndef HYDRANT_KERNELS_FINAL_LINE_H_
 #define HYDRANT_KERNELS_FINAL_LINE_H_
 
@@ -16,7 +16,7 @@ namespace hydrant {
 
 inline void WriteFinalLine(std::string_view text) {
   constexpr int kPatienceMs = 1000;
-  constexpr size_t kAtOnce = PIPE_BUF;  // a pipe that is ready takes so many without waiting
+  constexpr size_t kAtOnce = PIPE_BUF;  // a pipe that is ready takes this much without blocking
   pollfd out{STDERR_FILENO, POLLOUT, 0};
   while (!text.empty() && poll(&out, 1, kPatienceMs) > 0) {
     const ssize_t written = write(STDERR_FILENO, text.data(), std::min(text.size(), kAtOnce));

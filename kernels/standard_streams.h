@@ -1,6 +1,6 @@
-// What a program prints: results on standard output, all else on standard error. A write that fails
-// throws nothing. Of results it is remembered: what follows is dropped, so that nobody reads a text
-// with a gap, and EndOutput() says so at the end. Not thread safe.
+// Output of a program: results on standard output, everything else on standard error. A failed
+// write throws nothing. After a result could not be written, later results are dropped, so that the
+// output has no gap, and EndOutput() reports the failure. Not thread safe.
 #ifndef HYDRANT_KERNELS_STANDARD_STREAMS_H_
 #define HYDRANT_KERNELS_STANDARD_STREAMS_H_
 
@@ -16,17 +16,17 @@
 namespace hydrant {
 
 namespace internal {
-// errno of the first result that could not be written; 0: all could.
+// errno of the first result that could not be written; 0: all results were written.
 inline int& OutputError() {
   static int error = 0;
   return error;
 }
 }  // namespace internal
 
-// Whether results are lost: what makes more of them can stop.
+// Whether results are lost; the program can then stop making more.
 inline bool OutputFailed() { return internal::OutputError() != 0; }
 
-// Writes and flushes: whoever reads a pipe sees it at once.
+// Writes and flushes, so that the reader of a pipe sees the text at once.
 inline void WriteOutput(std::string_view text) {
   if (OutputFailed()) return;
   errno = 0;
@@ -40,7 +40,7 @@ void PrintOut(fmt::format_string<Args...> text, Args&&... args) {
   WriteOutput(fmt::format(text, std::forward<Args>(args)...));
 }
 
-// A full or closed standard error is no reason to end.
+// A full or closed standard error does not end the program.
 template <typename... Args>
 void PrintErr(fmt::format_string<Args...> text, Args&&... args) {
   const std::string line = fmt::format(text, std::forward<Args>(args)...);
@@ -48,9 +48,9 @@ void PrintErr(fmt::format_string<Args...> text, Args&&... args) {
   (void)std::fflush(stderr);
 }
 
-// To be called last: the exit code of `program`, 1 in place of 0 where results are lost.
+// Call it last. Returns the exit code of `program`: `code`, or 1 instead of 0 if results are lost.
 inline int EndOutput(std::string_view program, int code) {
-  WriteOutput("");  // and what a library has printed, as --help
+  WriteOutput("");  // flushes what a library has printed, such as --help
   if (!OutputFailed()) return code;
   PrintErr("{}: standard output: cannot be written: {}\n", program,
            std::strerror(internal::OutputError()));

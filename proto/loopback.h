@@ -1,6 +1,6 @@
-// Addresses of servers on this machine. http_proxy, https_proxy and grpc_proxy are about others: a
-// proxy elsewhere would look for the server on its own machine. For all others gRPC honours them,
-// and no_proxy. Stateless.
+// Keeps gRPC channels to servers on this machine away from the proxies of http_proxy, https_proxy
+// and grpc_proxy: a proxy would look for "localhost" on its own machine. For other addresses gRPC
+// honours these variables, and no_proxy. Stateless.
 #ifndef HYDRANT_PROTO_LOOPBACK_H_
 #define HYDRANT_PROTO_LOOPBACK_H_
 
@@ -10,7 +10,8 @@
 
 namespace hydrant {
 
-// Of an address as gRPC takes it: "localhost:50051", "ipv6:[::1]:50051", "unix:FILE".
+// Whether the address, in gRPC's syntax, is of this machine: "localhost:50051", "ipv6:[::1]:50051",
+// "unix:FILE". Host names are not resolved.
 inline bool IsOnThisMachine(std::string_view address) {
   if (address.starts_with("unix:") || address.starts_with("unix-abstract:")) return true;
   for (const std::string_view scheme : {"ipv4:", "ipv6:", "dns:"}) {

@@ -16,7 +16,7 @@ namespace {
 // More wait only where the store is slower than requests end; the oldest of them are not saved.
 constexpr size_t kMostWaiting = 64;
 constexpr std::chrono::milliseconds kSavePatience{30'000};
-constexpr char kLoading[] = "";  // the turn of whoever loads
+constexpr char kLoading[] = "";  // the turn that all loads share
 
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -48,7 +48,7 @@ absl::Status Named(const ContextId& id, const absl::Status& status) {
   return {status.code(), absl::StrCat("context ", id.handle, ": ", std::string(status.message()))};
 }
 
-// The turn of a context did not come.
+// The error of a call that did not get the context's turn.
 absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
   if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
   return Named(id, absl::UnavailableError("another call still saves, loads or deletes one"));
@@ -57,7 +57,8 @@ absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
 std::unique_ptr<GuardedStore> Guarded(std::unique_ptr<ContextStore> store,
                                       const Circuit::OnChange& on_circuit) {
   if (store == nullptr) return nullptr;
-  // Loads take turns, so of many that wait for a store in vain only one asks it.
+  // Loads run one at a time, so that only one of many waiting loads asks a store that does not
+  // answer: a single failure opens the circuit breaker.
   return std::make_unique<GuardedStore>(
       std::move(store), GuardedStoreOptions{.failures = 1, .on_change = on_circuit});
 }
@@ -212,7 +213,7 @@ absl::StatusOr<ContextArchive::Entry> ContextArchive::Get(const ContextId& id,
   Entry entry = {.id = id, .context = loop_->contexts().Find(id, UnixNow())};
   if (store_ != nullptr) {
     const absl::StatusOr<int64_t> bytes = store_->SizeOf(KeyOf(id), wait);
-    // One that is here is there, whatever lies in its place in the store.
+    // A context in memory exists, whatever value the store has under its key.
     const bool is_good_enough = absl::IsDataLoss(bytes.status()) && entry.context != nullptr;
     if (!bytes.ok() && !absl::IsNotFound(bytes.status()) && !is_good_enough)
       return Named(id, bytes.status());

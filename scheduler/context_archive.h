@@ -1,8 +1,8 @@
 // Saves contexts in a store outside of the process, and brings them back: after a restart, or what
-// another replica has read. Calls wait for the store as long as they say and no longer, so none
-// comes from the loop's thread; no step waits for them. What is done to one context is done in an
-// order: one that is deleted is not there afterwards, whoever was saving or loading it.
-// Thread-safe.
+// another replica has read. Calls wait for the store up to their deadline, so the loop's thread
+// must not call; no step waits for them. Save(), Load() and Delete() of one context run one after
+// another: when Delete() has succeeded, the context is gone, even if other calls were saving or
+// loading it. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 
@@ -38,31 +38,31 @@ struct ContextArchiveMetrics {
 };
 
 struct ContextArchiveOptions {
-  // Whatever a request leaves is saved soon after, by a thread of the archive's, and nobody waits
-  // to hear that it could not be: this hears it, on that thread.
+  // Contexts that requests leave are saved soon after, on a thread of the archive, and no call
+  // waits for the result. This function gets the errors, on that thread.
   std::function<void(const absl::Status&)> on_unsaved = {};
-  Circuit::OnChange on_circuit = {};     // of the store
-  std::chrono::milliseconds patience{};  // of that thread, with one context; 0: half a minute
+  Circuit::OnChange on_circuit = {};     // called when the circuit breaker opens or closes
+  std::chrono::milliseconds patience{};  // of that thread, for one context; 0: 30 seconds
 };
 
 class ContextArchive {
  public:
-  // Borrowed: loop and memory outlive it. store: may be null, then nothing can be saved.
+  // Borrows loop and memory, which outlive it. store: may be null; then contexts cannot be saved.
   ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
                  std::unique_ptr<ContextStore> store, ContextArchiveOptions options = {});
   // REQUIRES: the loop has stopped
   ~ContextArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
   // Waits until what requests have left is saved; false: it took longer.
   bool Flush(std::chrono::steady_clock::time_point deadline);
-  // Gives calls that are at work until the deadline; then the store is asked for nothing any more,
-  // and whoever waits for it is told so.
+  // Waits for running calls until the deadline. Then the store gets no more calls, and calls that
+  // still wait for it return UNAVAILABLE.
   void Stop(StoreDeadline deadline = {});
 
   bool HasStore() const { return store_ != nullptr; }
   bool IsHere(const ContextId& id) const;  // in memory
 
-  // All calls that wait: UNAVAILABLE where the store did not answer in time, or is left alone
-  // because it did not before; CANCELLED where they were told to stop.
+  // All calls that wait: UNAVAILABLE: the store did not answer in time, or its circuit breaker is
+  // open; CANCELLED: the caller was told to stop.
   //
   // Into the store; returns when it is safe there. NOT_FOUND: there is no such context.
   absl::Status Save(const ContextId& id, const StoreWait& wait);
@@ -70,8 +70,9 @@ class ContextArchive {
   // FailedPrecondition or DataLoss: what is there cannot be used; ResourceExhausted: there is no
   // room for it here.
   absl::Status Load(const ContextId& id, const StoreWait& wait);
-  // In the store and here, or in neither where the store fails. Requests that go on from it do so.
-  // NOT_FOUND: there was none.
+  // Deletes from the store, then from memory; if the store fails, the context stays in memory. A
+  // store that did not answer in time may still delete its value later. Requests that continue the
+  // context go on. NOT_FOUND: there was no such context.
   absl::Status Delete(const ContextId& id, const StoreWait& wait);
 
   struct Entry {
@@ -99,7 +100,7 @@ class ContextArchive {
   const ContextArchiveOptions options_;
   const std::unique_ptr<GuardedStore> store_;
 
-  Turns turns_;  // of each context; that of no name is for loading: one lies in memory at a time
+  Turns turns_;  // by context; all loads share "": one loaded value is in memory at a time
   ContextArchiveMetrics metrics_;
 
   std::unique_ptr<SaveQueue<ContextId>> queue_;  // null: there is no store

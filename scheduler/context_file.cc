@@ -286,10 +286,10 @@ void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space,
   }
 }
 
-// Whether every number of keys or values is finite; of blocks, every scale.
+// Whether all numbers of keys or values are finite; of quantized blocks, all scales.
 bool AreFinite(DType dtype, std::string_view bytes) {
   size_t stride = sizeof(uint16_t);
-  uint16_t exponent = 0x7c00;  // all ones: infinite, or no number
+  uint16_t exponent = 0x7c00;  // all bits set: infinite, or not a number
   switch (dtype) {
     case DType::kF32:
       for (size_t at = 0; at < bytes.size(); at += sizeof(uint32_t)) {
@@ -314,8 +314,8 @@ bool AreFinite(DType dtype, std::string_view bytes) {
   return true;
 }
 
-// Numbers by which entries are chosen, and which angles are looked up by, in range, and keys and
-// values that can be attended to, whoever wrote them.
+// The body is untrusted. Positions and scores must be in range, because they choose entries and
+// look up angles, and keys and values must be finite.
 absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
   const bool ranks = file.context->plan.rule.rolling;

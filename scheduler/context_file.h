@@ -55,7 +55,7 @@ struct ContextFile {
 // another model, number format or a newer version of this program. The message says which.
 absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextHome& home);
 
-// More than any context that fits into this home's memory has as bytes.
+// An upper bound of the encoded bytes of any context that fits into this home's memory.
 size_t MostContextBytes(const ContextHome& home);
 
 // Into the pages that were reserved for it.

@@ -1,6 +1,6 @@
 // What a request says of single tokens: biases, tokens that are allowed, words that are not, no end
 // before min_tokens, a grammar. Makes of it what the engine does to the logits of a row. One a
-// sequence; used by the scheduler's thread, and by the engine's that makes masks while that waits.
+// sequence; used by the scheduler's thread, and by an engine thread while the scheduler waits.
 #ifndef HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 #define HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 
@@ -26,7 +26,7 @@ class LogitsProcessor final : public RowMask {
 
   // What follows depends on the tokens before: none can be drawn before these are known.
   bool NeedsOutput() const { return grammar_ != nullptr || longest_bad_word_ > 1; }
-  // What may follow by the grammar; null: it has none.
+  // The mask of the next tokens by the grammar; null: the request has no grammar.
   const std::shared_ptr<NextMask>& grammar() const { return grammar_; }
   // For the row that draws what follows num_output tokens. `output`: those that are known, all of
   // them where NeedsOutput(); it stays until the mask is made. What the row points to stays until

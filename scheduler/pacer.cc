@@ -25,9 +25,9 @@ constexpr double kMostPromptShare = 0.5;
 // Prompts may take this much more of a step while no sequence waits for a decoded token. Bounded,
 // so that cancels are seen.
 constexpr double kIdleFactor = 4.0;
-// Where prompts would make a step longer, less of them is read: clients hear between steps how far
-// theirs has come, and cancels, deadlines and new requests are seen there. Prompts get half of it
-// even where decoding alone takes as long.
+// The longest step that reads prompts; the number of prompt tokens is limited to it. Clients get
+// progress between steps, and cancels, deadlines and new requests take effect there. Prompts get
+// half of this time even if decoding alone takes all of it.
 constexpr double kLongestStepUs = 500e3;
 
 }  // namespace
@@ -51,7 +51,7 @@ double Pacer::PromptTokens(const RunningLoad& load) const {
   return std::min(TargetPromptTokens(load), MostPromptTokens(load));
 }
 
-// However slow the machine is, and the model.
+// Prompt tokens that fit into kLongestStepUs, however slow the machine and the model are.
 double Pacer::MostPromptTokens(const RunningLoad& load) const {
   const double token_us = step_time_.PromptTokenUs();
   if (token_us <= 0) return std::numeric_limits<double>::infinity();

@@ -52,7 +52,7 @@ class Pacer {
     return slo.tpot_us.has_value() ? slo.tpot_us : options_.target_tpot_us;
   }
   // Prompt tokens that a step may read beside this decoding: what the options or a target leave,
-  // and no more than about half a second of them.
+  // and no more than take about half a second.
   double PromptTokens(const RunningLoad& load) const;
   // Whether all of these may run.
   bool KeepsTpot(const RunningLoad& load) const;

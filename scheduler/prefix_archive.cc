@@ -22,7 +22,7 @@ constexpr size_t kMostWaiting = 4096;
 constexpr size_t kMostStored = 1 << 18;  // that are remembered
 // Of blocks that are copied between two steps: a few milliseconds.
 constexpr size_t kCopiedBytes = 8 << 20;
-// How long a prompt waits for its blocks: a second, and a little more for each that it may bring.
+// How long a prompt waits for its blocks: a second, and a little more for each block, at most 5 s.
 constexpr std::chrono::milliseconds kPatience{1'000};
 constexpr std::chrono::milliseconds kPatienceForABlock{20};
 constexpr std::chrono::milliseconds kMostPatience{5'000};
@@ -208,7 +208,7 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
   blocks_in_hand_ -= static_cast<int64_t>(fetched.size());
 }
 
-// Brings it. Half of the room for blocks is the most that prompts may have in hand.
+// Fetches the block, unless all prompts together hold half of the room for blocks already.
 bool PrefixArchive::IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched) {
   if (fetched->contains(key)) return true;
   if (store_.IsLeftAlone() || wait.stop.stop_requested() ||

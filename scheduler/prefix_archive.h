@@ -1,8 +1,8 @@
 // Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings
 // it back for prompts that begin alike: after a restart, or what another replica has read. Every
-// block is a value of its own, checked when it comes; one that is not right is not there. A prompt
-// waits for the store for about as long as reading it may take, and the caller with it, so none
-// comes from the loop's thread; no step waits for it. Thread-safe.
+// block is a value of its own and is checked when it is read; a damaged block counts as missing.
+// Fetch() waits for the store, at most a few seconds, so the loop's thread must not call it; no
+// step waits for it. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 
@@ -59,16 +59,16 @@ class PrefixArchive {
   // REQUIRES: the loop has stopped
   ~PrefixArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
 
-  // Whether Fetch() might bring something; does not block. False for prompts of less than a block,
-  // and while the store is left alone because it did not answer.
+  // Whether Fetch() might bring blocks; does not block. False for prompts of less than a block, and
+  // while the circuit breaker refuses calls to the store.
   bool MayFetch(const Request& request) const;
   // Brings what the request need not read, as far as it is in the store and not here. Where
-  // anything goes wrong, or takes too long, it brings less. `stop`: its client has gone.
+  // anything goes wrong, or takes too long, it brings less. `stop`: the client has disconnected.
   void Fetch(const Request& request, const std::stop_token& stop = {});
   // Waits until what prompts have left is saved; false: it took longer.
   bool Flush(std::chrono::steady_clock::time_point deadline);
-  // Gives calls that are at work until the deadline; then the store is asked for nothing any more,
-  // and whoever waits for it goes on.
+  // Waits for running calls until the deadline. Then the store gets no more calls, and prompts that
+  // wait for it go on without it.
   void Stop(StoreDeadline deadline = {}) { store_.Stop(deadline); }
 
   const PrefixArchiveMetrics& metrics() const { return metrics_; }
@@ -90,7 +90,7 @@ class PrefixArchive {
   GuardedStore store_;
   const OnFailure on_failure_;
   PrefixArchiveMetrics metrics_;
-  std::atomic<int64_t> blocks_in_hand_{0};  // that all calls have fetched and not yet installed
+  std::atomic<int64_t> blocks_in_hand_{0};  // fetched by all calls and not yet installed
 
   std::mutex failure_mutex_;
   std::mutex mutex_;

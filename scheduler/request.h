@@ -164,10 +164,10 @@ struct Usage {
   int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end, of the layers
                                   // without a window where there are such
   int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
-  double kv_tokens_kept_mean = 0;  // the same on average over these heads
+  double kv_tokens_kept_mean = 0;  // mean over these KV heads
   double kv_tokens_evicted_mean = 0;
   int64_t kv_bytes = 0;           // of the pages held at the end, all layers and heads
-  int64_t kv_bytes_of_full = 0;   // of those that the full cache of the same tokens would hold
+  int64_t kv_bytes_of_full = 0;   // of the pages that a full cache of the same tokens would hold
   int32_t cached_tokens = 0;      // of the prompt, not read: another had read them
   // The same that were read all the same, because the cache policy asks their queries.
   int32_t reread_tokens = 0;

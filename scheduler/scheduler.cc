@@ -168,8 +168,8 @@ const Batch& Scheduler::Schedule(TimeUs now) {
     in_flight_.pop_back();
   }
   if (in_flight_.empty()) {
-    applied_at_.reset();  // what comes next is not kept waiting by a step
-    if (HasToWaitForMask()) {  // and nobody is kept from anything meanwhile
+    applied_at_.reset();  // no step delays the next work
+    if (HasToWaitForMask()) {  // and no step is in flight, so waiting delays no other work
       slow_masks_.WaitForFirst();
       return Schedule(now);
     }
@@ -203,8 +203,8 @@ void Scheduler::PackStates() {
   }
 }
 
-// A step waits for the masks that are made beside it: of the oldest sequences, as many as a few
-// milliseconds are enough for. Others are made first, while steps go on without their sequences.
+// Chooses the masks that the next step waits for: those of the oldest sequences, as many as take a
+// few milliseconds. SlowMasks makes the others, while steps go on without their sequences.
 void Scheduler::LookAtMasks() {
   mask_steps_left_ = kMaskStepsBesideAStep;
   for (Sequence* sequence : live_) LookAtMask(sequence);
@@ -246,8 +246,9 @@ void Scheduler::AddCut(Sequence* sequence) {
   cut_.push_back(CacheOf(sequence));
 }
 
-// The cuts that free pages: others may have these in the same step. The other cuts, which move
-// entries within the pages, follow when the sequence has grown: then shared pages have been copied.
+// The cuts that free pages; other sequences may get these pages in the same step. The other cuts,
+// which move entries within pages, follow when the sequence has grown: by then shared pages have
+// been copied.
 void Scheduler::CutRunning() {
   for (Sequence* sequence : live_) {
     if (sequence->num_shrunk < sequence->shrinks.size()) {
@@ -898,7 +899,7 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   for (const HeadSpan& span : space.spans) context->entries += span.EntriesAfter(sequence.num_seen);
   const auto before = static_cast<std::ptrdiff_t>(ended_updates_.list.size());
   if (!contexts_.Keep(context, space, &ended_updates_)) return nullptr;
-  if (sequence.was_decided) {  // the scores that are kept are those of the plan
+  if (sequence.was_decided) {  // the kept scores are those of the decided plan
     ended_updates_.list.insert(ended_updates_.list.begin() + before,
                                SlotDecision{space.slot, sequence.plan});
   }

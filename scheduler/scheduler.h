@@ -1,6 +1,6 @@
 // Decides, step by step, who runs: continuous batching, first come first served, admission by the
 // compressed size. No clock, no engine, no randomness; `now` is an argument. Owned by one thread;
-// another makes masks of grammars that take longer than a step may wait (slow_masks.h).
+// a second thread makes grammar masks that take longer than a step may wait (slow_masks.h).
 //
 // Every step: Schedule(now) -> Batch, the engine executes it, Apply(result, now), TakeEvents(). The
 // next step may be scheduled before the last one's result is there: what a sequence was given in a
@@ -34,9 +34,9 @@
 //
 // Invariants: free + live pages = pool; waiting sequences hold nothing; a page is in as many tables
 // as it has owners, and is not written while it is in two.
-// Steps run in their order, and the updates of a step in the order in which Schedule() makes them
-// (CacheUpdates). So a page may be given away as soon as it is freed: everything that still reads
-// it has been scheduled before.
+// Steps run in order, and the updates of a step in the order in which Schedule() makes them
+// (CacheUpdates). So a page may be given away as soon as it is freed: every earlier read of the
+// page has been scheduled before.
 // A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), and one that
 // was promised its pages beside any others: those end, so the front always runs in the end.
 #ifndef HYDRANT_SCHEDULER_SCHEDULER_H_
@@ -78,7 +78,7 @@ struct SchedulerStats {
   int prefilling = 0;
   int waiting = 0;                                // preempted ones included
   WaitReason wait_reason = WaitReason::kArrived;  // why they wait
-  TimeUs longest_wait_us = 0;  // of those that have not begun; looked at with every progress
+  TimeUs longest_wait_us = 0;  // of requests that have not begun; measured at each progress scan
   int64_t queued_tokens = 0;   // known tokens of the waiting ones
   int64_t pages_total = 0;
   int64_t pages_free = 0;
@@ -259,9 +259,9 @@ class Scheduler {
             TimeUs retry_after_us = 0);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
-  // Of the heads that the plan is about, where there are such.
+  // Entries of the heads that the plan governs, if there are such heads.
   struct HeldEntries {
-    int32_t most = 0;  // of the fullest
+    int32_t most = 0;  // of the fullest head
     double mean = 0;
   };
   HeldEntries EntriesOf(const Sequence& sequence) const;
@@ -281,7 +281,7 @@ class Scheduler {
   ContextDirectory directory_{limits_};
   ContextTable contexts_;
   int64_t swapped_pages_ = 0;
-  // Of caches whose sequences have ended: the first updates of the next batch.
+  // Updates of caches whose sequences have ended; they come first in the next batch.
   CacheUpdates ended_updates_;
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
   FairQueue waiting_;
@@ -292,14 +292,14 @@ class Scheduler {
   uint64_t next_arrival_ = 0;
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
-  TimeUs longest_wait_us_ = 0;  // at the last of them
+  TimeUs longest_wait_us_ = 0;  // at the last progress scan
   bool preempted_in_step_ = false;
   int64_t more_samples_ = 0;                       // that the batch at work draws
   bool arena_wanted_ = false;                      // in this step, by a live sequence
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
 
   SlowMasks slow_masks_;
-  int64_t mask_steps_left_ = 0;  // of kMaskStepsBesideAStep
+  int64_t mask_steps_left_ = 0;  // what is left of kMaskStepsBesideAStep
   Pacer pacer_;
   StepTaken last_step_;
   AdmissionRate admission_rate_;

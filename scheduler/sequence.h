@@ -86,7 +86,7 @@ struct Sequence {
   bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
   bool was_decided = false;     // the engine has not been told yet what the plan has become
   bool only_reads = false;
-  bool waits_for_mask = false;  // of what it may say next, which takes longer than a step may wait
+  bool waits_for_mask = false;  // for a grammar mask that takes longer than a step may wait
   bool was_read = false;  // the whole prompt, once
   int32_t num_prompt_tokens = 0;
   int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
@@ -200,8 +200,8 @@ struct Sequence {
     return on_pressure == OnPressure::kPreempt || (IsPromised() && from == nullptr);
   }
   bool IsSwapped() const { return !swapped.IsEmpty(); }
-  // It draws a token that nobody knows, from its next row or the end of what it reads, and knows
-  // all before it.
+  // Whether its next row, or the end of its reading, draws a token that is not known yet, and all
+  // tokens before that one are known.
   bool DrawsNext() const {
     const TokenRange* read = NextRead();
     const int64_t seen = read != nullptr                         ? read->end

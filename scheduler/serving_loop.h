@@ -41,7 +41,7 @@ struct LoopSnapshot {
   int prefilling = 0;                             // prompt being read
   int waiting = 0;                                // queued, preempted ones included
   WaitReason wait_reason = WaitReason::kArrived;  // why they wait
-  TimeUs longest_wait_us = 0;                     // SchedulerStats
+  TimeUs longest_wait_us = 0;                     // as in SchedulerStats
   int64_t queued_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;

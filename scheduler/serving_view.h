@@ -34,7 +34,7 @@ struct SequenceView {
   int32_t prompt_tokens = 0;
   int32_t prompt_tokens_read = 0;  // scaled by layers
   int32_t completion_tokens = 0;
-  int32_t kept = 0, evicted = 0;  // so far, of a head on average
+  int32_t kept = 0, evicted = 0;  // so far, mean over the heads
   int32_t fullest = 0;            // entries of the fullest head
   int64_t pages = 0;              // held in the pool
   // Of these, those with no other owner: of what others may own too, its part of what they do not.
@@ -50,7 +50,7 @@ struct ServingView {
   int64_t shared_pages = 0;           // of the pool, with several owners; each once
   int64_t context_pages = 0;          // in the host's memory, of contexts
   int64_t host_pages = 0;             // that there are, for contexts and for what is swapped out
-  uint64_t evicted_entries = 0;       // of a head of each sequence, live ones included
+  uint64_t evicted_entries = 0;       // per head on average; sum over all sequences, live ones too
   std::vector<SequenceView> live;     // prefilling and running: those with the most pages, in order
   int64_t pages_of_others = 0;        // of live ones that are not listed: their own
   std::vector<SequenceView> waiting;  // the first ones in the queue's order

@@ -7,7 +7,8 @@
 namespace hydrant {
 namespace {
 
-// Where all cores are busy, the steps go first. On Linux this is of the calling thread.
+// If all cores are busy, steps go first. On Linux setpriority() applies to the calling thread
+// alone.
 constexpr int kNiceness = 10;
 
 }  // namespace

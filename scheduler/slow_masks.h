@@ -1,5 +1,5 @@
-// Makes masks beside the steps that would have to wait for them, one after another on a thread of
-// its own, which begins with the first. Used by one thread, the scheduler's.
+// Makes grammar masks that would delay a step, one after another on a thread of its own, which
+// starts with the first mask. Used by one thread, the scheduler's.
 #ifndef HYDRANT_SCHEDULER_SLOW_MASKS_H_
 #define HYDRANT_SCHEDULER_SLOW_MASKS_H_
 
@@ -17,13 +17,13 @@ namespace hydrant {
 class SlowMasks {
  public:
   SlowMasks() = default;
-  ~SlowMasks();  // waits for the one that is being made
+  ~SlowMasks();  // waits for the mask that is being made
   SlowMasks(const SlowMasks&) = delete;
   SlowMasks& operator=(const SlowMasks&) = delete;
 
-  // One that is no longer anybody else's when its turn comes is left out.
+  // Queues a mask. When its turn comes, a mask that has no other owner is skipped.
   void Add(std::shared_ptr<NextMask> mask);
-  // Until the first of those that are left has been made, if there is one.
+  // Waits until the first mask in the queue has been made; returns at once if the queue is empty.
   void WaitForFirst();
 
  private:
@@ -32,7 +32,7 @@ class SlowMasks {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<std::shared_ptr<NextMask>> masks_;  // the first is being made
+  std::deque<std::shared_ptr<NextMask>> masks_;  // the first one is being made
   size_t num_done_ = 0;
   bool stopping_ = false;
 

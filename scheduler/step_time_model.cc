@@ -14,7 +14,7 @@ constexpr double kOutlier = 2.0;
 // The coefficients so far count as much as this share of a step: it decides where the steps do not.
 constexpr double kInertia = 0.2;
 constexpr int kSweeps = 30;
-constexpr double kLeastScale = 256;  // AttentionScale()
+constexpr double kLeastScale = 256;  // the least AttentionScale()
 
 }  // namespace
 

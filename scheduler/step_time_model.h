@@ -54,9 +54,9 @@ class StepTimeModel {
   // Tokens of context that cost a prompt's token as much as everything else that is done for it.
   // Where that is not known, a guess.
   double AttentionScale() const;
-  // Microseconds that a token of a prompt takes, what AttentionScale() makes dearer aside. Before
-  // enough is known it is what the last step with prompts took for each of its tokens, all that was
-  // in it included; 0: there was none.
+  // Microseconds per prompt token, without the attention cost that AttentionScale() describes.
+  // Until enough steps are known: the time of the last step with prompts, all its work included,
+  // divided by its prompt tokens; 0: there was no such step.
   double PromptTokenUs() const;
 
   // Of the last steps, how far predictions made before were from what they took: the mean of

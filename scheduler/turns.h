@@ -1,5 +1,5 @@
-// One at a time for each name. Whoever waits for a turn does so until a deadline, or until told to
-// stop. Thread safe.
+// One holder at a time for each name. A call waits for its turn until a deadline, or until it is
+// told to stop. Thread safe.
 #ifndef HYDRANT_SCHEDULER_TURNS_H_
 #define HYDRANT_SCHEDULER_TURNS_H_
 
@@ -16,7 +16,7 @@ namespace hydrant {
 
 class Turns {
  public:
-  // Ends with its destruction, on any thread. The Turns outlive it.
+  // The turn ends when this object is destroyed, on any thread. The Turns must outlive it.
   class Turn {
    public:
     Turn(Turns* turns, std::string name) : turns_(turns), name_(std::move(name)) {}
@@ -32,7 +32,7 @@ class Turns {
     std::string name_;
   };
 
-  // Empty: it did not come in time.
+  // Nullopt: the turn did not come in time, or the caller was told to stop.
   std::optional<Turn> Take(const std::string& name, const StoreWait& wait) {
     std::unique_lock lock(mutex_);
     const auto is_free = [&] { return !taken_.contains(name); };

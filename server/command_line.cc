@@ -55,7 +55,7 @@ CLI::Validator Count(int64_t most) { return CLI::Range(int64_t{1}, most); }
 constexpr int64_t kMostQueuedReqs = 1'000'000, kMostQueuedTokens = 1'000'000'000'000;
 constexpr int64_t kMostBatchedTokens = 1'000'000;
 
-// One thread a core is the default; many more only wait for each other.
+// The default is one thread per core; many more threads only wait for each other.
 CLI::Validator ThreadCount(const MachineLimits& machine) {
   constexpr int kAlways = 8, kTimes = 4;
   const int cpus = static_cast<int>(std::ceil(machine.cpus));
@@ -432,7 +432,7 @@ absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const
   }
   if (*bytes == 0 && where_zero != nullptr)
     return absl::InvalidArgumentError(fmt::format("{}: {}", flag, where_zero));
-  // Others count such a flag in GiB.
+  // Other servers take such a flag in GiB: a small number without a unit is most likely a mistake.
   constexpr int64_t kLeast = 1 << 20;
   if (*bytes > 0 && *bytes < kLeast && absl::ascii_isdigit(text.back())) {
     return absl::InvalidArgumentError(fmt::format("{}: {} is {} bytes; did you mean {}{}?", flag,
@@ -454,7 +454,7 @@ absl::StatusOr<std::optional<int64_t>> StoreBytes(const std::string& flag, const
   return bytes;
 }
 
-// The name is told to every client, and stands in the log.
+// Clients and the log get this name, so it must be short and printable.
 absl::Status CheckServedName(const std::string& name) {
   if (name.empty() || IsModelName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
@@ -561,7 +561,7 @@ CommandLine Refuse(const std::vector<std::string>& problems) {
   return line;
 }
 
-// What stands in the short help.
+// The flags of the short help.
 constexpr std::string_view kMostWanted[] = {"--help",
                                             "--help-all",
                                             "--version",
@@ -594,7 +594,7 @@ std::string ShortHelp(CLI::App* app) {
   return app->help();
 }
 
-// The first of what was given and nothing is named by.
+// The error message for the first argument that is no known flag.
 std::string DescribeUnknown(const CLI::App& app) {
   const std::string unknown = app.remaining().front();
   if (!unknown.starts_with('-'))

@@ -30,19 +30,19 @@ constexpr std::chrono::milliseconds kBetweenQuestions{100};
 // All are looked at so often, even where epoll has told of nothing: it says nothing of what was
 // read before it was asked, of a connection that cannot be written to.
 constexpr std::chrono::milliseconds kBetweenRounds{1000};
-// What gRPC has read of all connections without being asked about them: 4,000 calls in their
-// shortest form, of 32 KiB each.
+// Unseen bytes of all connections together, above which the guard asks gRPC: these may be 4,000
+// calls in their shortest form, and each takes 32 KiB of memory.
 constexpr uint64_t kMostUnseenBytes = 64 << 10;
 // That a connection waits for others to be freed.
 constexpr std::chrono::seconds kLongestWait{10};
-// What a new connection may be in its handshake; and how long it may have calls whose messages do
-// not come while others wait for its place.
+// kHandshake: a connection that gRPC does not list yet counts as new for this long. kSlowStart: a
+// new connection may have calls without a message for this long while others wait for its place.
 constexpr std::chrono::milliseconds kHandshake{100};
 constexpr std::chrono::milliseconds kSlowStart{500};
-// Calls without a message that a connection may begin with and pass for one that has begun.
+// A connection with at most this many calls without a message need not count as new.
 constexpr uint64_t kFewCalls = 8;
-// Of the memory that all may hold: above it nothing new is let in, and so much those may hold that
-// are not ended, however slowly gRPC frees the others.
+// Share of max_held_bytes. Above it no new connection is let in. Live connections may always hold
+// this share together, even if gRPC frees the ended ones slowly.
 constexpr double kFullPart = 0.75;
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 constexpr size_t kMostUnread = 1 << 30;
@@ -109,10 +109,10 @@ void ConnectionGuard::Take(int fd) {
 }
 
 void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
-  Forget(fd);  // one that had its number
+  Forget(fd);  // a former connection with the same descriptor
   const Clock::time_point now = Clock::now();
   watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = now, .new_since = now};
-  busy_.insert(fd);  // it may be closed before epoll tells of it, and gives its place back
+  busy_.insert(fd);  // if it closes before epoll reports it, Forget() frees its place
   // With EPOLLET it is told of what has come since it was told last. Of EPOLLIN alone it would not
   // be told where gRPC has read it already. Closing ends it.
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.fd = fd}};
@@ -137,8 +137,8 @@ void ConnectionGuard::Run() {
 void ConnectionGuard::LookAtReady() {
   std::array<epoll_event, 1024> events{};
   std::unique_lock<std::mutex> lock(mutex_);
-  // Another begins to wait only where one is new, of which epoll tells, was ended lately, or it is
-  // full.
+  // While none of these holds, no connection begins to wait at the door, so epoll may block. A new
+  // connection is in busy_.
   const bool rests =
       busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
   lock.unlock();
@@ -163,7 +163,7 @@ void ConnectionGuard::LookAtReady() {
 }
 
 bool ConnectionGuard::Measure(int fd, Watched* connection) {
-  // The number may be that of one which waits at the door, and is not read before it is let in.
+  // The descriptor may have been closed and be that of a waiting connection now.
   if (InodeOf(fd) != connection->inode) return false;
   const std::optional<Bytes> bytes = BytesOf(fd);
   if (!bytes.has_value()) return false;
@@ -215,7 +215,7 @@ bool ConnectionGuard::Ask(int fd, Watched* connection) {
   const Clock::time_point now = Clock::now();
   if (connection->id == 0 && !std::exchange(has_found_ids_, true)) FindIds();
   const std::optional<SocketCalls> calls = CallsOfSocket(connection->id);
-  // gRPC may not have taken in yet what it has read.
+  // gRPC may not have processed all the bytes that it has read.
   const bool is_behind = connection->unseen_bytes > 0 || connection->has_unread;
   connection->again_at = is_behind ? now + kBetweenQuestions : kNever;
   if (!calls.has_value()) return true;  // in its handshake, or closing
@@ -243,7 +243,7 @@ void ConnectionGuard::Place(Watched* connection, Clock::time_point now) {
     if (asks_much || !is_seen) return;
     connection->is_new = false;
     door_.Settle(network);
-  } else if (asks_much && !record.has_begun()) {  // it was let in before it had said anything
+  } else if (asks_much && !record.has_begun()) {  // it had sent nothing when it was let in
     connection->is_new = true;
     connection->new_since = now;
     door_.Enter(network);
@@ -271,7 +271,7 @@ void ConnectionGuard::EndLargest() {
   door_.SetFull(held + ended > kFullPart * most);
 }
 
-// Of one that has waited long enough for its address's sake.
+// Whether the connection has waited long enough for an ended connection of its network.
 bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const {
   if (now < waiting.until) return false;
   return now >= waiting.until + kLongestWait ||
@@ -290,7 +290,7 @@ void ConnectionGuard::LetIn() {
       return IsFree(waiting, now);
     });
     if (next.lacks_room) EndSlowStarts(now);
-    // What has been left by its client already may have brought much in the meantime.
+    // A waiting connection whose client has gone may hold many bytes: gRPC does not get it.
     std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
       const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
       if (ends.has_value()) {
@@ -318,7 +318,7 @@ void ConnectionGuard::Refuse(const FrontDoor::Waiting& waiting) {
 void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
   std::vector<int> slow;
   for (const auto& [fd, connection] : watched_) {
-    // What gRPC has not come to read is no fault of a client's.
+    // Unread bytes do not count: the client is not to blame if gRPC has not read them yet.
     if (connection.is_new && connection.record.calls_without_message() > kFewCalls &&
         now >= connection.new_since + kSlowStart)
       slow.push_back(fd);

@@ -1,7 +1,7 @@
 // Ends connections that break a rule which no client breaks that means well (connection_rules.h).
 // gRPC 1.51 lets one connection take all the memory there is. The kernel counts the bytes that a
-// connection brings, gRPC its calls: the guard looks at both while bytes come. New connections it
-// hands on as fast as gRPC gets done with them (front_door.h).
+// connection brings, gRPC its calls: the guard looks at both while bytes come. The guard hands new
+// connections to gRPC only as fast as gRPC reads their first bytes (front_door.h).
 //
 // A thread of its own, which sleeps while nothing comes but for a look at all once a second. TCP
 // alone: who may open a unix socket is trusted. Thread safe.
@@ -48,8 +48,8 @@ class ConnectionGuard {
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
   // A new socket, which it owns until `take` has it and watches until it is closed. It is handed on
-  // at once; a little later where gRPC has many new ones to read, and where a connection from there
-  // had to be ended, when that one is freed.
+  // at once, with two exceptions: while gRPC has many new connections to read, it waits for a
+  // place; after a connection from its network was ended, it waits until gRPC has freed that one.
   void Take(int fd);
   // Looks no more, and closes what it has not handed on. Not from two threads, nor beside Take().
   void Stop();
@@ -60,13 +60,13 @@ class ConnectionGuard {
     ino_t inode = 0;  // whether the descriptor is still this connection's
     SocketEnds ends;
     int64_t id = 0;             // gRPC's; 0: not known yet
-    uint64_t seen_bytes = 0;    // of those that gRPC had read when it was asked last
-    uint64_t unseen_bytes = 0;  // that it has read since
-    bool has_unread = false;    // it has not read all that has come
+    uint64_t seen_bytes = 0;    // bytes that gRPC had read when it was asked about its calls last
+    uint64_t unseen_bytes = 0;  // bytes that gRPC has read since then
+    bool has_unread = false;    // the kernel has bytes that gRPC has not read
     Clock::time_point seen_at;
-    Clock::time_point again_at = Clock::time_point::max();  // to ask, whatever has come
+    Clock::time_point again_at = Clock::time_point::max();  // asks gRPC then, even without bytes
     Clock::time_point new_since;
-    bool is_new = true;  // by front_door.h: gRPC has not got done with its first bytes
+    bool is_new = true;  // as in front_door.h: gRPC has not processed its first bytes
     ConnectionRecord record = {};
   };
 
@@ -75,28 +75,28 @@ class ConnectionGuard {
     int64_t id;
     std::string network;
     double held_bytes;
-    bool holds_others_up;  // of its network
+    bool holds_others_up;  // new connections of its network wait until it is freed
   };
 
   void Run();
   void LookAtReady();
   void Watch(int fd, const SocketEnds& ends);
   void LetIn();
-  // Whether nothing but room for new ones keeps it back.
+  // Whether the waiting connection may enter as soon as there is room for a new one.
   bool IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const;
   void Refuse(const FrontDoor::Waiting& waiting);
   void EndSlowStarts(Clock::time_point now);
-  // Takes what the kernel counts. False: the connection has gone.
+  // Reads the kernel's byte counters of the connection. False: the connection has been closed.
   bool Measure(int fd, Watched* connection);
-  // Asks gRPC about those that are due, and about those that it has read most of, until little is
-  // left of which it was not asked.
+  // Asks gRPC about the calls of the connections that are due, and then of those with the most
+  // unseen bytes, until all connections together have few unseen bytes.
   void AskAboutBusy();
-  // False: it is over.
+  // Asks gRPC about the connection's calls and judges it. False: it is closed, or was ended.
   bool Ask(int fd, Watched* connection);
   bool IsDue(const Watched& connection, Clock::time_point now) const;
-  // Whether it is new, or no longer.
+  // Updates whether the connection counts as new.
   void Place(Watched* connection, Clock::time_point now);
-  // While all hold too much together, those that hold most.
+  // While all connections together hold too much memory: ends those that hold the most.
   void EndLargest();
   void FindIds();
   void End(int fd, const Watched& connection, ConnectionRule rule);
@@ -109,7 +109,7 @@ class ConnectionGuard {
   // mutex_.
   std::unordered_map<int, Watched> watched_;
   std::unordered_set<int> busy_;    // descriptors to be looked at; under mutex_
-  Clock::time_point next_round_{};  // the thread's
+  Clock::time_point next_round_{};  // used by the guard's thread only
   bool has_found_ids_ = false;      // since it looks; the same
   SocketIds ids_;                   // the same
   Complaints complaints_;           // the same

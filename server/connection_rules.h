@@ -38,7 +38,8 @@ enum class ConnectionRule {
   kFailedCalls,
   // All connections together hold more than they may, and this one the most of them.
   kMemory,
-  // It began with calls whose messages do not come, and others wait for its place (front_door.h).
+  // The connection began with calls whose messages do not come, while other connections wait for
+  // its place (front_door.h).
   kSlowStart,
 };
 inline constexpr int kNumConnectionRules = 5;
@@ -58,8 +59,8 @@ class ConnectionRecord {
   // About so much memory may be held for it that nobody can use, as far as its counters tell: for
   // bytes that nothing explains, and for calls whose message has not come.
   double held_bytes() const;
-  uint64_t calls_without_message() const;  // that are open
-  // Whether a message has come, or a call has ended.
+  uint64_t calls_without_message() const;  // open calls only
+  // Whether the connection has sent a message, or one of its calls has ended.
   bool has_begun() const;
 
  private:

@@ -65,10 +65,10 @@ constexpr milliseconds kSaveGrace{2'000};  // for contexts that wait to be saved
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 constexpr milliseconds kLastSpansGrace{2'000};     // for a collector
-// Beyond --shutdown-timeout; after it the process ends, whatever is still waited for. More than the
-// three above together.
+// After --shutdown-timeout plus this time the process ends, even if its threads still wait. It is
+// more than kSaveGrace, kLastMessagesGrace and kLastSpansGrace together.
 constexpr milliseconds kLastResort{10'000};
-constexpr int kSavesToAPatience = 3;  // what the background gives a store, in times that calls do
+constexpr int kSavesToAPatience = 3;  // background saves may take 3 --context-store-timeouts
 
 // Those of the last row are ignored, with a line in the log: a script that wants logs rotated is no
 // reason to drop streams, nor is a terminal that closes. SIGQUIT stays the way to a core dump.
@@ -160,8 +160,8 @@ std::function<void(const absl::Status&)> LogFailures(const std::string& what) {
   };
 }
 
-// What is outside of the process and does not answer is named when it is left alone, and when it is
-// back.
+// Logs when the circuit breaker of an external service (a store, the collector) opens, and when it
+// closes again.
 Circuit::OnChange LogCircuit(const std::string& what) {
   return [what](const absl::Status& why) {
     if (why.ok()) {
@@ -559,7 +559,7 @@ class Daemon {
     loop_->StopAdmitting();
     auto deadline = Clock::now() + options_.shutdown_timeout;
     while (!loop_->Idle() && Clock::now() < deadline) {
-      // A second signal: no more patience.
+      // A second signal: running requests get no more time.
       if (wakeups_.WaitForSignal(kDrainInterval)) deadline = Clock::now();
       control_.Tell();
     }
@@ -572,7 +572,8 @@ class Daemon {
     spdlog::info("stopped");
   }
 
-  // What waits to be saved, or for a store, has until then; the rest is told that none answers.
+  // Waits until the deadline for saves and for calls that wait for a store. Calls that still wait
+  // then fail.
   void CloseStores(Clock::time_point deadline) {
     if (!contexts_->Flush(deadline)) spdlog::warn("some contexts could not be saved in time");
     contexts_->Stop(deadline);
@@ -581,7 +582,7 @@ class Daemon {
     prefixes_->Stop(deadline);
   }
 
-  ExitDeadline exit_deadline_;  // first: what is below may not end
+  ExitDeadline exit_deadline_;  // first, so destroyed last: the destructors of the others may hang
   const DaemonOptions& options_;
   const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();

@@ -24,8 +24,8 @@ struct DaemonOptions {
   std::string model_path;  // or "hf:ORG/NAME", a model of the Hugging Face hub
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer_path;     // "": the model's own
-  std::string served_model_name;  // "": the hub's name, else the file's or folder's
-  bool generation_config = true;  // the model's files say how requests are sampled by default
+  std::string served_model_name;  // "": the hub's name, else that of the file or folder
+  bool generation_config = true;  // take sampling defaults from the model's files
   std::string listen = "127.0.0.1:50051";
   std::string trace_steps;                          // a file (server/step_trace.h); "": none
   std::string metrics_listen;                       // host:port; "": no metrics, no probes
@@ -42,7 +42,7 @@ struct DaemonOptions {
   std::optional<int64_t> prefix_store_bytes;
   std::string context_store;                   // OpenContextStore()'s; "": none
   std::optional<int64_t> context_store_bytes;  // of a folder's; unset: no bound
-  std::chrono::milliseconds context_store_timeout{10'000};  // of a call
+  std::chrono::milliseconds context_store_timeout{10'000};  // of one call
   DefaultCache default_cache = {};
   // More addresses, each with a default of its own.
   struct ListenAs {

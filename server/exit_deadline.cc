@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-// For the log's own thread to write the line.
+// Time for the log's thread to write the line.
 constexpr std::chrono::milliseconds kLastLine{200};
 
 }  // namespace

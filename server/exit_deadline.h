@@ -1,4 +1,4 @@
-// The last resort of a shutdown: ends the process at a time, whatever its threads wait for.
+// The last resort of a shutdown: ends the process after a time, even if its threads still wait.
 #ifndef HYDRANT_SERVER_EXIT_DEADLINE_H_
 #define HYDRANT_SERVER_EXIT_DEADLINE_H_
 
@@ -10,17 +10,17 @@ namespace hydrant {
 class ExitDeadline {
  public:
   ExitDeadline();
-  ~ExitDeadline();  // all has ended by itself: the process stays
+  ~ExitDeadline();  // cancels the deadline: the shutdown has ended in time
   ExitDeadline(const ExitDeadline&) = delete;
   ExitDeadline& operator=(const ExitDeadline&) = delete;
 
-  // After so long the process ends with a line in the log and EXIT_FAILURE, by a thread that
-  // nothing waits for. Of one thread.
+  // After `time` a detached thread logs an error and ends the process with EXIT_FAILURE. A second
+  // call adds a deadline; the earliest holds. Not thread safe.
   void Set(std::chrono::milliseconds time);
 
  private:
   struct State;
-  const std::shared_ptr<State> state_;  // shared with that thread
+  const std::shared_ptr<State> state_;  // shared with the detached thread
 };
 
 }  // namespace hydrant

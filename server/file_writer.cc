@@ -17,7 +17,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::chrono::milliseconds kLastGrace{1'000};
-constexpr int kPollMs = 50;  // between two looks whether to go on
+constexpr int kPollMs = 50;  // between two checks of `stopping`
 
 }  // namespace
 
@@ -49,13 +49,13 @@ struct FileWriter::State {
   std::condition_variable changed;
   // Guarded by mutex.
   std::string waiting;
-  bool writing = false;   // what was waiting before
-  bool leaving = false;   // nothing more comes
-  bool stopping = false;  // what is there is not wanted any more
+  bool writing = false;   // the thread writes text that it took from `waiting`
+  bool leaving = false;   // no more text comes
+  bool stopping = false;  // the thread drops text that is not written yet
   absl::Status status;
 };
 
-// Errors are errno's; 0: none, or it is to stop.
+// Returns an errno; 0: all is written, or `stopping` is set.
 int FileWriter::State::WriteAll(std::string_view text) {
   while (!text.empty() && GoesOn()) {
     const ssize_t written = write(fd, text.data(), text.size());

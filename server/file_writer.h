@@ -1,5 +1,5 @@
-// Text into a file by a thread of its own, so that whoever gives it waits for no disk and no reader
-// of a pipe. Thread safe.
+// Writes text to a file on a thread of its own, so that the caller never waits for a disk or for
+// the reader of a pipe. Thread safe.
 #ifndef HYDRANT_SERVER_FILE_WRITER_H_
 #define HYDRANT_SERVER_FILE_WRITER_H_
 
@@ -16,25 +16,26 @@ namespace hydrant {
 
 class FileWriter {
  public:
-  // Makes the file anew; a pipe must have its reader already. An error names it.
+  // Creates the file, or truncates it. A pipe must already have a reader. At most
+  // `max_waiting_bytes` wait to be written. An error names the path.
   static absl::StatusOr<std::unique_ptr<FileWriter>> Open(const std::string& path,
                                                           size_t max_waiting_bytes);
-  // Gives what waits a second to be written, and leaves the rest.
+  // Waits up to a second for the text to be written, and drops the rest.
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  // Not OK, from then on: the file takes nothing more, or not as fast as it comes, and the text is
-  // not written.
+  // Queues the text; does not block. ResourceExhausted if too much text waits, else the error of an
+  // earlier write. After an error all waiting text is dropped, and all later calls fail.
   absl::Status Write(std::string text);
-  // Waits until all is written; false: it took longer, or failed.
+  // Waits until all text is written. False: that took longer than `time`, or a write failed.
   bool Flush(std::chrono::milliseconds time);
 
  private:
   struct State;
   explicit FileWriter(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  const std::shared_ptr<State> state_;  // shared with the thread, which a dead disk may hold
+  const std::shared_ptr<State> state_;  // shared with the thread, which may hang in write()
 };
 
 }  // namespace hydrant

@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// That are new to gRPC at a time. It reads 500 calls in 5 to 10 ms.
+// New connections that gRPC may have at a time. gRPC reads 500 calls in 5 to 10 ms.
 constexpr size_t kMostNew = 64, kMostNewOfNetwork = 16;
 constexpr size_t kMostWaiting = 1024;
 constexpr std::chrono::seconds kLongestWait{12};

@@ -76,7 +76,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Of a request in its trace; null: it is not traced.
   RequestSpan* span(size_t index) const { return items_[index].output.span(); }
 
-  // Told to stop when the client has gone.
+  // A stop is requested when the client has disconnected or cancelled.
   std::stop_token stop_token() const { return gone_source_.get_token(); }
 
   // No request was read, and none will be.
@@ -89,7 +89,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool EndIfGone(size_t index);
   // The loop or the checks said no; no event follows.
   void Refuse(size_t index, const Refusal& refusal);
-  // What the request is, before it is submitted.
+  // Stores the request's id, policy, tenant and output options. Call it before submitting.
   void SetRequest(size_t index, const Request& request, const OutputOptions& output);
   // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
   // client that went while it was read is made up for here: the loop did not know of it then.

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxConnections = 64;
 constexpr size_t kMaxRequestBytes = 8192;
-constexpr int kAcceptPauseMs = 100;  // after accept() has failed: what it lacks may come back
+constexpr int kAcceptPauseMs = 100;  // after accept() has failed: descriptors may become free
 
 const char* WordOf(int status) {
   switch (status) {
@@ -44,7 +44,7 @@ const char* WordOf(int status) {
   }
 }
 
-// The status line and the headers, which are the same whether the body follows or not.
+// The status line and the headers: the same for GET and HEAD.
 std::string HeadOf(const HttpAnswer& answer) {
   return absl::StrCat("HTTP/1.1 ", answer.status, " ", WordOf(answer.status),
                       answer.status == 405 ? "\r\nAllow: GET, HEAD" : "",
@@ -52,7 +52,7 @@ std::string HeadOf(const HttpAnswer& answer) {
                       "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n");
 }
 
-// RFC 9110's token: what a method may be.
+// Whether the text is a token of RFC 9110, as a method must be.
 bool IsMethod(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return absl::ascii_isalnum(c) || absl::StrContains("!#$%&'*+-.^_`|~", c);

@@ -26,14 +26,15 @@
 
 namespace {
 
-// Stderr may be a pipe that nobody reads, or a stuck terminal: neither holds a stream or the end.
+// Stderr may be a pipe that is not read, or a stuck terminal. The queue keeps it from blocking
+// streams and the end of the process.
 std::shared_ptr<hydrant::LogQueue> SetUpLog(const hydrant::DaemonOptions& options) {
   auto queue =
       std::make_shared<hydrant::LogQueue>(std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   const auto logger_of = [&](const std::string& name) {
     auto logger = std::make_shared<spdlog::logger>(name, queue);
     logger->set_level(spdlog::level::from_str(options.log_level));
-    logger->set_error_handler([](const std::string&) {});  // spdlog's own writes to stderr at once
+    logger->set_error_handler([](const std::string&) {});  // the default writes to stderr directly
     return logger;
   };
   spdlog::set_default_logger(logger_of("hydrantd"));
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  hydrant::BlockSignals();  // not before: what is printed above may have to wait for its reader
+  hydrant::BlockSignals();  // after the printing above: SIGTERM must end a blocked write
   const std::shared_ptr<hydrant::LogQueue> log = SetUpLog(*line.options);
   RouteLibraryLogs();
   hydrant::RaiseDescriptorLimit();

@@ -27,8 +27,8 @@ std::string UnixPath(std::string_view listen);
 class ListeningSockets {
  public:
   // Binds every address of the host; "", 0.0.0.0 and [::] are all of IPv4 and IPv6. The sockets do
-  // not block. InvalidArgument where `listen` is no address, Unavailable where it cannot be had, as
-  // where unix:/path is of anything but a socket that no process uses.
+  // not block. InvalidArgument if `listen` is no address, Unavailable if it cannot be bound, for
+  // example if the file at unix:/path is not a socket, or a process listens on it.
   static absl::StatusOr<ListeningSockets> Open(const std::string& listen);
   ~ListeningSockets() { Close(); }
   ListeningSockets(ListeningSockets&& other) noexcept;
@@ -57,8 +57,8 @@ class ListeningSockets {
 
   std::vector<int> fds_;
   int port_ = 0;
-  std::string unix_path_;   // to be removed in the end,
-  SocketFileId unix_file_;  // where it is still this one
+  std::string unix_path_;   // Close() removes it,
+  SocketFileId unix_file_;  // if it is still this file
 };
 
 }  // namespace hydrant

@@ -15,7 +15,7 @@ namespace {
 
 using Line = spdlog::details::log_msg_buffer;
 
-// False: the line is lost.
+// False: the sink failed, and the line is lost.
 bool Write(spdlog::sinks::sink* out, const spdlog::details::log_msg& line) {
   try {
     out->log(line);
@@ -48,10 +48,10 @@ struct LogQueue::State {
   const spdlog::sink_ptr out;
   mutable std::mutex mutex;
   std::condition_variable changed, written;
-  // All below: under mutex.
+  // Guarded by mutex.
   std::deque<Line> lines;
   size_t bytes = 0;
-  uint64_t lost = 0;  // since it was said last
+  uint64_t lost = 0;  // since a line in the log gave the number
   bool is_writing = false;
   bool has_ended = false;
 };

@@ -1,7 +1,7 @@
-// The log's way to a sink that may take no more for a while, or for ever: stderr, where it is a
-// pipe that is not read. Lines wait in a bounded queue for a thread that writes them. When there
-// are too many the oldest are dropped, and the next line that is written says how many. No caller
-// ever waits but in flush(). Thread safe.
+// A bounded queue in front of a log sink that may block for a while, or for ever, such as stderr if
+// it is a pipe that is not read. A thread writes the lines to the sink. If too many lines wait, the
+// oldest are dropped, and a line in the log says how many. Only flush() and the destructor wait.
+// Thread safe.
 #ifndef HYDRANT_SERVER_LOG_QUEUE_H_
 #define HYDRANT_SERVER_LOG_QUEUE_H_
 
@@ -19,22 +19,22 @@ class LogQueue final : public spdlog::sinks::sink {
  public:
   struct Options {
     size_t max_lines = 8192;
-    size_t max_bytes = 8 << 20;                // of their text
-    std::chrono::milliseconds patience{1000};  // of flush()
+    size_t max_bytes = 8 << 20;                // text of the waiting lines
+    std::chrono::milliseconds patience{1000};  // the longest wait of flush()
   };
-  // `out` is used by the queue's thread alone from the first line on.
+  // From the first line on only the queue's thread uses `out`: set patterns and formatters before.
   LogQueue(spdlog::sink_ptr out, const Options& options);
   explicit LogQueue(spdlog::sink_ptr out) : LogQueue(std::move(out), Options()) {}
-  // A flush(). A thread that `out` still holds is left to itself, with what it needs.
+  // Calls flush(). If `out` still blocks the thread, the thread is detached; it shares its state.
   ~LogQueue() override;
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
   void log(const spdlog::details::log_msg& message) override;
-  // Waits until all that was logged is written, but no longer than `patience`.
+  // Waits until all logged lines are written, but no longer than `patience`.
   void flush() override;
-  // Whether all is written. Where it is not after a flush(), exit() would wait for the same lock of
-  // stdio as the thread: a process ends by _Exit().
+  // Whether all lines are written. If not even after flush(), end the process with _Exit(): exit()
+  // would wait for the stdio lock that the blocked thread holds.
   bool IsEmpty() const;
 
   void set_pattern(const std::string& pattern) override;
@@ -45,7 +45,7 @@ class LogQueue final : public spdlog::sinks::sink {
   static void Run(const std::shared_ptr<State>& state);
 
   const Options options_;
-  const std::shared_ptr<State> state_;  // the thread's, too
+  const std::shared_ptr<State> state_;  // shared with the thread
   std::thread thread_;
 };
 

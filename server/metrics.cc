@@ -157,7 +157,7 @@ void AddSpans(const SpanExporterMetrics& spans, Families* to) {
       .Value(spans.dropped.load());
 }
 
-// What is outside of the process, each with its circuit.
+// The circuit breakers of the external services.
 void AddCircuits(const MetricsArgs& args, Families* to) {
   const ServingState& serving = args.serving;
   const std::pair<const char*, const Circuit*> circuits[] = {

@@ -31,7 +31,7 @@ struct MetricsArgs {
   const AuthorizerMetrics* authorizer = nullptr;        // null: there is none
   const ConnectionGuardMetrics* connections = nullptr;  // the same
   const SpanExporterMetrics* spans = nullptr;           // null: nothing is traced
-  const Circuit* collector = nullptr;                   // the same
+  const Circuit* collector = nullptr;                   // null: no trace collector
 };
 
 // As the label of hydrant_waiting_requests has it.

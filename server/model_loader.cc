@@ -82,7 +82,7 @@ void OpenGrammars(LoadedModel* loaded) {
   }
 }
 
-// Of the sequence that the summary counts.
+// The length of the sequences in PoolSummary() and CheckPool().
 int64_t SummaryTokens(const EngineLimits& limits) {
   return std::min<int64_t>(kSummaryTokens, limits.max_model_len);
 }
@@ -104,8 +104,8 @@ absl::Status EngineError(const absl::Status& status) {
                       std::string(status.message()))};
 }
 
-// By the command line, or the file: what people have called it, and can find. A file's own name for
-// itself is told by nothing that they see, and is understood all the same.
+// The served name is --served-model-name or the hub's name. Without these it is the name of the
+// file or folder, which users know, and requests may use the name in the metadata as well.
 void SetNames(const DaemonOptions& options, const ModelConfig& config, ServedModel* served) {
   served->name = options.served_model_name;
   if (!served->name.empty()) return;
@@ -113,7 +113,8 @@ void SetNames(const DaemonOptions& options, const ModelConfig& config, ServedMod
   if (IsModelName(config.name)) served->own_name = config.name;
 }
 
-// What no request could be sampled with is left aside: it is no reason not to serve.
+// Ignores, with a warning, recommendations that are invalid as sampling parameters: the model can
+// still be served.
 SamplingDefaults SamplingOf(const ModelSource& source) {
   absl::StatusOr<SamplingDefaults> defaults = ReadSamplingDefaults(source);
   const absl::Status good =
@@ -124,7 +125,8 @@ SamplingDefaults SamplingOf(const ModelSource& source) {
   return {};
 }
 
-// A pool that holds no sequence would refuse every request but the shortest.
+// An error if the KV pool is too small for one sequence of SummaryTokens() at a fifth of its cache:
+// such a pool would refuse all but the shortest requests.
 absl::Status CheckPool(const EngineLimits& limits, int64_t page_bytes) {
   const int64_t tokens = SummaryTokens(limits);
   const int64_t whole = SequencePages(limits, tokens, tokens);

@@ -1,4 +1,4 @@
-// Which name somebody may have meant. Stateless.
+// Suggests a known name for a misspelt one. Stateless.
 #ifndef HYDRANT_SERVER_NEAREST_NAME_H_
 #define HYDRANT_SERVER_NEAREST_NAME_H_
 
@@ -8,8 +8,9 @@
 
 namespace hydrant {
 
-// Of those that `name` is the beginning of, else of all, the first that the fewest insertions,
-// deletions and replacements of a character make of it; "" where there are none.
+// The first known name with the least edit distance (insertions, deletions and replacements of a
+// character) to `name`. If `name` has at least 3 characters, known names that begin with it go
+// before all others. "" if `known` is empty.
 std::string NearestName(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace hydrant

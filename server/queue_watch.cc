@@ -5,7 +5,7 @@
 namespace hydrant {
 namespace {
 
-constexpr TimeUs kLongUs = 10'000'000;  // that people wait for a first word
+constexpr TimeUs kLongUs = 10'000'000;  // a wait that is too long for an interactive user
 constexpr TimeUs kBetweenLinesUs = 60'000'000;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Says when the queue makes answers late although nobody asked for that: a line now and then, with
-// the wait and with the flag that bounds it. Not thread safe.
+// Warns if requests wait long in the queue and --target-ttft is not set: at most one log line a
+// minute, with the longest wait and the flag that bounds it. Not thread safe.
 #ifndef HYDRANT_SERVER_QUEUE_WATCH_H_
 #define HYDRANT_SERVER_QUEUE_WATCH_H_
 
@@ -16,11 +16,11 @@ class QueueWatch {
   explicit QueueWatch(const SchedulerOptions& options)
       : is_bounded_(options.target_ttft_us.has_value()) {}
 
-  // The line for the log; unset: there is nothing to say, or it was said less than a minute ago.
+  // The line for the log. Unset: no request waits long, or the last line is less than a minute old.
   std::optional<std::string> Look(const LoopSnapshot& loop, TimeUs now);
 
  private:
-  const bool is_bounded_;  // who comes too late is refused already
+  const bool is_bounded_;  // requests that would be late are refused already
   std::optional<TimeUs> said_at_;
 };
 

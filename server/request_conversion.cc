@@ -126,7 +126,7 @@ absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v
   return params;
 }
 
-// Of JSON alone.
+// max_whitespace is allowed for JSON only.
 absl::StatusOr<int> ConvertMaxWhitespace(const v1::StructuredOutput& wire) {
   constexpr uint32_t kMost = 1000;
   if (!wire.has_max_whitespace()) return kDefaultMaxWhitespace;
@@ -272,7 +272,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model,
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
   if (!wire.has_truncate_prompt_tokens())
     HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
-  EncodeOptions options{.add_special_tokens = !wire.has_context()};  // else something comes before
+  EncodeOptions options{.add_special_tokens = !wire.has_context()};  // else a context comes first
   if (wire.has_parse_special_tokens()) options.parse_special_tokens = wire.parse_special_tokens();
   absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, options);
   if (!ids.ok()) return AtField("text", ids.status());
@@ -377,7 +377,7 @@ bool IsLiteral(const v1::Chat& chat) {
   return chat.has_parse_special_tokens() && !chat.parse_special_tokens();
 }
 
-// With nothing in it that Encode() would take for a special token.
+// Marks the user's text so that Encode() parses no special tokens in it.
 void MakeLiteral(const Tokenizer& tokenizer, ChatMessage* message) {
   if (message->content.has_value()) message->content = tokenizer.Literal(*message->content);
   if (message->reasoning.has_value()) message->reasoning = tokenizer.Literal(*message->reasoning);

@@ -16,7 +16,7 @@
 
 namespace hydrant {
 
-// Of a request that says nothing.
+// The sampling parameters of a request that sets none.
 SamplingParams WithDefaults(const SamplingDefaults& defaults);
 
 // NotFound where `name` is set and is not the served model's.
@@ -36,9 +36,9 @@ struct ChatTurn {
 absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field);
 
-// The ids of a rendered chat: special tokens in it are parsed, also those that a user wrote, as
-// Hugging Face does, unless the chat says otherwise; and no BOS is added, since templates write
-// their own.
+// The token ids of a rendered chat. Special tokens in it are parsed, also those that a user wrote,
+// as Hugging Face does, unless chat.parse_special_tokens is false. No BOS is added, because chat
+// templates write their own.
 absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& rendered);
 

@@ -15,7 +15,7 @@ namespace hydrant {
 struct RequestRecord {
   std::string_view request_id;
   std::string_view policy;   // of its cache
-  std::string_view tenant;   // "": none
+  std::string_view tenant;   // "": no tenant
   std::string_view outcome;  // as in metrics: "stop", "cancelled", ...
   std::string_view
       reason;  // of a failure, as its client sees it: "DRAINING", ...; else the outcome

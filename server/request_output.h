@@ -45,7 +45,7 @@ class RequestOutput {
   void SetAdmission(std::shared_ptr<TenantAccount::Admission> admission) {
     args_.admission = std::move(admission);
   }
-  // What it is, before it is submitted.
+  // Stores the request's id, policy, tenant and output options. Call it before submitting.
   void SetRequest(const Request& request, const OutputOptions& output);
   // The loop has taken it: `accepted` goes out first, then what has come meanwhile.
   void Open(v1::Accepted accepted);
@@ -86,7 +86,7 @@ class RequestOutput {
   Args args_;
   std::string request_id_;
   std::string policy_;  // of its cache, as the request named it
-  std::string tenant_;  // "": none
+  std::string tenant_;  // "": no tenant
   size_t num_samples_ = 0;
   bool open_ = false;  // taken or refused: what it has may be sent
   bool dropped_ = false;

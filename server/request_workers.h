@@ -25,7 +25,7 @@ class RequestWorkers {
   // False, and nothing happens, where the queue is full. An empty queue takes a request of any
   // size: one above the limit must not be refused for ever. `job` must not wait for another job.
   bool Run(size_t request_bytes, std::function<void()> job);
-  // False, too, where no thread is free to begin at once.
+  // False, and the job is not queued, if no thread is idle.
   bool RunNow(std::function<void()> job);
 
   size_t max_waiting_bytes() const { return max_waiting_bytes_; }
@@ -44,7 +44,7 @@ class RequestWorkers {
   // Guarded by mutex_.
   std::deque<Job> waiting_;
   size_t waiting_bytes_ = 0;
-  size_t num_idle_ = 0;  // threads; a job in waiting_ is for one of them
+  size_t num_idle_ = 0;  // idle threads, including those that are about to take a job of waiting_
   bool stopping_ = false;
 
   std::vector<std::thread> threads_;

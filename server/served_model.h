@@ -19,8 +19,8 @@ namespace hydrant {
 
 struct ServedModel {
   std::string name;              // the one requests may name
-  std::string own_name;          // what its file calls it, which they may name as well; "": nothing
-  SamplingDefaults sampling;     // of requests that do not say
+  std::string own_name;          // the name in its file, which requests may use too; "": none
+  SamplingDefaults sampling;     // defaults of requests
   std::string path;              // a file, or a folder
   std::string tokenizer_folder;  // with the tokenizer's own files; "": `path` is a GGUF file
   ModelConfig config;

@@ -307,7 +307,7 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
   const ContextId id = {.salt = request->cache_salt, .handle = request->context};
   const size_t bytes = request->prompt.size() * sizeof(TokenId);
   if (serving.prefixes != nullptr && serving.prefixes->MayFetch(*request)) {
-    // Where all threads wait for the store it is slow: the prompt is sooner read.
+    // If all threads wait for the store, the store is slow: prefilling the prompt is faster.
     const bool fetched = fetch_workers_.RunNow([serving, request, stop, go_on] {
       serving.prefixes->Fetch(*request, stop);
       go_on(absl::OkStatus());
@@ -544,7 +544,7 @@ absl::StatusOr<v1::Context> Described(const ServingState& serving, const Context
   return ToWireContext(*serving.model, entry);
 }
 
-// A call that may wait for a store, and stops to when its client has gone. Owned by itself until
+// A call that may wait for a store. The wait ends when its client has gone. Deletes itself when
 // gRPC is done with it.
 class WaitingCall final : public grpc::ServerUnaryReactor {
  public:

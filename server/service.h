@@ -46,7 +46,7 @@ struct ServiceOptions {
   const Tenants* tenants = nullptr;  // outlive the service; null: nobody is asked who calls
   const Tracer* tracer = nullptr;    // outlives the service; null: nothing is traced
   double cpus = 0;                   // that the process may use; 0: unknown
-  // That a call waits for the store of contexts, from its arrival.
+  // The longest that a call waits for the context store, including the wait for a thread.
   std::chrono::milliseconds context_store_timeout{10'000};
 };
 
@@ -168,7 +168,7 @@ class Service {
   // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
   // it cannot be; and when the prefix blocks that are saved of its prompt are. Here and now where
   // that is known, else on a worker. A refusal: there are too many.
-  // `stop`: the client has gone, so that nobody waits any more.
+  // `stop` is requested when the client has gone: the wait for the stores ends.
   std::optional<Refusal> WithStores(const ServingState& serving,
                                     const std::shared_ptr<Request>& request,
                                     const std::stop_token& stop,
@@ -180,8 +180,8 @@ class Service {
   void Read(v1::GenerateRequest wire, const Entrant& entrant);
   void Convert(const v1::GenerateRequest& wire, const Entrant& entrant);
   void Submit(const Entrant& entrant, Request request, const OutputOptions& output);
-  // About contexts, on a thread that may wait for the store. ask(serving, caller, wire, wait)
-  // gives the response, or says why not.
+  // Runs a call about contexts on a thread that may wait for the store. ask(serving, caller, wire,
+  // wait) returns the response, or an error.
   template <typename Wire, typename Ask>
   grpc::ServerUnaryReactor* OfContexts(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
@@ -203,7 +203,7 @@ class Service {
   // Last: their jobs use all of the above.
   RequestWorkers workers_;
   RequestWorkers store_workers_;  // that may wait for the store of contexts
-  RequestWorkers fetch_workers_;  // that may wait for the store of prefix blocks
+  RequestWorkers fetch_workers_;  // their jobs may wait for the store of prefix blocks
 };
 
 }  // namespace hydrant

@@ -39,8 +39,8 @@ const char* KindOf(mode_t mode) {
                           : "a device";
 }
 
-// 0: a process accepts connections there. ECONNREFUSED: no process has it. Others: it cannot be
-// known. Never waits, however many connections the process has yet to accept.
+// 0: a process listens there. ECONNREFUSED: no process does. Other errors: unknown. Never waits,
+// even if the process has not accepted its earlier connections.
 int ErrorOfConnecting(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -64,7 +64,7 @@ SocketFolderLock::~SocketFolderLock() {
 
 absl::Status FreeSocketPath(const std::string& path) {
   struct stat there {};
-  if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();  // bind() says what else is wrong
+  if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();  // bind() reports other errors
   if (!S_ISSOCK(there.st_mode)) {
     return absl::UnavailableError(absl::StrCat("the path is of ", KindOf(there.st_mode),
                                                ", which is left as it is: move it away, or name "

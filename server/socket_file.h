@@ -1,6 +1,6 @@
-// The file of a unix socket: it is made where nothing is, or takes the place of a socket on which
-// no process listens, as a server that was killed leaves it. Nothing else is ever removed. Pure
-// functions over the file system; thread safe.
+// The file of a unix socket. A new socket may replace a socket file on which no process listens, as
+// a killed server leaves behind. No other file is ever removed. Stateless functions over the file
+// system; thread safe.
 #ifndef HYDRANT_SERVER_SOCKET_FILE_H_
 #define HYDRANT_SERVER_SOCKET_FILE_H_
 
@@ -12,9 +12,9 @@
 
 namespace hydrant {
 
-// Held from FreeSocketPath() until the new socket listens: a socket that is bound and does not
-// listen yet looks like one whose process has ended. Another server waits for the lock, for a
-// second at most; a file system without locks is used without.
+// Hold it from before FreeSocketPath() until the new socket listens: a socket that is bound but
+// does not listen yet looks like one whose process has ended. Another server waits at most a second
+// for the lock. After that, or if the file system has no locks, it goes on without the lock.
 class SocketFolderLock {
  public:
   explicit SocketFolderLock(const std::string& socket_path);
@@ -26,11 +26,12 @@ class SocketFolderLock {
   const int fd_;
 };
 
-// OK where bind() may make the file. Unavailable, with what to do, where a process listens there,
-// or where the path is of anything but a socket. `path` fits a sockaddr_un.
+// OK: bind() may create the file. Unavailable, with a message that says what to do: a process
+// listens there or may listen there, the path is no socket, or the stale socket cannot be removed.
+// REQUIRES: `path` fits a sockaddr_un.
 absl::Status FreeSocketPath(const std::string& path);
 
-// Which file it is, whatever its path; all zero: there is none.
+// Identifies a file independently of its path. All zero: there is no file.
 struct SocketFileId {
   dev_t device = 0;
   ino_t inode = 0;
@@ -38,7 +39,7 @@ struct SocketFileId {
 };
 SocketFileId SocketFileAt(const std::string& path);
 
-// Where the path is still of that file.
+// Removes the file at `path` if it is still the file `id`.
 void RemoveSocketFile(const std::string& path, const SocketFileId& id);
 
 }  // namespace hydrant

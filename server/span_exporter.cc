@@ -19,7 +19,7 @@ using opentelemetry::proto::collector::trace::v1::TraceService;
 using std::chrono::milliseconds;
 
 constexpr int kMaxReconnectMs = 5'000;
-constexpr int kFailures = 3;          // in a row, after which the collector is left alone
+constexpr int kFailures = 3;          // batches that fail in a row until the circuit opens
 constexpr int kRetryBytes = 4 << 20;  // a batch that is larger is sent once
 
 // What OTLP says may be sent again is, within the call's deadline.

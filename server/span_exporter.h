@@ -1,6 +1,6 @@
 // Sends spans to a collector: OTLP over gRPC, in batches, on a thread of its own. Spans wait in a
 // bounded queue; what finds no room there is dropped and counted, and so is what the collector does
-// not take in time, and what comes while it is left alone for that. Thread safe.
+// not take in time, and spans that come while the circuit is open. Thread safe.
 #ifndef HYDRANT_SERVER_SPAN_EXPORTER_H_
 #define HYDRANT_SERVER_SPAN_EXPORTER_H_
 
@@ -48,7 +48,7 @@ class SpanExporter {
     std::chrono::milliseconds timeout{10'000};  // of a batch, with what is tried again
     // Spans were dropped by the collector, or for its silence; on the exporter's thread.
     std::function<void(const absl::Status&)> on_failure = [](const absl::Status&) {};
-    Circuit::OnChange on_circuit = {};  // after three batches in a row that nobody took in time
+    Circuit::OnChange on_circuit = {};  // opens after 3 batches in a row without an answer
   };
 
   explicit SpanExporter(Options options);

@@ -22,8 +22,8 @@ function bytes(count) {
   return (count < 10 && unit > 0 ? count.toFixed(1) : Math.round(count)) + " " + units[unit];
 }
 
-// A policy's colour is that of its place among all that the server knows: the same in every load,
-// and far from those beside it.
+// A policy's colour follows from its index in the server's list of policies: it is the same after
+// every reload, and differs clearly from the colours of its neighbours.
 let policies = [];
 const hueOf = policy => Math.round(210 + 137.508 * policies.indexOf(policy)) % 360;
 

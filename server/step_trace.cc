@@ -17,16 +17,16 @@ namespace hydrant {
 
 namespace {
 
-// Of what steps have given and the disk has not taken.
+// Text that may wait to be written to the disk.
 constexpr size_t kMostWaitingBytes = size_t{16} << 20;
 
 int64_t Whole(double value) { return std::llround(value); }
 
-// An array that is not closed is allowed, so that every line can be the last.
+// The format allows an array that is not closed, so the file may end after any line.
 constexpr std::string_view kBegin =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}})";
 
-// A file of another kind stays; and the loop would wait for the reader of a pipe.
+// Refuses files that are no trace, so that they are not overwritten, and pipes and folders.
 absl::Status CheckPath(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);

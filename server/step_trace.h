@@ -1,6 +1,6 @@
 // Steps and requests as a timeline that Perfetto (ui.perfetto.dev) and chrome://tracing open: one
-// JSON event a line, in the Trace Event Format. A file that breaks off opens as well. Of the loop's
-// thread, which waits for no disk: another thread writes (server/file_writer.h).
+// JSON event a line, in the Trace Event Format. A file that breaks off opens as well. The loop's
+// thread alone calls it, and never waits for a disk: another thread writes (server/file_writer.h).
 #ifndef HYDRANT_SERVER_STEP_TRACE_H_
 #define HYDRANT_SERVER_STEP_TRACE_H_
 
@@ -18,18 +18,18 @@ namespace hydrant {
 
 class StepTrace {
  public:
-  // Makes the file anew where there is none, an empty one, or an older trace; anything else is left
-  // as it is, and an error names it.
+  // Creates the file, or replaces an empty file or an older trace, or opens a character device.
+  // FailedPrecondition for other contents and other kinds of file, which stay as they are. Errors
+  // name the path.
   static absl::StatusOr<std::unique_ptr<StepTrace>> Open(const std::string& path);
   ~StepTrace();
 
-  // A step that has come back, what is there afterwards, and the events that it led to. When the
-  // disk is full, or slower than steps are, a warning says so, once, and nothing is written any
-  // more.
+  // Adds a finished step, the scheduler's state after it, and the events that it caused. If the
+  // disk is full, or slower than the steps, one warning is logged and no more is written.
   void Add(const StepTaken& step, const SchedulerStats& stats, const std::vector<Event>& events);
 
   bool IsWriting() const { return is_writing_; }
-  // Waits until all is in the file; false: it took longer, or failed.
+  // Waits until all is in the file. False: that took longer than `time`, or a write failed.
   bool Flush(std::chrono::milliseconds time) { return file_->Flush(time); }
 
  private:
@@ -41,7 +41,7 @@ class StepTrace {
   void Send();
 
   const std::unique_ptr<FileWriter> file_;
-  std::string text_;  // of this step
+  std::string text_;  // of the current step
   bool is_writing_ = true;
 };
 

@@ -63,7 +63,7 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
   const std::string& tenant() const { return tenant_; }
   void SetQuotas(const Quotas& quotas);
   TenantUse Use() const;
-  // Nothing of it runs, and all that its quotas allow is there.
+  // Whether no request of the tenant runs and its quotas are unused, as for a new account.
   bool IsAsNew(TimeUs now);
 
   // A request that was admitted. It counts as running until it is charged or released.

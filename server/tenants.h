@@ -58,8 +58,8 @@ class Tenants {
   static absl::StatusOr<std::unique_ptr<Tenants>> Load(const std::string& path, TimeUs now = 0);
 
   bool AsksForTokens() const { return !path_.empty(); }
-  // What the file says now. Where it cannot be used, what it said before stays in force. From one
-  // thread at a time. `now` is the clock of the accounts, in microseconds.
+  // Reads the file again. On an error the tokens and quotas from before stay in force. Call it from
+  // one thread at a time. `now` is the clock of the accounts, in microseconds.
   absl::Status Reload(TimeUs now);
   size_t num_tokens() const;
 
@@ -78,8 +78,8 @@ class Tenants {
   struct Known {
     TokenFile file;
     std::map<std::string, std::shared_ptr<TenantAccount>> accounts;  // of every tenant in it
-    // Of those that an earlier reading had and that owe something still: one that comes back finds
-    // its quotas as it has used them.
+    // Accounts of tenants that an earlier reading had, while a request of theirs runs or a quota is
+    // partly used: a tenant that comes back finds its quotas as it left them.
     std::map<std::string, std::shared_ptr<TenantAccount>> former;
   };
   std::shared_ptr<const Known> Current() const;

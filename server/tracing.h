@@ -19,8 +19,8 @@ struct Tracing {
   std::unique_ptr<Tracer> tracer = nullptr;
 };
 
-// InvalidArgument names the flag or the variable of the environment. `on_failure`:
-// and `on_circuit`: SpanExporter::Options'.
+// InvalidArgument names the flag or the variable of the environment. `on_failure`
+// and `on_circuit` are those of SpanExporter::Options.
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
                                      std::function<void(const absl::Status&)> on_failure,
                                      Circuit::OnChange on_circuit = {});

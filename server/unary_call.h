@@ -43,7 +43,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   void Refuse(const Refusal& refusal);
   // What becomes of the request: the response, or why there is none.
   using Answer = std::function<std::variant<grpc::ByteBuffer, Refusal>(const Finished& finished)>;
-  // Before it is submitted.
+  // Stores the request's id, policy and tenant. Call it before submitting.
   void SetRequest(const Request& request, Answer answer);
   // The loop has taken the request. A client that went before is made up for here.
   void Open();
@@ -65,7 +65,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   // Guarded by mutex_.
   std::string request_id_;
   std::string policy_;  // of its cache, as the request named it
-  std::string tenant_;  // "": none
+  std::string tenant_;  // "": no tenant
   Answer answer_;
   bool open_ = false;
   bool gone_ = false;  // the client

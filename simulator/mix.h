@@ -23,8 +23,8 @@ struct Arm {
 // is a parameter of the policy. InvalidArgument names the arm.
 absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text);
 
-// Whether there are such policies, and they take these settings, for a prompt of that shape. As
-// above.
+// Checks that each arm's policy exists and accepts its settings, for a prompt of that shape.
+// InvalidArgument names the arm.
 absl::Status CheckMix(const std::vector<Arm>& mix, const PromptShape& prompt);
 
 }  // namespace hydrant::sim

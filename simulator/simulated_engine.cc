@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "engine/cache/prompt_scorer.h"
 
@@ -22,18 +21,18 @@ SimulatedEngine::SimulatedEngine(const EngineLimits& limits, uint64_t seed)
     : limits_(limits), random_(seed), plans_(limits.max_num_seqs) {}
 
 void SimulatedEngine::UpdatePlans(const Batch& batch, StepResult* result) {
-  for (const CacheUpdate& update : batch.list) {
-    if (const auto* decision = std::get_if<SlotDecision>(&update))
-      plans_[decision->slot] = decision->plan;
-    if (const auto* setup = std::get_if<SlotSetup>(&update)) plans_[setup->slot] = setup->plan;
-    const auto* cut = std::get_if<SlotCut>(&update);
-    if (cut == nullptr) continue;
-    CachePlan& plan = plans_[cut->slot];
-    if (cut->plan.has_value()) plan = *cut->plan;
-    CacheReport& report = result->cut_reports.emplace_back();
-    if (plan.life->HeadsDiffer(plan))
-      report.entries = ShareOut(plan, plan.WidestShare(cut->tokens));
-  }
+  batch.Visit([&](const SlotDecision& decision) { plans_[decision.slot] = decision.plan; },
+              [&](const SlotSetup& setup) { plans_[setup.slot] = setup.plan; },
+              [&](const SlotCut& cut) { result->cut_reports.push_back(Cut(cut)); },
+              [](const auto&) {});
+}
+
+CacheReport SimulatedEngine::Cut(const SlotCut& cut) {
+  CachePlan& plan = plans_[cut.slot];
+  if (cut.plan.has_value()) plan = *cut.plan;
+  CacheReport report;
+  if (plan.life->HeadsDiffer(plan)) report.entries = ShareOut(plan, plan.WidestShare(cut.tokens));
+  return report;
 }
 
 void SimulatedEngine::Enqueue(const Batch& batch) {

@@ -22,6 +22,7 @@ class SimulatedEngine final : public StepExecutor {
   absl::Status Collect(StepResult* result) override;
 
  private:
+  CacheReport Cut(const SlotCut& cut);
   void UpdatePlans(const Batch& batch, StepResult* result);
   CacheReport ReportPrompt(const PrefillSlice& slice, int slot);
   std::vector<int32_t> ShareOut(const CachePlan& plan, int32_t widest);

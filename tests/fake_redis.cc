@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Takes one command off the front, where it is whole.
+// Removes one command from the front of the bytes; nullopt: it is not complete yet.
 std::optional<FakeRedis::Command> TakeCommand(std::string* bytes) {
   size_t at = 0;
   const auto number = [&](char mark) -> std::optional<size_t> {
@@ -46,7 +46,7 @@ std::string Bulk(std::string_view text) {
 
 std::string Integer(size_t number) { return ":" + std::to_string(number) + "\r\n"; }
 
-// What a pattern without wildcards but its last means.
+// The prefix that a pattern matches if its only wildcard is the last character.
 std::string PrefixOf(const std::string& pattern) {
   std::string prefix;
   for (size_t i = 0; i + 1 < pattern.size(); ++i) {

@@ -1,5 +1,6 @@
-// A Redis that a test can make slow, silent or hostile, on a socket in a folder of its own. It
-// knows GET, SET, DEL, STRLEN, EXISTS, SCAN, AUTH and SELECT, and forgets no key. Thread safe.
+// A fake Redis that a test can make slow, silent or hostile, on a socket in a folder of its own. It
+// supports GET, SET, DEL, STRLEN, EXISTS, SCAN, AUTH and SELECT, and ignores expiry times. Thread
+// safe.
 #ifndef HYDRANT_TESTS_FAKE_REDIS_H_
 #define HYDRANT_TESTS_FAKE_REDIS_H_
 
@@ -21,8 +22,8 @@ class FakeRedis {
   enum class Manner {
     kPrompt,     // answers at once
     kSilent,     // reads commands and never answers
-    kDrips,      // a byte of an answer every 500 ms
-    kNeverEnds,  // an answer that goes on until the client has gone; a SCAN whose cursor never ends
+    kDrips,      // sends a byte of an answer every 500 ms
+    kNeverEnds,  // sends an answer without end; SCAN returns a cursor that never ends
   };
 
   FakeRedis();
@@ -32,16 +33,16 @@ class FakeRedis {
 
   std::string uri() const { return "unix:" + socket_; }
   void set_manner(Manner manner);
-  // Before each answer; a change of manner or the end cuts it short.
+  // The delay before each answer; a change of manner or the destructor ends the delay.
   void set_delay(std::chrono::milliseconds delay) { delay_ms_ = delay.count(); }
 
-  // Ends all connections.
+  // Closes all connections.
   void CloseAll();
 
   int num_commands() const { return num_commands_; }
   int CountOf(const std::string& name) const;  // commands of this name
   bool Has(const std::string& key) const;
-  std::string OnlyKey() const;  // REQUIRES: there is one
+  std::string OnlyKey() const;  // "" unless there is exactly one key
   void Set(const std::string& key, std::string value);
 
  private:
@@ -50,7 +51,7 @@ class FakeRedis {
   std::string Answer(const Command& command);
   void Send(int fd, const Command& command);
   bool SendAll(int fd, const std::string& bytes);
-  bool Pause(std::chrono::milliseconds time);  // false: the manner has changed, or it ends
+  bool Pause(std::chrono::milliseconds time);  // false: the manner has changed
 
   std::string folder_, socket_;
   int listener_ = -1;
@@ -62,11 +63,11 @@ class FakeRedis {
   std::condition_variable changed_;
   // Guarded by mutex_.
   Manner manner_ = Manner::kPrompt;
-  uint64_t manners_ = 0;  // how often it has changed
+  uint64_t manners_ = 0;  // how often manner_ has changed
   std::map<std::string, std::string> values_;
   std::map<std::string, int> counts_;
   std::vector<std::thread> peers_;
-  std::set<int> open_;  // their descriptors
+  std::set<int> open_;  // sockets of open connections
 
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lists that name folders, sources or tests by hand have all of them.
+"""Checks that handwritten lists of folders, sources and tests are complete.
 
 usage: lists_test.py ROOT
 """
@@ -11,13 +11,13 @@ import sys
 
 import layout_test
 
-# No part of the build.
+# Folders that are not part of the build.
 APART = {"build", "examples", ".cache", ".venv", ".git"}
 SOURCES = {".cc", ".cu"}
 
 
 def files(root, *suffixes):
-    """By their paths from the root."""
+    """Yields the paths of the files with these suffixes, relative to the root."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in APART and not name.startswith("build"))
         yield from (pathlib.Path(folder, name).relative_to(root) for name in sorted(names) if pathlib.Path(name).suffix in suffixes)
@@ -25,7 +25,7 @@ def files(root, *suffixes):
 
 @functools.lru_cache(maxsize=None)
 def cmake_text(root, folder):
-    """All that CMake reads in a folder and those above it."""
+    """The text of the CMake files in a folder and in the folders above it."""
     here = "".join(path.read_text(encoding="utf-8") for path in [root / folder / "CMakeLists.txt", *(root / folder).glob("*.cmake")]
                    if path.exists())
     return here + (cmake_text(root, folder.parent) if folder.parts else "")

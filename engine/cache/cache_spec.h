@@ -12,7 +12,8 @@ namespace hydrant {
 
 inline constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
 inline constexpr int kDefaultMinCacheTokens = 128;
-// Of policies that evict, where no budget is named: loses hardly anything in docs/quality.md.
+// Share of the prompt that an evicting policy keeps if the request names no budget (`auto` chooses
+// its own share). docs/quality.md measures the loss at this share.
 inline constexpr double kDefaultCacheRatio = 0.2;
 
 // The cache fields of a request, as the client set them. Unset fields take the policy's defaults.
@@ -30,7 +31,7 @@ struct CacheSpec {
   // while decoding do so, although no cap asks for it.
   bool may_shrink = false;
 
-  // The field that sets its budget, for errors.
+  // The request field that sets the budget, for error messages.
   const char* BudgetField() const {
     return cache_ratio || !max_cache_tokens ? "cache_ratio" : "max_cache_tokens";
   }

@@ -132,6 +132,15 @@ struct CacheUpdates {
   }
   void AddTableWrite(const TableUpdate& update) { *AddTableWrites(1) = update; }
 
+  // Calls for each update, in their order, the visitor that takes its type; one may be generic.
+  template <typename... Visitors>
+  void Visit(Visitors... visitors) const {
+    struct Overloads : Visitors... {
+      using Visitors::operator()...;
+    };
+    const Overloads visit{std::move(visitors)...};
+    for (const CacheUpdate& update : list) std::visit(visit, update);
+  }
   // visit(update) for all of one type, in their order.
   template <typename Update, typename Visit>
   void ForEach(Visit visit) const {

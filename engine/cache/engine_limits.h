@@ -17,7 +17,7 @@ struct EngineLimits {
   int num_kv_heads = 0;
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
-  int64_t page_bytes = 0;          // of each
+  int64_t page_bytes = 0;          // bytes of one page
   SlabShape slab = {};             // of those that are lent for state
   int64_t table_entries = 0;       // size of the table arena
   int num_prefix_blocks = 0;       // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
@@ -34,7 +34,8 @@ struct EngineLimits {
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 
-  // Pages of a cache of which nothing has left, when so many tokens have been seen.
+  // Pages of a cache without evictions after `tokens` tokens; a layer with a window holds its last
+  // `window` entries.
   int64_t PagesOfFull(int64_t tokens) const {
     const auto pages = [this](int64_t entries) {
       return (entries + block_size - 1) / block_size * num_kv_heads;

@@ -24,7 +24,7 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
-  // The share of the prompt that is kept where a request names no budget.
+  // The share of the prompt that the policy keeps if the request names no budget.
   virtual double DefaultRatio(const CacheSpec& /*spec*/) const { return kDefaultCacheRatio; }
   // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
   // PlanCache's.
@@ -67,8 +67,8 @@ std::unique_ptr<Policy> NewRandomPolicy();
 const Policy* FindPolicy(std::string_view name);
 std::span<const Policy* const> Policies();
 
-// What a message says of a budget: as many as were asked for, where that is more than is counted
-// with.
+// The budget to print in an error message: where `budget` was clamped to kNoCap, the number that
+// the request asked for.
 inline int64_t AskedFor(const CacheSpec& spec, int64_t budget) {
   if (budget != kNoCap) return budget;
   return spec.max_cache_tokens.value_or(spec.min_cache_tokens.value_or(budget));

@@ -20,7 +20,7 @@ class SampleStream {
   // Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // The rules of the slots that a step sets up.
+  // Takes the rules of all slots that these updates set up.
   void SetUp(const CacheUpdates& updates);
   // Of a prompt's layer that has been read, into the slot's pages.
   void BuildLayer(const SubGenRule& rule, const PromptLayer& layer, const KvState& kv);

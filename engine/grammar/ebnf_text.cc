@@ -9,7 +9,7 @@
 namespace hydrant {
 namespace {
 
-// As it stands within quotes and brackets alike.
+// Writes one character in a form that has the same meaning within quotes and brackets.
 void AppendCharacter(char32_t code_point, std::string* out) {
   constexpr std::u32string_view kSpecial = U"\"\\-^[]";
   if (code_point > 0xFFFF) {

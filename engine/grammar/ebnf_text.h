@@ -1,5 +1,5 @@
-// The grammar library's EBNF, written so that it is read in one way: its own \x takes as many
-// hexadecimal digits as follow. Pure functions, thread safe.
+// Writes the EBNF of the grammar library, in forms that have one meaning: the library's \x escape
+// takes as many hexadecimal digits as follow, so \u and \U are used. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_EBNF_TEXT_H_
 #define HYDRANT_ENGINE_GRAMMAR_EBNF_TEXT_H_
 
@@ -11,19 +11,19 @@
 
 namespace hydrant {
 
-// How often something may stand in a row.
+// How often an element may occur in a row.
 struct Repetition {
   int32_t least = 0;
-  int32_t most = -1;  // -1: without end
+  int32_t most = -1;  // -1: no upper limit
 };
-// The library counts in 32 bits.
+// The library counts repetitions in 32 bits.
 inline constexpr int64_t kMostRepetitions = 1'000'000'000;
 
-// "text", in quotes. REQUIRES: UTF-8.
+// `text` in quotes, escaped. REQUIRES: valid UTF-8.
 std::string EbnfString(std::string_view text);
-// [a-z]. REQUIRES: not empty.
+// A character class, such as [a-z]. REQUIRES: the set is not empty.
 std::string EbnfClass(const CodePointSet& set);
-// {2,3}, to stand behind an element; "" for once. REQUIRES: most is not 0.
+// The suffix of a repeated element, such as {2,3}; "" for exactly one. REQUIRES: most is not 0.
 std::string EbnfRepetition(const Repetition& repetition);
 
 }  // namespace hydrant

@@ -17,10 +17,10 @@ namespace {
 
 using Kind = GbnfToken::Kind;
 
-// The library's parser calls itself as deeply.
+// The library's parser recurses as deeply as groups are nested.
 constexpr size_t kMostGroups = 500;
 
-// Writes the words of a grammar one after another.
+// Writes the tokens of a grammar as EBNF, one after another.
 class Writer {
  public:
   explicit Writer(const std::vector<GbnfToken>& tokens) : tokens_(tokens) {}
@@ -42,12 +42,12 @@ class Writer {
   }
 
  private:
-  // Alternatives that are being written: a rule's, or a group's.
+  // Alternatives that are being written: those of a rule or of a group.
   struct Alternatives {
-    const GbnfToken* begin = nullptr;  // of a group: its '('
-    bool is_empty = true;              // nothing of the alternative has been written
-    std::optional<size_t> element{};   // where the last one begins
-    bool is_repeated = false;          // that one
+    const GbnfToken* begin = nullptr;  // the '(' of a group; null: a rule
+    bool is_empty = true;              // the current alternative has no element yet
+    std::optional<size_t> element{};   // offset of its last element in out_
+    bool is_repeated = false;          // that element has a repetition
   };
 
   static absl::Status Error(const GbnfToken& token, const std::string& what) {
@@ -163,8 +163,8 @@ class Writer {
   }
 
   const std::vector<GbnfToken>& tokens_;
-  std::unordered_map<std::string, std::string> names_;  // in the library's text
-  std::vector<Alternatives> open_;                      // the rule's, then those of its groups
+  std::unordered_map<std::string, std::string> names_;  // a rule's name -> its name in the EBNF
+  std::vector<Alternatives> open_;                      // of the rule, then of each open group
   std::string out_;
 };
 

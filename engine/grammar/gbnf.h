@@ -9,8 +9,9 @@
 
 namespace hydrant {
 
-// The same in the grammar library's EBNF, where the rule `root` keeps its name and the others get
-// new ones: some names mean something there. InvalidArgument names line and column. REQUIRES: UTF-8
+// The same grammar in the grammar library's EBNF. The rule `root` keeps its name; all other rules
+// get new names, because some names have a meaning in the library's EBNF. InvalidArgument names
+// line and column. REQUIRES: valid UTF-8.
 absl::StatusOr<std::string> EbnfOfGbnf(std::string_view text);
 
 }  // namespace hydrant

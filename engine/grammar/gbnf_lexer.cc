@@ -19,8 +19,8 @@ bool IsNameCharacter(char32_t c) {
   return IsDigit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '-' || c == '_';
 }
 
-// Characters but x, u and U that may follow a backslash, and what they mean: llama.cpp's, and those
-// that the grammar library has read from the start.
+// The meaning of a character after a backslash, except x, u and U: the escapes that llama.cpp or
+// the grammar library reads. nullopt: no such escape.
 std::optional<char32_t> SimpleEscape(char32_t c) {
   constexpr std::u32string_view kThemselves = U"\\\"[]'?/^$.*+(){}|-";
   if (kThemselves.find(c) != kThemselves.npos) return c;
@@ -166,7 +166,7 @@ class Lexer {
     return CodePointRange{first, last};
   }
 
-  // Of a text or a class.
+  // Reads one character of a text or a class.
   absl::StatusOr<char32_t> ReadCharacter() {
     if (Peek() != '\\') return Take();
     const char32_t kind = Peek(1);

@@ -1,4 +1,4 @@
-// The words of a grammar in GBNF. Pure functions, thread safe.
+// The tokens of a grammar in GBNF. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_GBNF_LEXER_H_
 #define HYDRANT_ENGINE_GRAMMAR_GBNF_LEXER_H_
 
@@ -15,17 +15,17 @@ namespace hydrant {
 struct GbnfToken {
   enum class Kind { kName, kDefines, kText, kClass, kRepetition, kOpen, kClose, kOr, kEnd };
   Kind kind;
-  int line = 1, column = 1;  // of its first character, counted in characters
-  bool begins_line = false;  // nothing but white space is before it
-  std::string text = {};     // a name, or a text without its quotes, in UTF-8
-  CodePointSet set = {};     // of a class; of '.' all
+  int line = 1, column = 1;  // of the first character; columns count characters
+  bool begins_line = false;  // only white space precedes it in its line
+  std::string text = {};     // a name, or a quoted text, unescaped, in UTF-8
+  CodePointSet set = {};     // of a class; for '.' all code points
   Repetition repetition = {};
 };
 
-// Ends with kEnd. InvalidArgument names line and column.
+// The last token is kEnd. InvalidArgument names line and column.
 absl::StatusOr<std::vector<GbnfToken>> LexGbnf(std::string_view text);
 
-// What is wrong, and where.
+// An InvalidArgument error with its place: "line L, column C: what".
 absl::Status GbnfError(int line, int column, const std::string& what);
 
 }  // namespace hydrant

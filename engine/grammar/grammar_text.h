@@ -20,8 +20,8 @@ struct GrammarText {
   GrammarLanguage language = GrammarLanguage::kEbnf;
   const char* field = "";  // of a request, for messages
   std::string text;
-  std::optional<int> max_whitespace{};          // of JSON
-  std::map<std::string, std::string> places{};  // CheckedSchema's
+  std::optional<int> max_whitespace{};          // of JSON text; unset: the text is not JSON
+  std::map<std::string, std::string> places{};  // CheckedSchema::places
 };
 
 // InvalidArgument names the field.

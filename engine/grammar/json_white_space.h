@@ -1,5 +1,4 @@
-// How much white space stands at the end of a JSON text, between two of its tokens. Not thread
-// safe.
+// Counts the white space at the end of a JSON text, between two of its tokens. Not thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_JSON_WHITE_SPACE_H_
 #define HYDRANT_ENGINE_GRAMMAR_JSON_WHITE_SPACE_H_
 
@@ -11,7 +10,7 @@ class JsonWhiteSpace {
  public:
   static bool Is(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-  // What follows the text so far.
+  // Appends bytes to the text.
   void Push(std::string_view bytes) {
     for (const char c : bytes) {
       length_ = !in_string_ && Is(c) ? length_ + 1 : 0;
@@ -20,11 +19,11 @@ class JsonWhiteSpace {
     }
   }
 
-  int length() const { return length_; }  // in characters; 0 within a string
+  int length() const { return length_; }  // in characters; 0 inside a string
 
  private:
   bool in_string_ = false;
-  bool is_escaped_ = false;  // by a backslash
+  bool is_escaped_ = false;  // the last byte was a backslash that escapes the next one
   int length_ = 0;
 };
 

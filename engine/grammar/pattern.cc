@@ -15,12 +15,12 @@ namespace {
 
 using Kind = Pattern::Kind;
 
-// Reading a group calls the reader itself.
+// The reader recurses as deeply as groups are nested.
 constexpr int kMostGroups = 200;
 
 const CodePointSet kDigits = {{'0', '9'}};
 const CodePointSet kWordCharacters = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-// ECMAScript's white space and ends of lines.
+// ECMAScript's white space and line terminators.
 const CodePointSet kWhiteSpace = {
     {0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
     {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
@@ -30,7 +30,7 @@ CodePointSet Just(char32_t c) { return {{c, c}}; }
 bool IsDigit(char32_t c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char32_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
-// \d and its like.
+// The class of an escape such as \d; nullopt: `c` names no class.
 std::optional<CodePointSet> ClassEscape(char32_t c) {
   switch (c) {
     case 'd':
@@ -82,7 +82,7 @@ class Reader {
     return absl::InvalidArgumentError(absl::StrCat("character ", position, ": ", what));
   }
 
-  // Up to the end, or to a ')'.
+  // Reads alternatives up to the end or to a ')'.
   absl::StatusOr<Pattern> ReadEither() {
     Pattern either{.kind = Kind::kEither};
     do {
@@ -132,7 +132,7 @@ class Reader {
     return group;
   }
 
-  // What follows (?
+  // Reads the part of a group that follows "(?".
   absl::Status ReadModifier(int begin) {
     if (Take(':')) return absl::OkStatus();
     const bool looks_behind = Peek() == '<' && (Peek(1) == '=' || Peek(1) == '!');
@@ -186,7 +186,7 @@ class Reader {
     return is_null ? 0 : kind;
   }
 
-  // At a backslash; the digits begin so many characters behind it.
+  // Reads an escape at a backslash; its digits begin `begin` characters after the backslash.
   absl::StatusOr<char32_t> ReadHexadecimal(size_t begin, int digits) {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i) {
@@ -200,7 +200,7 @@ class Reader {
     return value;
   }
 
-  // \u00e9, \ud83d\ude00 or \u{1f600}
+  // Reads \u00e9, \ud83d\ude00 or \u{1f600}.
   absl::StatusOr<char32_t> ReadUnicode() {
     const int position = Position();
     char32_t value = 0;
@@ -225,7 +225,7 @@ class Reader {
     return ErrorAt(position, "the escape is no character of Unicode");
   }
 
-  // Behind its '['.
+  // Reads a class; its '[' at character `begin` has been read.
   absl::StatusOr<Pattern> ReadClass(int begin) {
     const bool negated = Take('^');
     std::vector<CodePointRange> ranges;
@@ -239,7 +239,8 @@ class Reader {
     return Pattern{.kind = Kind::kCharacter, .set = std::move(set)};
   }
 
-  // One, a range, or those of an escape. What no range can be made of is a '-' among others.
+  // Reads one character, a range, or the class of an escape. A '-' beside such a class stands for
+  // itself.
   absl::Status ReadMembers(std::vector<CodePointRange>* ranges) {
     const int position = Position();
     HYDRANT_ASSIGN_OR_RETURN(const CodePointSet first, ReadMember());
@@ -276,7 +277,7 @@ class Reader {
     return Just(c);
   }
 
-  // Of what stands before, where there is one.
+  // Wraps `atom` in the repetition that follows it, if there is one.
   absl::StatusOr<Pattern> ReadRepetitions(Pattern atom) {
     const int position = Position();
     HYDRANT_ASSIGN_OR_RETURN(const std::optional<Repetition> repetition, ReadRepetition());
@@ -284,7 +285,7 @@ class Reader {
     if (atom.kind == Kind::kBegin || atom.kind == Kind::kEnd) {
       return ErrorAt(position, "'^' and '$' cannot be repeated");
     }
-    Take('?');  // lazy
+    Take('?');  // a lazy repetition matches the same texts
     if (!AtEnd() && std::u32string_view(U"*+?{").find(Peek()) != std::u32string_view::npos) {
       return Error("what is repeated is repeated again; put it in parentheses");
     }
@@ -330,7 +331,7 @@ class Reader {
 
   std::u32string text_;
   size_t at_ = 0;
-  int num_groups_ = 0;  // that are open
+  int num_groups_ = 0;  // open groups
 };
 
 }  // namespace

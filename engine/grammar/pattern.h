@@ -14,16 +14,17 @@ namespace hydrant {
 struct Pattern {
   enum class Kind { kCharacter, kSequence, kEither, kRepeat, kBegin, kEnd };
   Kind kind = Kind::kSequence;
-  CodePointSet set = {};  // kCharacter: one of these
+  CodePointSet set = {};  // kCharacter: any one of these
   std::vector<Pattern> parts =
-      {};  // of a sequence, any number; of kEither, at least one; kRepeat's
+      {};  // kSequence: any number; kEither: at least one; kRepeat: one
   Repetition repetition = {};
-  int at = 0;  // kBegin, kEnd: which character of the text it is, from 1 on
+  int at = 0;  // kBegin, kEnd: the character's position in the pattern, from 1 on
 };
 
-// Code points are what it speaks of, and '.' is any. Groups capture nothing, lazy repetitions are
-// like others. InvalidArgument names the character, and what is not supported: look-around,
-// references to groups, word boundaries, properties of Unicode. REQUIRES: UTF-8
+// Parses a pattern over code points. '.' matches every code point, groups capture nothing, and a
+// lazy repetition matches the same texts as a greedy one. InvalidArgument names the position and
+// the unsupported feature: look-around, references to groups, word boundaries, Unicode properties.
+// REQUIRES: valid UTF-8.
 absl::StatusOr<Pattern> ParsePattern(std::string_view text);
 
 }  // namespace hydrant

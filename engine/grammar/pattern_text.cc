@@ -25,7 +25,8 @@ bool Has(const Pattern& pattern, Kind anchor) {
          std::ranges::any_of(pattern.parts, [&](const Pattern& part) { return Has(part, anchor); });
 }
 
-// Takes the anchors from one edge of it; each alternative that has none there gets any text.
+// Removes the anchors at one edge of the pattern. An alternative without an anchor at that edge may
+// begin or end with any text.
 void OpenEdge(Kind anchor, Pattern* pattern) {
   if (pattern->kind == Kind::kEither) {
     for (Pattern& part : pattern->parts) OpenEdge(anchor, &part);
@@ -48,7 +49,7 @@ void OpenEdge(Kind anchor, Pattern* pattern) {
   parts.insert(anchor == Kind::kBegin ? parts.begin() : parts.end(), AnyText());
 }
 
-// The same where the whole text has to match: they say nothing there.
+// Removes the anchors at one edge if the whole text has to match: they have no effect there.
 void DropAtEdge(Kind anchor, Pattern* pattern) {
   std::vector<Pattern>& parts = pattern->parts;
   if (pattern->kind == Kind::kEither) {
@@ -81,7 +82,7 @@ std::string JoinOf(const Pattern& pattern, std::string (*write)(const Pattern&),
   return out;
 }
 
-// A character of a regular expression, within brackets or not.
+// A character in a regular expression, valid within and outside brackets.
 std::string RegexCharacter(char32_t c) {
   if (c >= 0x7F) return absl::StrFormat("\\u{%x}", static_cast<uint32_t>(c));
   if (c < 0x20) return absl::StrFormat("\\x%02x", static_cast<uint32_t>(c));
@@ -133,7 +134,7 @@ bool Restrict(const CodePointSet& to, Pattern* pattern) {
     case Kind::kRepeat:
       if (is_left(parts.front())) return true;
       if (pattern->repetition.least > 0) return false;
-      *pattern = Pattern();  // no time at all
+      *pattern = Pattern();  // only zero repetitions are left
       return true;
     default:
       return true;

@@ -1,4 +1,4 @@
-// Patterns in the two languages that the grammar library reads. Pure functions, thread safe.
+// Writes patterns in the two languages that the grammar library reads. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_PATTERN_TEXT_H_
 #define HYDRANT_ENGINE_GRAMMAR_PATTERN_TEXT_H_
 
@@ -9,19 +9,19 @@
 
 namespace hydrant {
 
-// Where a match may lie: it is the whole text, or any part of it (RegExp.test; JSON Schema's
-// "pattern").
+// The part of a text that has to match: the whole text, or any part of it (RegExp.test; JSON
+// Schema's "pattern").
 enum class PatternMatch { kWhole, kPart };
 
-// The pattern of whole texts that match so, without '^' and '$'. InvalidArgument where one of these
-// is neither at the beginning nor at the end.
+// Changes the pattern into one that has no '^' and '$' and matches whole texts. InvalidArgument: a
+// '^' is not at the beginning, or a '$' is not at the end.
 absl::Status ResolveAnchors(PatternMatch match, Pattern* pattern);
 
-// What is left of it in texts of these code points. False: nothing is.
+// Removes the texts that have a code point outside of `to`. False: no text is left.
 bool Restrict(const CodePointSet& to, Pattern* pattern);
 
-// REQUIRES, for both: it has no '^' and '$'.
-std::string EbnfOf(const Pattern& pattern);   // what stands behind "root ::="
+// REQUIRES, for both: the pattern has no '^' and '$'.
+std::string EbnfOf(const Pattern& pattern);   // the text after "root ::="
 std::string RegexOf(const Pattern& pattern);  // in ASCII
 
 }  // namespace hydrant

@@ -63,10 +63,10 @@ constexpr std::array kUnsupported = {
 // A schema is one of these, and then nothing else; or it has types.
 constexpr std::array kForms = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
-// What a JSON string holds without escapes; others are not made of patterns.
+// Characters that a JSON string holds without escapes. Patterns match these only.
 CodePointSet UnescapedCharacters() { return Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}); }
 
-// The pattern as the library reads it.
+// The pattern as a regular expression for the library.
 absl::StatusOr<std::string> StringPattern(std::string_view text, PatternMatch match) {
   HYDRANT_ASSIGN_OR_RETURN(Pattern pattern, ParsePattern(text));
   HYDRANT_RETURN_IF_ERROR(ResolveAnchors(match, &pattern));
@@ -74,14 +74,14 @@ absl::StatusOr<std::string> StringPattern(std::string_view text, PatternMatch ma
   return absl::InvalidArgumentError("matches no text of a JSON string without escapes");
 }
 
-// Of numbers, those that the library reads as they are.
+// Whether the library can read all numbers in the value: its integers have 64 bits and a sign.
 bool IsWritable(const Json& value) {
   if (value.is_number_unsigned())
     return value.get<uint64_t>() <= std::numeric_limits<int64_t>::max();
   return !value.is_structured() || std::ranges::all_of(value, IsWritable);
 }
 
-// Walks a schema, and what it refers to, and changes it. The path is that of the node at work.
+// Walks a schema and the schemas that it refers to, and rewrites them. path_ is the current node's.
 class Checker {
  public:
   Checker(const Json& root, size_t most_pattern_bytes)
@@ -91,7 +91,7 @@ class Checker {
     Json schema = root_;
     HYDRANT_RETURN_IF_ERROR(Check(&schema));
     Json definitions = Json::object();
-    for (size_t i = 0; i < pointers_.size(); ++i) {  // which grows meanwhile
+    for (size_t i = 0; i < pointers_.size(); ++i) {  // Check() adds to pointers_
       path_ = pointers_[i];
       Json target = *FindByPointer(root_, path_);
       HYDRANT_RETURN_IF_ERROR(Check(&target));
@@ -125,7 +125,7 @@ class Checker {
     return status.ok() ? status : Error(std::string(status.message()));
   }
 
-  // The schema below a keyword; `steps` end the path of it.
+  // Checks the schema below a keyword; `steps` is the path from the current node to that schema.
   absl::Status CheckBelow(Json* schema, const std::string& steps) {
     const size_t length = path_.size();
     path_ += steps;
@@ -183,7 +183,8 @@ class Checker {
     return form == "oneOf" ? CheckOneOf(schema) : CheckEach(schema, form);
   }
 
-  // What it names is checked where it is, and gets a plain name: the library does not read escapes.
+  // Replaces a reference by a plain name, because the library does not read escapes in references.
+  // CheckAll() checks each target once.
   absl::Status CheckReference(Json* reference) {
     if (!reference->is_string()) return Error("'$ref' is no string");
     const std::string& text = reference->get_ref<const std::string&>();
@@ -203,7 +204,7 @@ class Checker {
 
   static std::string NameOfTarget(size_t index) { return absl::StrCat("d", index); }
 
-  // Where no value can be of two of them, one of them is the same as any.
+  // Replaces oneOf by anyOf: they are the same if no value matches two of the schemas.
   absl::Status CheckOneOf(Json* schema) {
     const Json given = schema->at("oneOf");
     HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "oneOf"));
@@ -257,7 +258,7 @@ class Checker {
       (*schema)["type"] = type;
     }
     HYDRANT_ASSIGN_OR_RETURN(std::vector<std::string> types, Types(schema->at("type")));
-    // An integer is a number.
+    // Every integer is a number.
     if (std::ranges::find(types, "number") != types.end()) std::erase(types, "integer");
     if (types.size() == 1) {
       (*schema)["type"] = types.front();
@@ -283,7 +284,7 @@ class Checker {
     return types.empty() ? "" : types.front();
   }
 
-  // A format becomes a pattern: the library's formats are of text outside of JSON.
+  // Replaces a format by a pattern: the library's own formats ignore the escapes of JSON strings.
   absl::Status CheckString(Json* schema) {
     HYDRANT_RETURN_IF_ERROR(Located(NormalizeCounts("minLength", "maxLength", schema)));
     std::optional<std::string> of_format;
@@ -387,7 +388,7 @@ class Checker {
     HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "prefixItems"));
     Json& places = schema->at("prefixItems");
     for (Json& place : places) {
-      if (place == true) place = Json::object();  // as the library wants it
+      if (place == true) place = Json::object();  // the library reads an object here
     }
     const auto count = static_cast<int64_t>(places.size());
     const bool is_open = schema->contains("items") && schema->at("items") != false;
@@ -406,9 +407,9 @@ class Checker {
   const Json& root_;
   const size_t most_pattern_bytes_;
   std::string path_;                           // a JSON pointer
-  std::map<std::string, std::string> places_;  // CheckedSchema's
-  std::vector<std::string> pointers_;          // that references name, in their order
-  std::map<std::string, size_t> targets_;      // the places of these
+  std::map<std::string, std::string> places_;  // CheckedSchema::places
+  std::vector<std::string> pointers_;          // targets of references, in order of discovery
+  std::map<std::string, size_t> targets_;      // target -> its index in pointers_
 };
 
 }  // namespace

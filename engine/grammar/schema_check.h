@@ -1,5 +1,5 @@
-// JSON schemas before they are compiled: what XGrammar would leave out, or refuse without saying
-// where, is refused here, by place and name. Pure functions, thread safe.
+// Checks JSON schemas before XGrammar compiles them. If XGrammar would ignore a keyword, or refuse
+// it without naming its place, the check refuses it by place and name. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 #define HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 
@@ -13,15 +13,15 @@
 namespace hydrant {
 
 struct CheckedSchema {
-  std::string text;  // as XGrammar is to read it
-  // Where each expression of it comes from: "'/properties/a' 'pattern'".
+  std::string text;  // the schema rewritten for XGrammar
+  // Maps each pattern in `text` to its place in the given schema: "'/properties/a' 'pattern'".
   std::map<std::string, std::string> places;
 };
 
-// Objects and arrays that name no members may have any, a schema without "type" has the one that its
-// keywords are about, references have plain names, and patterns and formats are expressions of the
-// whole string. InvalidArgument names the place as a JSON pointer. Words that no version of JSON
-// Schema gives a meaning are annotations, and ignored.
+// Checks and rewrites a schema. An object or array schema that names no members admits any members;
+// a schema without "type" gets the type of its keywords; references get plain names; patterns and
+// formats become expressions that match the whole string. Keywords that no version of JSON Schema
+// defines are annotations and have no effect. InvalidArgument names the place as a JSON pointer.
 absl::StatusOr<CheckedSchema> CheckSchema(std::string_view text, size_t most_pattern_bytes);
 
 }  // namespace hydrant

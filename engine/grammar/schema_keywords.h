@@ -1,5 +1,5 @@
-// What the words of a JSON schema are about. For .cc files only: it pulls in the JSON library. Pure
-// functions, thread safe.
+// The types that JSON schema keywords apply to. For .cc files only: it includes the JSON library.
+// Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_SCHEMA_KEYWORDS_H_
 #define HYDRANT_ENGINE_GRAMMAR_SCHEMA_KEYWORDS_H_
 
@@ -10,14 +10,14 @@
 
 namespace hydrant {
 
-// That the keyword is about, "number" also of integers, "" of "type" itself. Null: it says nothing
-// of types.
+// The type that the keyword applies to: "number" stands for integers too, and "type" itself has "".
+// Null: the keyword applies to values of every type.
 const std::string_view* TypeOfKeyword(std::string_view keyword);
 
-// Those that the keywords of a schema without "type" are about, each once.
+// The types that the schema's keywords apply to, each once. For schemas without "type".
 std::vector<std::string> TypesOfKeywords(const nlohmann::ordered_json& schema);
 
-// An integer is a number as well.
+// Whether the value has the type of this name; an integer also has the type "number".
 bool HasType(const nlohmann::ordered_json& value, std::string_view type);
 
 }  // namespace hydrant

@@ -15,12 +15,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The library's.
+// The library's limits.
 constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostMultipleOf = 1024;
 constexpr int64_t kWidestMultipleOf = 10'000;
 
-// The opposite of the least one is no 64-bit integer.
+// The least 64-bit integer has no opposite in 64 bits, so bounds are in [-kMostInteger,
+// kMostInteger].
 constexpr int64_t kMostInteger = std::numeric_limits<int64_t>::max();
 
 absl::Status Wrong(const std::string& keyword, const std::string& what) {
@@ -34,7 +35,7 @@ absl::StatusOr<double> NumberAt(const Json& schema, const std::string& keyword) 
   return Wrong(keyword, "is no number");
 }
 
-// The nearest one in 64 bits; of fractions, `round`'s.
+// The nearest integer in [-kMostInteger, kMostInteger]; `round` rounds fractions.
 int64_t IntegerOf(const Json& value, double (*round)(double)) {
   if (value.is_number_unsigned())
     return static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), kMostInteger));

@@ -10,12 +10,14 @@
 
 namespace hydrant {
 
-// Each changes the schema in place; InvalidArgument says what is wrong with it, by keyword.
+// The Normalize functions change the schema in place. InvalidArgument names the keyword and the
+// fault.
 
-// A least and a most number of items or characters; a most that no answer reaches is left out.
+// The least and the most number of items or characters. A `most` above 2^31 - 1 is removed.
 absl::Status NormalizeCounts(const std::string& least, const std::string& most,
                              nlohmann::ordered_json* schema);
-// "minimum" and its like, and "multipleOf": what is left of integers are closed bounds in 64 bits.
+// "minimum", "maximum", their exclusive forms and "multipleOf" of integers. Bounds become closed
+// and fit into 64 bits.
 absl::Status NormalizeIntegerBounds(nlohmann::ordered_json* schema);
 absl::Status CheckNumberBounds(const nlohmann::ordered_json& schema);
 

@@ -14,9 +14,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of references, alternatives and properties that are followed; deeper ones may overlap.
+// Most references, alternatives and properties below each other; deeper schemas count as
+// overlapping.
 constexpr int kMostDepth = 8;
-// Of schemas and values. A list that needs more may overlap.
+// Most comparisons of schemas and values; a list that needs more counts as overlapping.
 constexpr int64_t kMostComparisons = 1'000'000;
 
 class Comparison {
@@ -42,12 +43,12 @@ class Comparison {
   }
 
  private:
-  // It says what it is by other schemas.
+  // Whether the schema is defined by other schemas (a reference or alternatives).
   static bool IsSplit(const Json& schema) {
     return schema.contains("$ref") || !BranchesOf(schema).empty();
   }
 
-  // Null: there is none.
+  // The schema that "$ref" names; without "$ref" the schema itself. Null: there is no such schema.
   const Json* TargetOf(const Json& schema) const {
     const auto reference = schema.find("$ref");
     if (reference == schema.end()) return &schema;
@@ -97,7 +98,7 @@ class Comparison {
     });
   }
 
-  // Of none: all.
+  // The types that both lists have; an empty list stands for all types.
   static std::vector<std::string> CommonTypes(std::vector<std::string> a,
                                               std::vector<std::string> b) {
     for (auto* types : {&a, &b}) std::ranges::replace(*types, "integer", "number");

@@ -10,9 +10,9 @@
 
 namespace hydrant {
 
-// Two of a list of schemas that one value may be of, by their places in it; none: their types
-// differ, or their constants, or those of a property that both require. `root`: where references
-// are looked up.
+// Two schemas of a list that one value may match, as indices; nullopt: there is no such pair. Two
+// schemas exclude each other if their types or constants differ, or if a property that both require
+// has schemas that exclude each other. `root`: the document that references point into.
 std::optional<std::pair<size_t, size_t>> OverlappingPair(const nlohmann::ordered_json& schemas,
                                                          const nlohmann::ordered_json& root);
 

@@ -1,4 +1,4 @@
-// What a "$ref" of a JSON schema names. For .cc files only: it pulls in the JSON library. Pure
+// References ("$ref") within a JSON schema. For .cc files only: it includes the JSON library. Pure
 // functions, thread safe.
 #ifndef HYDRANT_ENGINE_GRAMMAR_SCHEMA_REFERENCE_H_
 #define HYDRANT_ENGINE_GRAMMAR_SCHEMA_REFERENCE_H_
@@ -12,17 +12,18 @@
 
 namespace hydrant {
 
-// Of a JSON pointer, with ~1 and ~0 read; "": the whole document. InvalidArgument says what is
-// wrong.
+// The steps of a JSON pointer, with ~1 and ~0 decoded; no steps for "", the whole document.
+// InvalidArgument names the fault.
 absl::StatusOr<std::vector<std::string>> PointerSteps(std::string_view pointer);
 
-// "/" and a step, to stand at the end of a pointer.
+// "/" and an escaped step, to append to a JSON pointer.
 std::string PointerStep(std::string_view step);
 
-// The pointer of a reference into the schema itself, "#/$defs/a%20b": percent escapes are read.
+// The JSON pointer of a reference into the schema itself, such as "#/$defs/a%20b". Percent escapes
+// are decoded. InvalidArgument: it is no such reference.
 absl::StatusOr<std::string> PointerOfReference(std::string_view reference);
 
-// Null: there is nothing.
+// The value at the pointer; null: there is no value.
 const nlohmann::ordered_json* FindByPointer(const nlohmann::ordered_json& document,
                                             std::string_view pointer);
 

@@ -14,8 +14,8 @@ std::string OneOf(const std::vector<std::string>& patterns) {
   return out + ")";
 }
 
-// RFC 3339. Months have their days, and years that are divisible by four, but for most hundreds,
-// one more.
+// RFC 3339. Each month has its number of days; leap years are divisible by 4, and by 400 if they
+// are divisible by 100.
 std::string Date() {
   const std::string leap =
       R"((?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00))";
@@ -41,7 +41,7 @@ std::string Ipv4() {
   return absl::StrCat("(?:", byte, R"(\.){3})", byte);
 }
 
-// RFC 4291, section 2.2, without a part in decimals.
+// RFC 4291, section 2.2, without the forms that end in an IPv4 address.
 std::string Ipv6() {
   const std::string group = "[0-9A-Fa-f]{1,4}";
   std::string out = absl::StrCat("(?:(?:", group, ":){7}", group, "|(?:", group, ":){1,7}:");
@@ -57,7 +57,7 @@ std::string Hostname() {
   return absl::StrCat(label, R"((?:\.)", label, ")*");
 }
 
-// RFC 5322's dot-atom at a host.
+// RFC 5322's dot-atom, an '@' and a host name.
 std::string Email() {
   const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
   return absl::StrCat(atom, R"((?:\.)", atom, ")*@", Hostname());
@@ -65,7 +65,7 @@ std::string Email() {
 
 std::string Uuid() { return "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"; }
 
-// RFC 3986, without addresses in brackets.
+// RFC 3986, without IP addresses in brackets.
 struct Uri {
   static std::string Characters(const std::string& more) {
     return absl::StrCat("(?:[A-Za-z0-9._~!$&'()*+,;=", more, "-]|%[0-9A-Fa-f]{2})");
@@ -77,7 +77,7 @@ struct Uri {
     const std::string text = Characters(":@/?");
     return absl::StrCat(R"((?:\?)", text, "*)?(?:#", text, "*)?");
   }
-  // `first`: a segment that a path may begin with, where no '/' does.
+  // `first`: a character of the first segment, if the path does not begin with '/'.
   static std::string Parts(const std::string& first) {
     const std::string segment = Characters(":@"), more = absl::StrCat("(?:/", segment, "*)*");
     return absl::StrCat("(?:", Authority(), more, "|/(?:", segment, "+", more, ")?|", first, "+",

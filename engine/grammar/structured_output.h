@@ -8,8 +8,8 @@
 
 namespace hydrant {
 
-// Characters of white space between two tokens of a JSON text: where so many stand, none follows.
-// Some models would go on for ever. Enough for lines that are indented by ten levels of two.
+// Most white space characters between two tokens of a JSON text. Without a limit some models write
+// white space for ever. 24 is enough for lines that are indented by ten levels of two spaces.
 inline constexpr int kDefaultMaxWhitespace = 24;
 
 // Any JSON object (OpenAI's "json_object").

@@ -36,7 +36,7 @@ class TokenConstraint {
   // REQUIRES: words.size() == MaskWords() of the GrammarCompiler.
   virtual NextTokens FillMask(std::span<uint32_t> words) = 0;
 
-  // What the last FillMask() took, in steps as GrammarLimits counts them; 0 where none are counted.
+  // Steps that the last FillMask() took, counted as in GrammarLimits; 0 if steps are not counted.
   virtual int64_t MaskSteps() const { return 0; }
 
   // The token that was drawn. False: it may not follow, and nothing has changed. After an

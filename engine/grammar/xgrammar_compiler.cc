@@ -111,7 +111,8 @@ class XgrammarCompiler final : public GrammarCompiler {
     return std::make_shared<XgrammarCompiled>(std::move(parts));
   }
 
-  // The library knows no places in a schema. All that it would say otherwise was to be said before.
+  // The library's errors name no place in a schema. CheckSchema() finds most faults first and names
+  // their places.
   static absl::Status InOurWords(const absl::Status& status, const GrammarText& text) {
     constexpr std::string_view kTooComplex = "is too complex: ";  // cmake/Xgrammar.cmake
     const std::string message(status.message());

@@ -76,7 +76,8 @@ class XgrammarConstraint final : public TokenConstraint {
       white_space_.Push(shape_.tokenizer.GetDecodedVocab()[token]);
   }
 
-  // White space may follow, for all that is known here.
+  // Whether max_whitespace allows another white space character here; the grammar may still forbid
+  // it.
   bool MayBeSpace() const {
     return !parts_->max_whitespace.has_value() || white_space_.length() == 0 ||
            white_space_.length() < *parts_->max_whitespace;
@@ -131,7 +132,7 @@ class XgrammarConstraint final : public TokenConstraint {
   const MaskShape& shape_;
   int64_t accept_steps_left_;
   int64_t mask_steps_ = 0;
-  JsonWhiteSpace white_space_;                   // where max_whitespace is known
+  JsonWhiteSpace white_space_;                   // counts only if max_whitespace is set
   const MaskShape::AfterLead* after_ = nullptr;  // with whose byte the text so far ends
   bool has_begun_ = false;                       // a token was accepted
   bool has_ended_ = false;                       // an end of generation was accepted

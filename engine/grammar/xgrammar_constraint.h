@@ -21,9 +21,9 @@ struct MaskShape {
   explicit MaskShape(xgrammar::TokenizerInfo info) : tokenizer(std::move(info)) {}
 
   const xgrammar::TokenizerInfo tokenizer;
-  std::vector<uint32_t> text_words;   // the tokens that have text, and that UTF-8 may hold
-  std::vector<uint32_t> eog_words;    // the ends of generation
-  std::vector<uint32_t> space_words;  // the tokens that begin with JSON's white space
+  std::vector<uint32_t> text_words;   // tokens that have text and may occur in UTF-8
+  std::vector<uint32_t> eog_words;    // end-of-generation tokens
+  std::vector<uint32_t> space_words;  // tokens that begin with JSON white space
   // Grammars speak of code points, and would admit surrogates and long forms, which UTF-8 has none
   // of: behind each of these bytes not all continuation bytes may follow (RFC 3629, section 4).
   struct AfterLead {
@@ -35,20 +35,20 @@ struct MaskShape {
       {{0xE0, 0xA0, 0xBF}, {0xED, 0x80, 0x9F}, {0xF0, 0x90, 0xBF}, {0xF4, 0x80, 0x8F}}};
 };
 
-// The mask of a text's first token: all of its texts begin alike.
+// The mask of a text's first token: it is the same for all texts of a grammar.
 struct FirstMask {
   NextTokens next = NextTokens::kAny;
   std::vector<uint32_t> words{};
   int64_t steps = 0;
 };
 
-// What the constraints of one grammar share.
+// Data that all constraints of one grammar share.
 struct ConstraintParts {
   xgrammar::CompiledGrammar grammar;
   std::shared_ptr<const MaskShape> shape;
   GrammarLimits limits;
-  std::optional<int> max_whitespace{};  // of JSON
-  std::optional<FirstMask> first{};     // where it has been made
+  std::optional<int> max_whitespace{};  // of JSON text; unset: the text is not JSON
+  std::optional<FirstMask> first{};     // unset: not made yet
 };
 
 // nullptr where the library cannot begin.

@@ -13,12 +13,12 @@ namespace hydrant::hub {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kStallSeconds = 30;  // with less than kStallBytes a second
+constexpr long kStallSeconds = 30;  // at less than kStallBytes a second a transfer fails
 constexpr long kStallBytes = 1024;
 constexpr long kBufferBytes = 512 * 1024;
 constexpr size_t kMaxHeaders = 128;
-// Of a body that nobody wants, such as a refusal's page: what is read so that the connection can be
-// used again, and for how long.
+// Limits for reading an unused body, such as an error page: within these limits it is read to its
+// end, so that the connection can be reused.
 constexpr size_t kMostUnwantedBytes = 64 * 1024;
 constexpr std::chrono::seconds kMostUnwantedTime{5};
 
@@ -45,7 +45,7 @@ struct Transfer {
   absl::Status sink_status;
   size_t unwanted_bytes = 0;
   std::chrono::steady_clock::time_point unwanted_since = {};
-  bool left_unwanted = false;  // the rest of it
+  bool left_unwanted = false;  // reading stopped at these limits
 };
 
 // A line of the head. A new status line begins a new head: after "100 Continue" comes another.

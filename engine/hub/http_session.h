@@ -22,7 +22,7 @@ struct HttpRequest {
   std::string url;
   std::string bearer;      // a token; "": none
   int64_t first_byte = 0;  // above 0: the rest of the file from there (Range)
-  // All in all; 0: as long as a kilobyte a second comes.
+  // Of the whole request; 0: no limit while at least 1 KiB a second arrives.
   std::chrono::milliseconds timeout{0};
 };
 
@@ -48,9 +48,9 @@ class HttpSession {
 
   virtual ~HttpSession() = default;
 
-  // `sink` gets the body of a 200 or 206, and of no other answer. Unavailable
-  // where the connection failed or broke, which may pass; FailedPrecondition where no further try
-  // would help (a certificate that is not trusted).
+  // `sink` gets the body of a 200 or 206 response only. Unavailable: the connection failed or
+  // broke, and another try may succeed. FailedPrecondition: another try would not help (a
+  // certificate that is not trusted).
   virtual absl::StatusOr<HttpHead> Get(const HttpRequest& request, const BodySink& sink) = 0;
 };
 

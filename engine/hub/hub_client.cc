@@ -21,8 +21,9 @@ constexpr int kMaxAttempts = 5;  // in a row that bring nothing
 constexpr int kMaxRedirects = 8;
 constexpr seconds kMaxWait{300};
 constexpr milliseconds kPollInterval{50};
-constexpr milliseconds kTextTimeout{300'000};  // for an answer of the API, in one attempt
-// An attempt that brings less has brought nothing: a hub that sends a byte now and then is left.
+constexpr milliseconds kTextTimeout{300'000};  // of one attempt at an API call
+// An attempt that brings fewer bytes counts as one without progress, so that a hub which sends a
+// few bytes now and then is given up.
 constexpr size_t kSomeBytes = 64 * 1024;
 
 bool MayPass(int status) {

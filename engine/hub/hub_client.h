@@ -42,10 +42,11 @@ class HubClient {
  public:
   static absl::StatusOr<std::unique_ptr<HubClient>> Create(HubClientOptions options);
 
-  // `path` begins with '/' and follows the endpoint. Five attempts in a row that bring less than
-  // 64 KiB end it. Errors are one line: PermissionDenied (gated, a bad token), NotFound
-  // (repository, revision or file), ResourceExhausted (the hub's rate limit), Unavailable (not
-  // reached), Cancelled, or what `taker` returned. `timeout`: of an attempt; HttpRequest's.
+  // `path` begins with '/' and follows the endpoint. The call fails after five attempts in a row
+  // that bring less than 64 KiB each. `timeout`: of one attempt, as in HttpRequest. Errors are one
+  // line: PermissionDenied (gated, or a bad token), NotFound (repository, revision or file),
+  // ResourceExhausted (the hub's rate limit), Unavailable (not reached), Cancelled, or the error
+  // that `taker` returned.
   absl::StatusOr<HttpHead> Get(const std::string& path, BodyTaker* taker,
                                std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 

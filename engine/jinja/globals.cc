@@ -40,9 +40,9 @@ Result RaiseException(Runtime* runtime, const Arguments& arguments) {
   return absl::InvalidArgumentError(message.substr(0, 4096));
 }
 
-// C's format for what Python's strftime() makes of a time without a zone: the zone's name and
-// offset are empty there, and it knows microseconds. Ends in a dot, so that what C makes of it is
-// never empty.
+// The format for C's strftime() that gives the text of Python's strftime() for a time without a
+// zone: %Z and %z are empty, and %f (microseconds) is 000000. The format ends in a dot, so that C's
+// result is never empty.
 std::string FormatWithoutZone(std::string_view format) {
   std::string without;
   for (size_t i = 0; i < format.size(); ++i) {

@@ -1,4 +1,5 @@
-// The configurations beside a model's weights. For .cc files only: it pulls in the JSON library.
+// Reads the JSON configurations beside a model's weights. For .cc files only: it includes the JSON
+// library.
 #ifndef HYDRANT_ENGINE_MODEL_CONFIG_JSON_H_
 #define HYDRANT_ENGINE_MODEL_CONFIG_JSON_H_
 
@@ -10,7 +11,8 @@
 
 namespace hydrant {
 
-// An object; an empty one where there is no such file. Errors are ReadSmallFile()'s.
+// The file's JSON object; an empty object if there is no such file. Errors are ReadSmallFile()'s,
+// and InvalidArgument: the file is a Git LFS pointer, or is no JSON object.
 absl::StatusOr<nlohmann::json> ReadConfigJson(const std::filesystem::path& path,
                                               uintmax_t max_bytes);
 

@@ -1,4 +1,4 @@
-// The few lines that Git LFS leaves of a large file which was not fetched. Stateless.
+// The short text file that Git LFS leaves in place of a large file that was not fetched. Stateless.
 #ifndef HYDRANT_ENGINE_MODEL_LFS_POINTER_H_
 #define HYDRANT_ENGINE_MODEL_LFS_POINTER_H_
 
@@ -11,7 +11,7 @@ namespace hydrant {
 
 bool IsLfsPointer(std::string_view bytes);
 
-// InvalidArgument that says how to get the file itself.
+// An InvalidArgument error that says how to fetch the file itself.
 absl::Status LfsPointerError(const std::string& path);
 
 }  // namespace hydrant

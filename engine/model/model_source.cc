@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
   return source;
 }
 
-// The first file of each model, in order.
+// The first file of each GGUF model in the folder, sorted.
 std::vector<std::string> GgufFilesIn(const fs::path& folder) {
   static const std::regex kLaterPart("-[0-9]{5}-of-[0-9]{5}\\.gguf$");
   std::vector<std::string> files;
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenFolder(const std::string& path)
   if (fs::exists(fs::path(path) / "config.json", error)) return OpenHfFolder(path);
   const std::vector<std::string> files = GgufFilesIn(path);
   if (files.size() == 1) return OpenGguf(files.front());
-  if (files.empty()) return OpenHfFolder(path);  // says what is missing
+  if (files.empty()) return OpenHfFolder(path);  // its error says what is missing
   return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " holds ", files.size(),
                                                  " GGUF files; name one of them, such as ",
                                                  Quoted(files.front())));

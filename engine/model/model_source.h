@@ -74,12 +74,12 @@ class ModelSource {
 
 enum class LoadFormat { kAuto, kDummy };
 
-// Of a folder without config.json that holds one GGUF file, or one in parts, that file or the first
-// part; else `path` as it is.
+// The GGUF file of a folder that holds one GGUF model and no config.json: the only file, or the
+// first part. Every other `path` is returned as it is.
 std::string ModelFileOf(const std::string& path);
 
-// `path` is a .gguf file or a folder with one or with config.json; with kDummy a folder or a
-// config.json file.
+// `path`: a .gguf file, a folder with one GGUF model, or a folder with config.json; with kDummy a
+// folder or a config.json file.
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, LoadFormat format,
                                                        uint64_t dummy_seed = 0);
 

@@ -1,4 +1,4 @@
-// How a model's files recommend that it is sampled. Plain data and its reader; stateless.
+// Sampling parameters that a model's files recommend. Plain data and its reader; stateless.
 #ifndef HYDRANT_ENGINE_MODEL_SAMPLING_DEFAULTS_H_
 #define HYDRANT_ENGINE_MODEL_SAMPLING_DEFAULTS_H_
 
@@ -10,7 +10,8 @@
 
 namespace hydrant {
 
-// Unset: nothing is said. As Sampling of proto/hydrant/v1/hydrant.proto; not checked.
+// Unset: no recommendation. Units as Sampling in proto/hydrant/v1/hydrant.proto; ranges are not
+// checked.
 struct SamplingDefaults {
   std::optional<double> temperature{}, top_p{}, min_p{}, repetition_penalty{};
   std::optional<int32_t> top_k{};
@@ -18,9 +19,9 @@ struct SamplingDefaults {
   bool operator==(const SamplingDefaults&) const = default;
 };
 
-// Of a folder temperature, top_p, top_k, min_p and repetition_penalty in generation_config.json; of
-// a GGUF file general.sampling.temp, .top_p, .top_k, .min_p and .penalty_repeat. InvalidArgument
-// names what is no number.
+// Reads temperature, top_p, top_k, min_p and repetition_penalty from a folder's
+// generation_config.json, or general.sampling.temp, .top_p, .top_k, .min_p and .penalty_repeat from
+// a GGUF file. InvalidArgument names the value that is no number.
 absl::StatusOr<SamplingDefaults> ReadSamplingDefaults(const ModelSource& source);
 
 }  // namespace hydrant

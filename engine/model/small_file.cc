@@ -29,7 +29,7 @@ absl::StatusOr<std::string> Read(int fd, const std::filesystem::path& path, uint
   if (fstat(fd, &info) != 0) return CannotRead(path, errno);
   if (S_ISDIR(info.st_mode)) return CannotRead(path, EISDIR);
   if (!S_ISREG(info.st_mode)) return wrong("is no regular file");
-  // It may grow meanwhile; and of what the system makes up as it is read, the size is 0.
+  // The file may grow while it is read, and files that the system generates (/proc) report size 0.
   std::string text;
   std::string part(std::clamp<uintmax_t>(info.st_size + 1, 4096, uintmax_t{1} << 20), '\0');
   while (true) {

@@ -11,9 +11,9 @@
 
 namespace hydrant {
 
-// Never waits for a writer, and never takes more than `max_bytes`, whatever the path leads to.
-// Errors are "PATH: why": NotFound, InvalidArgument of what is no regular file or is longer,
-// Unavailable where the system refuses to read.
+// The file's bytes. Never waits for a writer, and never returns more than `max_bytes`, whatever
+// file the path names. Errors are "PATH: why": NotFound; InvalidArgument: it is no regular file, or
+// is longer; Unavailable: the system refuses to read it.
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, uintmax_t max_bytes);
 
 }  // namespace hydrant

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <span>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "engine/cache/prompt_scorer.h"
 #include "engine/cache/state_slabs.h"
@@ -169,22 +167,16 @@ void KvState::Apply(const CacheUpdates& updates, const std::function<void(const 
     WriteTable(left.first(waiting));
     left = left.subspan(std::exchange(waiting, 0));
   };
-  for (const CacheUpdate& update : updates.list) {
-    if (const auto* writes = std::get_if<TableWrites>(&update)) {
-      waiting += writes->count;
-    } else if (const auto* of_slot = std::get_if<SlotCut>(&update)) {
-      write_table();
-      cut(*of_slot);
-    } else {
-      if (std::holds_alternative<SlotDecision>(update)) write_table();
-      std::visit(
-          [&]<typename Update>(const Update& one) {
-            if constexpr (!std::is_same_v<Update, TableWrites> && !std::is_same_v<Update, SlotCut>)
-              Apply(one);
-          },
-          update);
-    }
-  }
+  updates.Visit([&](const TableWrites& writes) { waiting += writes.count; },
+                [&](const SlotCut& of_slot) {
+                  write_table();
+                  cut(of_slot);
+                },
+                [&](const SlotDecision& decision) {
+                  write_table();
+                  Apply(decision);
+                },
+                [&](const auto& update) { Apply(update); });
   write_table();
 }
 

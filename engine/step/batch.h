@@ -149,14 +149,14 @@ struct DecodeRow {
   bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
 };
 
-// The updates of caches come first, then the rows and slices.
+// The engine applies the updates of caches first, then it runs the rows and slices.
 struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
   // To be made, one after another, before masks are read; all have been when Enqueue() returns.
   std::vector<RowMask*> masks;
 
-  // Updates are work, too: the engine gets each once.
+  // Updates are work, too: each must reach the engine once.
   bool HasWork() const { return !decode.empty() || !prefill.empty() || !list.empty(); }
 
   // visit(slot, row) for all that is drawn: of the decode rows, then of the slices that end their
@@ -211,7 +211,7 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
-  // Where SwapOut copies caches to and SwapIn from; valid as long as the executor.
+  // The memory that SwapOut copies caches to, and SwapIn from; valid as long as the executor.
   virtual KeptMemory kept_memory() const { return {}; }
   virtual PrefixMemory prefix_memory() const { return {}; }
   // Takes what it needs of the batch. On a host this is where the work is done.

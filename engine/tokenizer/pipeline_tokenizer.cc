@@ -96,7 +96,8 @@ class PipelineTokenizer final : public Tokenizer {
     return ids;
   }
 
-  // What breaking one up leaves may be another.
+  // Repeats until nothing changes: when one special token has been broken up, the rest of it may be
+  // the text of another.
   std::string Literal(std::string_view text) const override {
     std::string literal(text);
     while (true) {
@@ -174,7 +175,7 @@ class PipelineTokenizer final : public Tokenizer {
       special_[token.id] = special_[token.id] || token.special;
       added_texts_[token.id] = token.content;
       NoteLength(token.content);
-      // One of a single character cannot be broken up.
+      // A token of a single character cannot be broken up.
       if (token.special && std::cmp_less(ReadUtf8(token.content).length, token.content.size()))
         special.push_back({.id = token.id, .content = token.content, .special = true});
       if (!token.normalized) {
@@ -184,7 +185,7 @@ class PipelineTokenizer final : public Tokenizer {
       HYDRANT_ASSIGN_OR_RETURN(auto content, normalizer_.Apply(token.content));
       normalized.push_back(token);
       NoteLength(content);
-      texts_[token.id] = content;  // with the space that it has taken
+      texts_[token.id] = content;  // with the space that the normalizer adds
       normalized.back().content = std::move(content);
     }
     raw_added_ = AddedTokenFinder(std::move(raw));
@@ -242,9 +243,9 @@ class PipelineTokenizer final : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<SubwordModel> model_;
   AddedTokenFinder raw_added_, normalized_added_;
-  AddedTokenFinder special_texts_;  // as they are written
+  AddedTokenFinder special_texts_;  // special tokens, as written in a text
   DecoderSpec decoder_;
-  std::vector<std::string> texts_;  // by id, as written in the vocabulary or as it is found
+  std::vector<std::string> texts_;  // by id; of a normalized added token, its normalized text
   std::vector<bool> special_;
   absl::flat_hash_map<TokenId, std::string> added_texts_;
   std::vector<TokenId> prefix_, suffix_, eog_ids_;

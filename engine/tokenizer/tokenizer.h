@@ -23,10 +23,10 @@ struct EncodeOptions {
       true;  // BOS (and EOS) where the tokenizer's own files say so; never doubled
   bool parse_special_tokens =
       true;                   // "<|im_start|>" in the text becomes its id; false: it is plain text
-  bool has_literals = false;  // parts of the text are Literal()
+  bool has_literals = false;  // parts of the text come from Literal()
 };
 
-// Stands in no text: a code point that Unicode keeps for the use of programs.
+// A code point that Unicode reserves for internal use, so that texts do not contain it.
 inline constexpr std::string_view kLiteralMark = "\uFDD0";
 
 class Tokenizer {
@@ -37,8 +37,8 @@ class Tokenizer {
   virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                                       const EncodeOptions& options) const = 0;
 
-  // A text to be put among others that have special tokens: with a kLiteralMark within each that is
-  // written in it, so that Encode() with has_literals takes it for plain text.
+  // `text` for use as plain text beside special tokens: each special token that is written in it
+  // gets a kLiteralMark inside, and Encode() with has_literals then reads it as plain text.
   virtual std::string Literal(std::string_view text) const { return std::string(text); }
 
   // The bytes one token stands for, before any clean-up; may be half a UTF-8 character. Special

@@ -10,7 +10,7 @@
 namespace hydrant::cpu {
 namespace {
 
-constexpr int kPiecePooled = 1024;  // positions of a task
+constexpr int kPiecePooled = 1024;  // positions per task
 
 // Calls add(total of position j, score) for the window's offsets in turn, over all positions
 // [begin, end) of a piece at a time: loops that a compiler turns into vectors.

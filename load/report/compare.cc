@@ -106,7 +106,7 @@ void CompareArms(std::span<const ReportFile> reports, Comparison* comparison) {
   }
 }
 
-// Of each part, the reports beside each other.
+// The first part in which the hit rates of the reports differ; empty: none.
 std::string WarningOf(const Comparison& comparison) {
   for (const ComparedPart& part : comparison.parts) {
     for (const ComparedMeasure& measure : part.measures) {

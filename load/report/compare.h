@@ -52,7 +52,7 @@ struct Comparison {
   std::vector<ComparedPart> parts = {};
   std::vector<Setting> settings = {};  // that are not the same in all
   std::vector<Error> errors = {};
-  std::string warning = {};  // of hit rates; empty: they are alike
+  std::string warning = {};  // hit rates differ; empty: they are similar
 };
 
 // InvalidArgument where runs and sweeps are mixed, or they have no measure in common.

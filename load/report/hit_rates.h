@@ -1,6 +1,5 @@
-// Whether what is put side by side found alike much of its prompts in the server's caches: where
-// one had to read what another found, their times differ by that and not by their policies.
-// Stateless.
+// Warns if arms or runs that a report compares have different hit rates in the server's caches:
+// then their times differ for that reason, and not because of their policies. Stateless.
 #ifndef HYDRANT_LOAD_REPORT_HIT_RATES_H_
 #define HYDRANT_LOAD_REPORT_HIT_RATES_H_
 
@@ -14,7 +13,7 @@ struct HitRate {
   double share = 0.0;  // of its prompts' tokens, [0, 1]
 };
 
-// One line that names the two that differ most; empty: all are within 5 %.
+// One line with the highest and the lowest rate; empty: they differ by 0.05 at most.
 std::string WarnOfHitRates(std::span<const HitRate> rates);
 
 }  // namespace hydrant::load

@@ -138,7 +138,7 @@ std::string Row(const char* name, const Distribution& times) {
                      times.mean, times.p50, times.p90, times.p99, times.p999, times.max);
 }
 
-// What policies saved: entries of a head, on average over heads and requests, and the memory.
+// Entries of a KV head, averaged over heads and requests, and the memory at the requests' ends.
 std::string KeptText(const Measures& m) {
   const double seen = m.kv_tokens_kept + m.kv_tokens_evicted;
   std::string text = fmt::format("  KV entries {:.1f} % kept, {:.0f} of {:.0f} a head and request",

@@ -322,7 +322,7 @@ function drawOptions(runs) {
   section("Options").append(table(["", ...runs.map(run => runs.length > 1 ? run.name : "")], names.map(name => [name, ...runs.map(run => made("td", run.options?.[name] ?? "", "words"))])));
 }
 
-// What makes figures that stand side by side unlike.
+// Warnings that figures side by side are not comparable.
 function drawWarnings(parts) {
   for (const words of parts.map(part => part?.warning).filter(words => words))
     page.append(made('p', words, 'warning'));

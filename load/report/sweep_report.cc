@@ -55,7 +55,7 @@ double Number(const Json& point, const char* key) {
   return found != point.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
-// Of the probe with the arm's highest rate; null: none has met the objectives.
+// The record of the probe at the arm's highest met rate; null: no probe met the objectives.
 Json BestOf(const SweptArm& arm) {
   Json best;
   for (const ProbeRecord& probe : arm.probes) {

@@ -17,7 +17,7 @@ absl::Status Error(const std::string& path, int why) {
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(why)));
 }
 
-// 0, or why not. `mode`: of fopen().
+// Returns 0 or errno. `mode` is that of fopen().
 int WriteInPlace(const std::string& path, const char* mode, std::string_view content) {
   std::FILE* file = std::fopen(path.c_str(), mode);
   if (file == nullptr) return errno;
@@ -47,7 +47,7 @@ absl::Status WriteFile(const std::string& path, std::string_view content) {
     const int why = WriteInPlace(path, "wb", content);
     return why == 0 ? absl::OkStatus() : Error(path, why);
   }
-  // A name of its own: what a user has beside the report stays.
+  // A random name: it must not overwrite a file of the user.
   const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()()), ".part");
   int why = WriteInPlace(part, "wbx", content);
   if (why == EEXIST) return Error(part, why);

@@ -57,9 +57,9 @@ struct Measures {
   int64_t messages = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
-  double kv_tokens_kept = 0;     // of completed requests, the sum; of each, the mean over its heads
+  double kv_tokens_kept = 0;     // sum over completed requests of the mean over their heads
   double kv_tokens_evicted = 0;  // the same
-  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // the sums of what they held at their ends
+  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // sums over completed requests, at their ends
   int64_t preemptions = 0;
   int64_t cached_tokens = 0;                   // of input_tokens, those that were not read again
   int64_t hits = 0;                            // completed requests that had any

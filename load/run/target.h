@@ -29,7 +29,7 @@ struct StreamEvent {
   double queue = 0.0;         // seconds
   double kv_tokens_kept = 0;  // entries of a KV head, on average over the heads
   double kv_tokens_evicted = 0;
-  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // at the end, and of the full cache
+  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // held at the end; the full cache's
   int64_t preemptions = 0;
   int64_t cached_tokens = -1;  // of the prompt, not read again; -1: it does not say
 };

@@ -11,8 +11,8 @@ namespace hydrant::load {
 void UseNoProxyOnThisMachine(CURL* easy) {
   const char* excepted = std::getenv("no_proxy");
   if (excepted == nullptr) excepted = std::getenv("NO_PROXY");
-  if (excepted != nullptr && std::string(excepted) == "*") return;  // curl's own reading of it
-  // What is set here takes the place of the variable.
+  if (excepted != nullptr && std::string(excepted) == "*") return;  // curl: no proxy at all
+  // CURLOPT_NOPROXY replaces the variable, so it has to contain the variable's hosts.
   const std::string all =
       absl::StrCat(excepted != nullptr ? excepted : "", ",localhost,127.0.0.0/8,::1");
   curl_easy_setopt(easy, CURLOPT_NOPROXY, all.c_str());

@@ -15,7 +15,8 @@ namespace hydrant::load {
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& bearer = "",
                                     double seconds = 5.0);
 
-// A proxy of the environment (http_proxy) is about other machines; no_proxy holds as well.
+// Makes `easy` reach servers on this machine without the proxy of the environment (http_proxy). The
+// hosts of no_proxy are still excepted.
 void UseNoProxyOnThisMachine(CURL* easy);
 
 }  // namespace hydrant::load

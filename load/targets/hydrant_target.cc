@@ -49,7 +49,7 @@ void SetUsage(const v1::Usage& usage, StreamEvent* end) {
   end->has_usage = true;
   end->prompt_tokens = usage.prompt_tokens();
   end->queue = static_cast<double>(usage.queue_us()) * 1e-6;
-  // A server that does not say the mean yet says the fullest head's.
+  // An older server sends no mean: take the fullest head's.
   const bool has_mean = usage.has_kv_tokens_kept_mean();
   end->kv_tokens_kept = has_mean ? usage.kv_tokens_kept_mean() : usage.kv_tokens_kept();
   end->kv_tokens_evicted = has_mean ? usage.kv_tokens_evicted_mean() : usage.kv_tokens_evicted();
@@ -81,8 +81,8 @@ void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
     SetUsage(usage, end);
 }
 
-// Nobody else's: what an earlier run, another arm or an earlier probe had the server read is no hit
-// of this one's.
+// A random salt: prompts that an earlier run or an earlier probe has left in the server's caches
+// are no hits for this target.
 std::string DrawSalt() {
   std::random_device random;
   return absl::StrCat("hydrant-load-", absl::Hex(random(), absl::kZeroPad8),

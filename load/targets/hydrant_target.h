@@ -21,7 +21,7 @@ struct HydrantTargetOptions {
       "127.0.0.1:50051"};  // of daemons, or of a proxy before them
   int connections = 1;     // to each
   AccessFlags access = {};
-  std::vector<MixedArm> mix = {};  // an arm without a cache_salt has one of this target's own
+  std::vector<MixedArm> mix = {};  // an arm without a cache_salt gets a random one
   Sampling sampling = {};
   bool ignore_eos = true;      // so that as much is generated as was asked for
   double wait_seconds = 10.0;  // until each address answers

@@ -23,7 +23,7 @@ absl::Status Circuit::Enter(Time now) {
   if (now < next_)
     return absl::UnavailableError(
         absl::StrCat(std::string(why_.message()), "; it is asked again in a while"));
-  // Whoever tries may never report: another one does after the next pause.
+  // The trying call may never report its result; another call tries after the next pause.
   next_ = now + pause_;
   trying_ = true;
   return absl::OkStatus();
@@ -47,7 +47,7 @@ void Circuit::Failed(const absl::Status& why, Time now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   why_ = why;
   if (open_) {
-    // Those that had begun before it opened say nothing new.
+    // Failures of calls that began before the circuit breaker opened add nothing.
     if (!std::exchange(trying_, false)) return;
     pause_ = std::min(2 * pause_, kLongestPause);
     next_ = now + pause_;

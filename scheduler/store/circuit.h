@@ -1,6 +1,6 @@
-// Whether something outside of the process is worth asking. The circuit opens after failures in a
-// row: then nobody asks, but for one caller after each pause, and it closes when an answer comes.
-// The pauses grow from 1 to 32 seconds. Thread safe; no call blocks.
+// A circuit breaker for a service outside of the process. It opens after failures in a row: then
+// calls are refused, except one call after each pause, and it closes when an answer comes. The
+// pauses grow from 1 to 32 seconds. Thread safe; no call blocks.
 #ifndef HYDRANT_SCHEDULER_STORE_CIRCUIT_H_
 #define HYDRANT_SCHEDULER_STORE_CIRCUIT_H_
 
@@ -17,16 +17,17 @@ namespace hydrant {
 class Circuit {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // Hears of each change, one call at a time, on the thread that reports what caused it. Not OK:
-  // the circuit has opened, and why. OK: it has closed. It must not block.
+  // Called at each change, one call at a time, on the thread that reports the result. Not OK: the
+  // circuit breaker has opened, with the reason. OK: it has closed. Must not block, and must not
+  // call this circuit breaker's Enter(), Refuses(), Succeeded() or Failed().
   using OnChange = std::function<void(const absl::Status&)>;
 
-  // failures: in a row, that open it.
+  // failures: the number of failures in a row that opens it.
   explicit Circuit(int failures, OnChange on_change = {});
 
-  // OK: ask, and report what comes of it. Else why the circuit is open.
+  // OK: call the service and report the result. UNAVAILABLE, with the reason: the call is refused.
   absl::Status Enter(Time now);
-  // Whether Enter() would say no.
+  // Whether Enter() would refuse a call.
   bool Refuses(Time now) const;
   void Succeeded();
   void Failed(const absl::Status& why, Time now);
@@ -45,8 +46,8 @@ class Circuit {
   int failures_ = 0;  // in a row
   absl::Status why_;
   std::chrono::seconds pause_{0};
-  Time next_;            // when one caller may ask, while it is open
-  bool trying_ = false;  // that caller has not reported yet
+  Time next_;            // when one call may try, while it is open
+  bool trying_ = false;  // that call has not reported yet
 };
 
 }  // namespace hydrant

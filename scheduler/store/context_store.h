@@ -22,10 +22,10 @@ struct StoredKey {
   int64_t bytes = 0;  // of its value
 };
 
-// Calls block, and are safe from any thread. They end at their deadline, but for what the system
-// does not end: a disk that is dead, a name that does not resolve. GuardedStore ends those too. A
-// key is 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' first; another one is
-// INVALID_ARGUMENT. Further errors, which name the store:
+// Calls block, and are safe from any thread. They end at their deadline, unless the system does not
+// return: a dead disk, a host name that does not resolve. GuardedStore ends those calls, too. A key
+// is 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' first; other keys are INVALID_ARGUMENT.
+// Further errors, which name the store:
 //   UNAVAILABLE         it cannot be reached, or did not answer in time
 //   RESOURCE_EXHAUSTED  there is no room for the value, or too many keys to list
 //   PERMISSION_DENIED   we may not
@@ -37,15 +37,15 @@ class ContextStore {
   // returns, the value survives the end of the process.
   virtual absl::Status Put(std::string_view key, std::string_view value,
                            std::optional<int64_t> ttl_seconds, StoreDeadline deadline) = 0;
-  // NOT_FOUND; RESOURCE_EXHAUSTED where the value has more than max_bytes, of which no more are
-  // read.
+  // NOT_FOUND; RESOURCE_EXHAUSTED: the value has more than max_bytes. Of such a value at most
+  // max(max_bytes, a few megabytes) are read.
   virtual absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
                                           StoreDeadline deadline) = 0;
-  // Bytes of a value; NOT_FOUND.
+  // The value's size in bytes; NOT_FOUND.
   virtual absl::StatusOr<int64_t> SizeOf(std::string_view key, StoreDeadline deadline) = 0;
-  // Whether there was one.
+  // Whether the key existed.
   virtual absl::StatusOr<bool> Delete(std::string_view key, StoreDeadline deadline) = 0;
-  // By key; kMostListedKeys at most.
+  // Sorted by key; RESOURCE_EXHAUSTED: there are more than kMostListedKeys keys.
   virtual absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix,
                                                       StoreDeadline deadline) = 0;
   virtual std::string Description() const = 0;  // for the log: no password is in it
@@ -66,9 +66,9 @@ absl::StatusOr<std::unique_ptr<ContextStore>> OpenContextStore(const std::string
 
 absl::Status CheckStoreKey(std::string_view key);
 
-// For List().
+// The error of List() if there are too many keys.
 absl::Status TooManyKeys(const std::string& store);
-// Where a deadline has passed before the work was done.
+// The error of a call whose deadline passed before its work was done.
 absl::Status NotInTime(const std::string& store);
 
 }  // namespace hydrant

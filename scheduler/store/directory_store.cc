@@ -24,9 +24,9 @@ constexpr std::string_view kSuffix = ".context";
 constexpr std::string_view kTemporary = ".saving-";
 // What a crash has left is that old before somebody else's could be taken for it.
 constexpr int64_t kForgottenAfterS = 3600;
-// Between two looks at the clock.
+// Bytes between two looks at the clock.
 constexpr size_t kBytesAtOnce = size_t{8} << 20;
-// A pipe that somebody has put there must not hold whoever opens it.
+// Opening a pipe that has a key's file name must not block.
 constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;
 
 // In front of the value: the file says by itself when it expires, and whether it is whole.
@@ -59,7 +59,7 @@ absl::Status SystemError(const std::string& path, const char* what, int error) {
     case EDQUOT:
     case EFBIG:
       return absl::ResourceExhaustedError(message);
-    case ENXIO:  // a socket
+    case ENXIO:  // a socket file
     case ELOOP:
       return absl::DataLossError(message);
     default:
@@ -150,7 +150,7 @@ class DirectoryStore final : public ContextStore {
     }
     const std::string temporary = TemporaryPath();
     absl::Status status = Write(temporary, header, value, deadline);
-    // Nobody expects it any more, and others may have deleted the key meanwhile.
+    // The caller has given up, and another call may have deleted the key since.
     if (status.ok() && HasPassed(deadline)) status = NotInTime(Description());
     if (status.ok() && rename(temporary.c_str(), PathOf(key).c_str()) != 0)
       status = SystemError(PathOf(key), "write", errno);
@@ -209,7 +209,7 @@ class DirectoryStore final : public ContextStore {
       if (keys.size() == kMostListedKeys) return TooManyKeys(Description());
       const std::string path = absl::StrCat(path_, "/", stored.name);
       const File file(path, kReadFlags);
-      // It has left meanwhile, or is of no use.
+      // The file was deleted meanwhile, or is damaged.
       const absl::StatusOr<Header> header = LiveHeader(path, file, deadline);
       if (!header.ok()) continue;
       keys.push_back({stored.name.substr(0, stored.name.size() - kSuffix.size()), header->bytes});
@@ -252,7 +252,7 @@ class DirectoryStore final : public ContextStore {
     return error == 0 ? absl::OkStatus() : SystemError(path, "write", error);
   }
 
-  // Of a file that has not expired; NOT_FOUND.
+  // The header of a file that has not expired; NOT_FOUND: it has expired, or is not there.
   static absl::StatusOr<Header> LiveHeader(const std::string& path, const File& file,
                                            StoreDeadline deadline) {
     if (!file.is_open()) return SystemError(path, "read", errno);
@@ -308,7 +308,7 @@ class DirectoryStore final : public ContextStore {
   void MakeRoom(const std::string& newest, StoreDeadline deadline) {
     const std::lock_guard<std::mutex> lock(mutex_);
     absl::StatusOr<std::vector<Stored>> listed = Files("", deadline);
-    if (!listed.ok()) return;  // the next to be written tries again
+    if (!listed.ok()) return;  // the next Put() tries again
     std::vector<Stored>& files = *listed;
     int64_t bytes = 0;
     for (const Stored& stored : files) bytes += stored.bytes;

@@ -17,9 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Threads that a store which does not answer may hold.
+// Most threads that wait for a store which does not answer.
 constexpr int kMostThreads = 16;
-// A call that had less time says nothing about the store: its caller had waited for something else.
+// If a call had less time, its timeout is no failure of the store: the caller waited elsewhere.
 constexpr std::chrono::milliseconds kFairChance{100};
 
 absl::Status StatusOf(const absl::Status& status) { return status; }
@@ -36,7 +36,7 @@ struct GuardedStore::State {
   State(std::unique_ptr<ContextStore> inner, const GuardedStoreOptions& options)
       : store(std::move(inner)), circuit(options.failures, options.on_change) {}
 
-  // Why a caller whose wait is over got no answer. `begin`: of the call.
+  // The error of a call that ended without an answer. `begin`: the time at which the call began.
   absl::Status NoAnswer(const StoreWait& wait, Clock::time_point begin) {
     if (stopped) return absl::UnavailableError("the server is shutting down");
     if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");

@@ -1,8 +1,8 @@
-// A store that is asked on threads of its own, so that no caller waits longer than it said it
-// would, whatever the store does: a disk that is dead, a server that sends a byte a second, a name
-// that does not resolve. One that does not answer is left alone for a while (circuit.h). Writes and
-// deletions of one key happen in the order in which they were asked for, also where a caller has
-// given up on one. Thread safe.
+// Calls a store on threads of its own, so that no caller waits beyond its deadline, whatever the
+// store does: a dead disk, a server that sends a byte a second, a host name that does not resolve.
+// A store that does not answer gets no calls for a while (circuit.h). Writes and deletions of one
+// key run one at a time: a call begins when the one before it has ended, even if that one's caller
+// has given up. Thread safe.
 #ifndef HYDRANT_SCHEDULER_STORE_GUARDED_STORE_H_
 #define HYDRANT_SCHEDULER_STORE_GUARDED_STORE_H_
 
@@ -24,18 +24,18 @@
 namespace hydrant {
 
 struct GuardedStoreOptions {
-  int failures = 3;  // in a row, after which it is left alone
+  int failures = 3;  // in a row that open the circuit breaker
   Circuit::OnChange on_change = {};
 };
 
 // Errors are ContextStore's, and besides
-//   UNAVAILABLE  it did not answer by the deadline, is left alone, or Stop() was called
+//   UNAVAILABLE  no answer by the deadline, the circuit breaker is open, or Stop() was called
 //   CANCELLED    the caller was told to stop
-// What has begun goes on without its caller, until its deadline where the store keeps to it.
+// A call that has begun goes on without its caller, until its deadline if the store respects it.
 class GuardedStore {
  public:
   explicit GuardedStore(std::unique_ptr<ContextStore> store, GuardedStoreOptions options = {});
-  ~GuardedStore() { Stop(); }  // waits for nothing
+  ~GuardedStore() { Stop(); }  // does not wait for running calls
   GuardedStore(const GuardedStore&) = delete;
   GuardedStore& operator=(const GuardedStore&) = delete;
 
@@ -46,20 +46,21 @@ class GuardedStore {
   absl::StatusOr<bool> Delete(std::string_view key, const StoreWait& wait);
   absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix, const StoreWait& wait);
 
-  // Whether a call would be refused now because the store is left alone.
+  // Whether a call would be refused now because the circuit breaker is open.
   bool IsLeftAlone() const;
-  // Gives what is at work until the deadline, then ends all that wait and refuses all that follow.
+  // Waits for running calls until the deadline, then ends all calls that wait and refuses later
+  // ones.
   void Stop(StoreDeadline deadline = {});
   const Circuit& circuit() const;
 
  private:
   struct State;
-  // changed_key: "" where nothing is written.
+  // changed_key: the key that the call writes or deletes; "": none.
   template <typename Answer>
   Answer Ask(const std::string& changed_key, const StoreWait& wait,
              std::function<Answer(ContextStore*)> ask);
 
-  const std::shared_ptr<State> state_;  // shared with the threads that ask
+  const std::shared_ptr<State> state_;  // shared with the threads that call the store
 };
 
 }  // namespace hydrant

@@ -18,16 +18,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of an answer that is no string. hiredis takes several times as much for a list of small things.
+// Most bytes of an answer that is no string. hiredis needs several times as much memory for a list
+// of small elements.
 constexpr size_t kMostOtherBytes = size_t{4} << 20;
-// Around a string: its length, and the ends of lines.
+// Bytes around a string: its length and line ends.
 constexpr size_t kFraming = 64;
 
-// Of a command, that are sent together with what is around them.
+// Words of a command up to this size are sent together with their neighbours.
 constexpr size_t kCopiedBytes = 4096;
 
-// Waits until the socket is ready for `events`, or has failed, which the next call tells; false:
-// the deadline came first.
+// Waits until the socket is ready for `events`, or has failed; the next call on the socket reports
+// the failure. False: the deadline passed first.
 bool Await(int fd, short events, StoreDeadline deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -40,7 +41,7 @@ bool Await(int fd, short events, StoreDeadline deadline) {
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// Of an answer that begins so.
+// Most bytes of an answer that begins with `first`.
 size_t MostBytes(char first, size_t max_bytes) {
   return first == '$' ? std::max(max_bytes, kMostOtherBytes) + kFraming : kMostOtherBytes;
 }
@@ -93,7 +94,7 @@ absl::Status RedisConnection::Introduce(const RedisAddress& address, StoreDeadli
 
 absl::StatusOr<RedisReply> RedisConnection::Ask(const std::vector<std::string_view>& command,
                                                 size_t max_bytes, StoreDeadline deadline) {
-  good_ = false;  // until the answer is whole
+  good_ = false;  // until the answer is complete
   std::string head = absl::StrCat("*", command.size(), "\r\n");
   for (const std::string_view word : command) {
     absl::StrAppend(&head, "$", word.size(), "\r\n");
@@ -155,7 +156,7 @@ absl::Status RedisConnection::Lost(const char* what, const std::string& why) con
   return absl::UnavailableError(absl::StrCat(description_, " ", what, ": ", why));
 }
 
-// Its words do not repeat what was sent.
+// The error texts of commands that the server knows do not repeat the arguments.
 absl::Status RedisConnection::Refused(const std::string& error) const {
   const std::string message = absl::StrCat(description_, " says: ", error);
   if (error.starts_with("OOM")) return absl::ResourceExhaustedError(message);

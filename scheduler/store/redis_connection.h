@@ -1,5 +1,5 @@
-// One connection to a Redis, on which every wait ends at a deadline and every answer at a size.
-// Not thread safe.
+// One connection to a Redis. Every wait ends at a deadline, and every answer has a size limit. Not
+// thread safe.
 #ifndef HYDRANT_SCHEDULER_STORE_REDIS_CONNECTION_H_
 #define HYDRANT_SCHEDULER_STORE_REDIS_CONNECTION_H_
 
@@ -28,16 +28,17 @@ absl::Status RedisNonsense(const std::string& description);
 
 class RedisConnection {
  public:
-  // With the password given and the database chosen. Errors as ContextStore's. A host's name is
-  // resolved without a deadline.
+  // Connects, sends the password and selects the database. Errors as ContextStore's. Resolving a
+  // host name has no deadline.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                StoreDeadline deadline);
 
-  // One command and its answer. A string may have max_bytes, and everything else a few megabytes;
-  // RESOURCE_EXHAUSTED where a string has more. An error that the Redis sends is a status.
+  // Sends one command and reads its answer. RESOURCE_EXHAUSTED: a string has more than
+  // max(max_bytes, a few megabytes), or another answer more than a few megabytes. An error that the
+  // Redis sends is a status.
   absl::StatusOr<RedisReply> Ask(const std::vector<std::string_view>& command, size_t max_bytes,
                                  StoreDeadline deadline);
-  // False: no further command can be sent.
+  // False: the connection cannot send another command.
   bool IsGood() const { return good_; }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 // Of a string, in any Redis that was not told otherwise.
 constexpr size_t kMostBytes = size_t{512} << 20;
-// Connections that are kept for the next call.
+// Most idle connections that are kept for later calls.
 constexpr size_t kMostIdle = 8;
 
 std::string_view TextOf(const redisReply& reply) { return {reply.str, reply.len}; }
@@ -138,8 +138,8 @@ class RedisStore final : public ContextStore {
     return static_cast<int64_t>(reply->integer);
   }
 
-  // One command. A connection that was idle may have been closed meanwhile: then a new one is tried
-  // once.
+  // Sends one command. The server may have closed an idle connection; then one new connection is
+  // tried.
   absl::StatusOr<RedisReply> Ask(const std::vector<std::string_view>& command, size_t max_bytes,
                                  StoreDeadline deadline) {
     if (std::unique_ptr<RedisConnection> idle = TakeIdle()) {

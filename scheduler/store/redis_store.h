@@ -18,7 +18,7 @@ struct RedisAddress {
   std::string prefix = "hydrant:";  // of every key there
 };
 
-// A call that finds no idle connection makes one, so that none waits for another.
+// A call that finds no idle connection opens one, so that calls do not wait for each other.
 std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address);
 
 }  // namespace hydrant

@@ -10,7 +10,8 @@ namespace hydrant {
 
 using StoreDeadline = std::chrono::steady_clock::time_point;
 
-// Until the deadline, or until the caller is told to stop: its client has gone.
+// A wait ends at the deadline, or when the caller is told to stop because its client has
+// disconnected.
 struct StoreWait {
   StoreDeadline deadline;
   std::stop_token stop = {};
@@ -20,7 +21,7 @@ struct StoreWait {
   }
 };
 
-// What is at work gets that long where a program ends without another word.
+// Time that running calls get if an archive is destroyed without Stop().
 inline constexpr std::chrono::milliseconds kStoreGrace{1'000};
 
 }  // namespace hydrant

@@ -196,8 +196,8 @@ def short_calls(connection, token, count):
 
 
 def many_connections(target, until):
-    """Over as many connections as can be had calls that never send their message: on each no more than it may have. Where the server waits
-    with new ones, so do these, eight at a time."""
+    """Opens connections as fast as possible from eight threads, each with 500 calls that never send their message, which is within the
+    limit of one connection. A thread waits where the server holds its new connection back."""
     met, held, lock = collections.Counter(), [], threading.Lock()
 
     def connect():
@@ -310,7 +310,7 @@ class Attack:
     run: object
     right: set      # what it may meet with
     must: str = ""  # and has to
-    memory: int = 192 << 20  # that it may cost while it lasts, at most
+    memory: int = 192 << 20  # bytes that the daemon may grow by during the attack
 
 
 FLOODED = {"frames", "held back", "closed", "left"}

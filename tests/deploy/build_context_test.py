@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes the build context as the Dockerfile and .dockerignore give it, and goes as far in it as goes without compiling.
+"""Checks the build context that .dockerignore lets through against the Dockerfile, without compiling.
 
 It configures with the Dockerfile's own options, asks ninja for the Dockerfile's targets, and looks for each file that those sources
 include, that is installed, or that a step of the Dockerfile names. Exit status: 0 passed, 1 failed.
@@ -14,20 +14,20 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Untracked in a checkout, and none of the context's business.
+# Untracked folders of a checkout that are not part of the context.
 NEVER = {".git", "build", ".venv"}
 SOURCES = {".cc", ".h", ".cu", ".cuh"}
 
 
 def expression(pattern):
-    """A pattern of .dockerignore, which is one of Go's filepath.Match with ** for any number of folders."""
+    """The regular expression of a .dockerignore pattern: Go's filepath.Match, with ** for any number of folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern.strip("/"))
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(special.get(part) or (part if part.startswith("[") else re.escape(part)) for part in parts))
 
 
 class Ignored:
-    """What .dockerignore says: the last pattern that matches a path, or a folder above it, decides."""
+    """The rules of .dockerignore: the last pattern that matches a path, or a folder above it, decides."""
 
     def __init__(self, text):
         lines = [line.strip() for line in text.splitlines()]
@@ -61,7 +61,7 @@ def steps():
 
 
 def builds():
-    """Of each scripts/build of the Dockerfile: its targets, and CMake's options."""
+    """For each scripts/build call of the Dockerfile: its targets, and its CMake options."""
     for step in steps():
         for command in re.findall(r"scripts/build ([^&]*)", step):
             words = shlex.split(command)
@@ -97,7 +97,7 @@ class BuildContext(unittest.TestCase):
                 if component == "Unspecified":
                     installed.update(re.findall(rf'"{re.escape(str(self.context))}/(?!build/)([^"]+)"', body))
         self.assertEqual({name for name in installed if not (self.context / name).exists()}, set())
-        # The CUDA image's has one target more, which only nvcc brings.
+        # The CUDA image builds one more target, which exists only with nvcc.
         for more, _ in others:
             self.assertEqual(set(more) - set(targets), {"hydrant_cuda"})
 

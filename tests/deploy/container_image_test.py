@@ -14,7 +14,7 @@ SKIPPED = 77
 
 
 def why_not():
-    """Why no image can be built here; None where it can."""
+    """The reason why no image can be built here; None if one can."""
     for tool in ("buildah", "podman", "mmdebstrap"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed (scripts/setup --cluster)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Configures on a machine that has the packages of scripts/demo and no others, as `scripts/build` does there.
+"""Configures as `scripts/build` does on a machine that has only the packages of scripts/demo.
 
-Which packages those are is CMake's word here: it is told to find none that only tests need. Exit status: 0 passed, 1 failed.
+The test does not remove packages: it tells CMake not to find those that only tests need. Exit status: 0 passed, 1 failed.
 """
 import pathlib
 import subprocess
@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# By their names in CMake; scripts/setup has them in its list for tests.
+# CMake's names of the packages that scripts/setup lists for tests.
 ONLY_FOR_TESTS = ("GTest", "benchmark")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs scripts/demo over programs that are built already: with the model that it fetches where that is there, else with the small one.
+"""Runs scripts/demo with programs that are already built. It uses the downloaded model if that is there, else the small one.
 
 Nothing is downloaded. Exit status: 0 passed, 1 failed.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Neither hub nor package registry.
+# Keeps the demonstration from reaching the hub and the package registry.
 OFFLINE = {"HF_ENDPOINT": "http://127.0.0.1:9", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
 
 

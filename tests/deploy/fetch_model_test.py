@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Has scripts/fetch-model fetch a small file from a hub and a package registry of the test's own. Exit status: 0 passed, 1 failed."""
+"""Runs scripts/fetch-model against a hub and a package registry that the test provides. Exit status: 0 passed, 1 failed."""
 import contextlib
 import functools
 import hashlib
@@ -31,7 +31,7 @@ def load():
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As huggingface.co: HEAD says the digest in a redirect; GET gives the bytes."""
+    """Answers as huggingface.co: HEAD gives the digest in a redirect, GET gives the bytes."""
 
     def __init__(self, said, content, *args):
         self.said, self.content = said, content
@@ -90,7 +90,7 @@ class FetchModel(unittest.TestCase):
         self.wheels = work / "wheels"
 
     def fetch(self, hub_address, wheels=None, name="some"):
-        """The exit status and what was said."""
+        """Returns the exit status and the messages."""
         environment = {"HF_ENDPOINT": hub_address, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels or ""), "PIP_CONFIG_FILE": os.devnull}
         said = io.StringIO()
         with unittest.mock.patch.dict(os.environ, environment), unittest.mock.patch.object(sys, "argv", ["fetch-model", name]), \
@@ -101,7 +101,7 @@ class FetchModel(unittest.TestCase):
         with hub(SHA256, CONTENT) as address:
             status, said = self.fetch(address)
         self.assertEqual((status, self.target.read_bytes()), (0, CONTENT), said)
-        status, said = self.fetch("http://127.0.0.1:9")  # there: nobody is asked
+        status, said = self.fetch("http://127.0.0.1:9")  # the file is there: no request is made
         self.assertEqual((status, said), (0, "already there, checksum correct\n"))
 
     def test_takes_the_packages_where_the_hub_has_another_file_or_breaks_its_word(self):

@@ -328,7 +328,7 @@ class SystemdUnit(unittest.TestCase):
         command = re.search(r"^ExecReload=(.*)$", read("debian", "hydrantd.service"), re.MULTILINE)[1]
         daemon = subprocess.Popen(["/bin/sh", "-c", "sleep 60"])
         try:
-            # As systemd would: the process by its number, and of programs no path.
+            # Runs the command as systemd would, with MAINPID set and no program on the PATH.
             arguments = shlex.split(command)
             self.assertEqual(arguments[0], "/bin/sh", "a program of which package?")
             subprocess.run(arguments, env={"MAINPID": str(daemon.pid), "PATH": "/nowhere"}, check=True)

@@ -1277,7 +1277,7 @@ TEST(CachePlan, DecisionsThatNobodyCouldTakeAreRefused) {
 TEST(CachePlan, WithoutABudgetItIsAFifth) {
   for (const PolicyInfo& policy : ListPolicies()) {
     if (policy.name == "full" || policy.name == "auto")
-      continue;  // no budget; what the room allows
+      continue;  // full has no budget; auto fits the room
     CacheSpec spec = Spec(policy.name.c_str());
     const auto unset = PlanCache(spec, {2000, 3, 2});
     spec.cache_ratio = 0.2;
@@ -1345,7 +1345,7 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_EQ(ErrorOf(spec), "cache.params: 'alpha' is no parameter of policy full; it has none");
 }
 
-// Numbers that are more than is counted with, two at a time.
+// Two numbers at a time that are larger than the planner's 32-bit counts.
 TEST(CachePlan, RefusalsNameTheNumbersThatWereAskedFor) {
   constexpr int64_t kMost = 4294967295;
   using Count = std::optional<int64_t> CacheSpec::*;

@@ -24,7 +24,7 @@ foreach(file report.html results.csv)
   endif()
 endforeach()
 
-# What is lost is no success.
+# If output cannot be written, the exit status is 1.
 foreach(lost "${common};--report-only" "--list-policies")
   execute_process(COMMAND ${EVAL} ${lost} RESULT_VARIABLE code OUTPUT_FILE /dev/full ERROR_VARIABLE said)
   if(NOT code EQUAL 1 OR NOT said MATCHES "hydrant-eval: standard output: cannot be written: No space left on device")

@@ -229,7 +229,7 @@ TEST_F(ResultsTest, GoesOnWhereItWas) {
   EXPECT_FALSE(Results::Open("/nowhere/results.jsonl", {{"seed", 1}}).ok());
 }
 
-// Neither text without a line's end, nor lines of something else, whose last one looks unfinished.
+// A text without a line end, and lines of another format whose last line looks unfinished.
 TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
   for (const std::string text : {"a thesis", "a thesis\nwithout an end"}) {
     std::ofstream(path_) << text;
@@ -238,7 +238,7 @@ TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
     std::ifstream file(path_);
     EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
   }
-  // Its own first line, cut short.
+  // A results file whose first line is cut short.
   std::ofstream(path_) << R"({"se)";
   EXPECT_TRUE(Results::Open(path_, {{"seed", 1}}).ok());
 }

@@ -133,7 +133,7 @@ TEST(CompareTest, ArmsAndSettings) {
   EXPECT_THAT(text, HasSubstr("'5' '6'"));
 }
 
-// A run that had another's prompts read for it is not faster by itself.
+// A run that found its prompts in a cache is not faster by itself, so the comparison warns.
 TEST(CompareTest, WarnsWhereOneFoundItsPromptsInACache) {
   const auto with = [](double rate) {
     nlohmann::json report = Ours(100, 50);

@@ -121,7 +121,7 @@ TEST(ReportTest, ThePageHasTheFiguresAndTheCourse) {
 
 TEST(ReportTest, SaysWhatPoliciesSavedOnAverage) {
   std::vector<Outcome> outcomes = Outcomes();
-  outcomes[1].kv_tokens_kept = 200.5;  // of arm 1
+  outcomes[1].kv_tokens_kept = 200.5;  // the outcome of arm 1
   outcomes[1].kv_tokens_evicted = 799.5;
   outcomes[1].kv_bytes = 1 << 20;
   outcomes[1].kv_bytes_of_full = 5 << 20;
@@ -136,7 +136,7 @@ TEST(ReportTest, SaysWhatPoliciesSavedOnAverage) {
 TEST(ReportTest, WarnsWhereAnArmFoundItsPromptsInACache) {
   std::vector<Outcome> outcomes = Outcomes();
   EXPECT_THAT(ToText(Description(), outcomes, {}, 0.0), Not(HasSubstr("WARNING")));
-  outcomes[1].cached_tokens = 9;  // of 10
+  outcomes[1].cached_tokens = 9;  // of 10 prompt tokens
   EXPECT_THAT(ToText(Description(), outcomes, {}, 0.0),
               HasSubstr("WARNING: the prefix cache had 90.0 % of the prompts of h2o"));
   EXPECT_THAT(DataOf(ToHtml(Description(), outcomes, {}, 0.0))["runs"][0]["warning"].dump(),
@@ -186,7 +186,7 @@ std::string Whole(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What a process may write to a file while this lives, as if a disk were full.
+// Limits the size of files that the process writes while this object lives, as a full disk would.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {

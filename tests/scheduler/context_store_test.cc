@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kPatient{60'000};
 // A daemon does it, too: a peer that closes is an error of a write, not the end.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
 
-// A store that is asked with the same patience each time.
+// A store whose calls all have the same time limit.
 class Patiently {
  public:
   Patiently(std::unique_ptr<ContextStore> store, std::chrono::milliseconds patience)
@@ -270,13 +270,13 @@ TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
   EXPECT_TRUE(*store->Get("cut") == value);
 }
 
-// What somebody else has put where a value was.
+// Files of other programs in the place of a value.
 TEST(DirectoryStore, HostileFilesHoldNothingAndTakeNoMemory) {
   const StoreFolder folder;
   const auto store = Open(folder.uri());
   const std::string value = RandomBytes(1000, 1);
   const auto path = [&](const std::string& key) { return folder.path() + "/" + key + ".context"; };
-  // A file of a terabyte that says so itself, of which the disk holds a block.
+  // A sparse file of a terabyte with a matching header; it takes one block of the disk.
   ASSERT_TRUE(store->Put("sparse", value, std::nullopt).ok());
   const int64_t terabyte = int64_t{1} << 40;
   {
@@ -554,11 +554,11 @@ TEST(RedisStore, ASlowAnswerEndsAtTheDeadline) {
     EXPECT_EQ(CodeOf(store->List("a")), StatusCode::kUnavailable);
   }
   redis.set_manner(FakeRedis::Manner::kPrompt);
-  redis.Set("hydrant:a", "again");  // the deletion was heard, if not answered in time
+  redis.Set("hydrant:a", "again");  // the server got the deletion, though it did not answer in time
   EXPECT_EQ(store->Get("a").value(), "again");
 }
 
-// The most that the process has had in memory, in bytes.
+// The most memory that the process has had, in bytes.
 int64_t PeakBytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -591,7 +591,7 @@ TEST(RedisStore, ALargeStringIsLeftAtItsBound) {
   EXPECT_EQ(store->Get("a", 20 << 20)->size(), size_t{20} << 20);
 }
 
-// Calls do not wait for each other: one that is slow has a connection of its own.
+// Calls do not wait for each other: a slow call has a connection of its own.
 TEST(RedisStore, OneCallDoesNotHoldAnother) {
   FakeRedis redis;
   redis.Set("hydrant:a", "x");

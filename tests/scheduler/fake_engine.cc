@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <set>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/prompt_statistics.h"
@@ -58,21 +56,13 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.table.size()};
   result->cut_reports.clear();
   const TableUpdate* next = batch.table.data();
-  for (const CacheUpdate& update : batch.list) {
-    if (const auto* writes = std::get_if<TableWrites>(&update)) {
-      WriteTable({next, writes->count});
-      next += writes->count;
-    } else if (const auto* cut = std::get_if<SlotCut>(&update)) {
-      result->cut_reports.push_back(Cut(*cut));
-    } else {
-      std::visit(
-          [&]<typename Update>(const Update& one) {
-            if constexpr (!std::is_same_v<Update, TableWrites> && !std::is_same_v<Update, SlotCut>)
-              Apply(one);
-          },
-          update);
-    }
-  }
+  batch.Visit(
+      [&](const TableWrites& writes) {
+        WriteTable({next, writes.count});
+        next += writes.count;
+      },
+      [&](const SlotCut& cut) { result->cut_reports.push_back(Cut(cut)); },
+      [&](const auto& update) { Apply(update); });
   EXPECT_EQ(next, batch.table.data() + batch.table.size());
   CheckArena(batch);
   CheckSamples(batch);
@@ -200,7 +190,7 @@ void FakeEngine::Apply(const SwapIn& swap) {
   slot.row_begin = fresh.row_begin;
   slot.row_width = fresh.row_width;
   slot.owner = fresh.owner;
-  slot.latest = kNoToken;  // it is the slot's, not the cache's
+  slot.latest = kNoToken;  // a slot's field, not a cache's
   for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
 }
 
@@ -233,7 +223,7 @@ void FakeEngine::Apply(const TableRow& row) {
             limits_.table_entries);
   slots_[row.slot].row_begin = row.row_begin;
   slots_[row.slot].row_width = row.row_width;
-  // Ids of a moved row must all come again.
+  // All ids of a moved row must be written again.
   const Slot& slot = slots_[row.slot];
   std::fill_n(
       table_.begin() + row.row_begin,
@@ -274,8 +264,8 @@ void FakeEngine::Apply(const SlotTurn& turn) {
   ++num_turns_;
 }
 
-// The last entry comes to lie in the place of the first, and the others that stay keep theirs: as
-// good a choice as any. Ragged heads keep what a hash says.
+// The last entry moves to the place of the first one, and the other entries that stay keep their
+// places: an arbitrary choice. A hash decides which entries ragged heads keep.
 CacheReport FakeEngine::Cut(const SlotCut& cut) {
   CacheReport report;
   Slot& slot = slots_[cut.slot];
@@ -732,7 +722,7 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   return Choose(slot, slice.sampling);
 }
 
-// Of the heads that have become shorter: what lay behind the others comes to lie before them.
+// In each head that has become shorter, the entry at the end moves to the front.
 void FakeEngine::MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths) {
   for (int head = 0; head < NumHeads(); ++head) {
     if (slot.lengths[head] < lengths[head])

@@ -17,7 +17,8 @@ namespace hydrant {
 
 class FakeGrammar final : public CompiledGrammar {
  public:
-  // mask_steps: of each mask. before_mask: called when one is made, but for the first; may be null.
+  // mask_steps: steps of each mask. before_mask: called before each mask but the first; may be
+  // null.
   explicit FakeGrammar(int tokens, int64_t mask_steps = 0,
                        std::function<void()> before_mask = nullptr)
       : tokens_(tokens), mask_steps_(mask_steps), before_mask_(std::move(before_mask)) {}

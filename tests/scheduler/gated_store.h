@@ -1,5 +1,5 @@
-// A store in memory whose calls wait where a test says so: as a disk that is dead does, they keep
-// to no deadline. Thread safe.
+// A store in memory whose calls block if a test says so. Like calls to a dead disk, they ignore
+// their deadline. Thread safe.
 #ifndef HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 #define HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 
@@ -16,13 +16,14 @@
 
 namespace hydrant {
 
-// What a test keeps of it; the store's own end does not end it.
+// The test's handle to the store's values and blocked calls; it outlives the store.
 class Gate {
  public:
   enum class Call { kPut, kGet, kSizeOf, kDelete, kList };
   using IsHeld = std::function<bool(Call call, const std::string& key)>;
 
-  // Which calls wait from now on, before a Put or Delete and after what else has been read.
+  // Chooses the calls that block from now on: a Put or Delete before its change, other calls after
+  // their read.
   void Hold(IsHeld is_held) {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_held_ = std::move(is_held);

@@ -1,5 +1,5 @@
-// Callers of a store that does not answer: none waits longer than it said, the store is left alone
-// and found again, and what was given up on comes in its order.
+// Callers of a store that does not answer: no caller waits beyond its deadline, the circuit breaker
+// opens and closes again, and calls that callers have given up keep their order.
 #include "scheduler/store/guarded_store.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using Call = Gate::Call;
 StoreWait Shortly() { return StoreWait::For(milliseconds(110)); }
 StoreWait Patiently() { return StoreWait::For(seconds(60)); }
 
-// A store and what its circuit has told.
+// A store, and the changes that its circuit breaker has reported.
 struct Guarded {
   explicit Guarded(int failures = 3)
       : store(std::make_unique<GatedStore>(gate),
@@ -47,13 +47,13 @@ TEST(Circuit, OpensAfterFailuresInARowAndClosesWithAnAnswer) {
   EXPECT_TRUE(circuit.is_open());
   EXPECT_THAT(std::string(circuit.Enter(now).message()), HasSubstr("gone"));
   EXPECT_TRUE(circuit.Refuses(now + milliseconds(999)));
-  // One at a time tries, after pauses that grow.
+  // One call at a time tries, after growing pauses.
   now += seconds(1);
   for (const int pause : {2, 4, 8, 16, 32, 32}) {
     EXPECT_TRUE(circuit.Enter(now).ok());
     EXPECT_FALSE(circuit.Enter(now).ok()) << "another one tries";
     circuit.Failed(gone, now);
-    circuit.Failed(gone, now);  // of a call that had begun before
+    circuit.Failed(gone, now);  // of a call that began earlier
     EXPECT_FALSE(circuit.Enter(now + seconds(pause) - milliseconds(1)).ok());
     now += seconds(pause);
   }
@@ -86,7 +86,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
     EXPECT_EQ(status.message(), "the gated store did not answer in time");
   }
   EXPECT_TRUE(guarded.store.IsLeftAlone());
-  // Not asked, so that this does not wait for its minute.
+  // The store is not called, so that this call returns at once.
   const int calls = guarded.gate->calls();
   EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Patiently()).status()));
   EXPECT_EQ(guarded.gate->calls(), calls);
@@ -99,7 +99,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
               testing::ElementsAre("the gated store did not answer in time", "closed"));
 }
 
-// Whose caller had waited for something else.
+// The caller has spent its time elsewhere.
 TEST(GuardedStore, ACallWithoutTimeSaysNothingAboutTheStore) {
   Guarded guarded(1);
   guarded.gate->Hold([](Call, const std::string&) { return true; });
@@ -112,7 +112,7 @@ TEST(GuardedStore, ACallWithoutTimeSaysNothingAboutTheStore) {
   EXPECT_TRUE(guarded.store.IsLeftAlone());
 }
 
-// More callers than threads: all of them end at their deadlines.
+// With more callers than threads, every caller returns at its deadline.
 TEST(GuardedStore, HoldsNobodyWhereAllItsThreadsAreHeld) {
   Guarded guarded(1000);
   guarded.gate->Hold([](Call, const std::string&) { return true; });
@@ -172,7 +172,7 @@ TEST(GuardedStore, StopGivesWhatIsAtWorkItsTime) {
   EXPECT_THAT(guarded.gate->Keys(), testing::ElementsAre("a"));
 }
 
-// A Put that nobody waits for any more may still come: not after the Delete that follows it.
+// A Put whose caller has given up may still be written, but not after the Delete that follows it.
 TEST(GuardedStore, ADeletionWaitsForTheWriteBeforeIt) {
   Guarded guarded(1000);
   guarded.gate->Hold(

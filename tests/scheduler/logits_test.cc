@@ -186,7 +186,7 @@ TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
   EXPECT_GT(preemptions_, 0);
 }
 
-// Opens once, for all who wait; not for ever.
+// Opens once, for all threads that wait; a wait fails after 20 seconds.
 class Gate {
  public:
   void Open() {
@@ -205,7 +205,7 @@ class Gate {
   bool is_open_ = false;
 };
 
-// While a mask is made that takes longer than a step may wait, others go on to their end.
+// While a mask is made that takes longer than a step may wait, other sequences run to their end.
 TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -225,7 +225,7 @@ TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   }
   EXPECT_EQ(h[plain].token_ids.size(), 40u);
   EXPECT_EQ(h[other].token_ids.size(), 25u);
-  EXPECT_EQ(h[waiting].token_ids.size(), 1u);  // of the first mask
+  EXPECT_EQ(h[waiting].token_ids.size(), 1u);  // drawn with the first mask
   gate.Open();
   h.RunToEnd();
   ASSERT_EQ(h[waiting].token_ids.size(), 12u);
@@ -235,7 +235,7 @@ TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   }
 }
 
-// Who is cancelled while its mask is made does not wait for it, nor does the end of all.
+// A request that is cancelled while its mask is made ends before the mask, and so do all others.
 TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -256,7 +256,7 @@ TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
   }
 }
 
-// Together no more than a step may wait for; what is over waits its turn.
+// All masks together take no more than a step may wait for; the other masks come later.
 TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -276,7 +276,7 @@ TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
   }
 }
 
-// Preempted, and read again, while their masks are slow.
+// Sequences that are preempted and read again while their masks are slow.
 TEST_P(LogitsTest, SlowMasksOfThoseWhoComeBack) {
   Request request = MakeRequest(20, 36);
   request.sampling.grammar = std::make_shared<FakeGrammar>(25);

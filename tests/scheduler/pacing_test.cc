@@ -546,8 +546,8 @@ TEST(Pacing, SaysThatItWaitsForTheTarget) {
   machine.RunToEnd();
 }
 
-// A large model on a small machine: 20 ms for each token of a prompt. Whoever waits hears every
-// second or two how far it has come, alone and beside one that decodes.
+// A large model on a small machine: 20 ms for each token of a prompt. Waiting clients get progress
+// every second or two, with and without a sequence that decodes.
 TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
   constexpr TimeUs kSlowTokenUs = 20'000, kMostSilenceUs = 2'000'000;
   Machine machine;

@@ -285,7 +285,7 @@ TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
   EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 480) << "from memory";
 }
 
-// It is asked for what may be there alone.
+// The store gets calls only for blocks that may be there.
 TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
   const auto values = std::make_shared<Values>();
   Replica replica(values);
@@ -302,7 +302,7 @@ TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
   EXPECT_EQ(values->calls, calls) << "all of it is here";
 }
 
-// Prompts are read; the first one alone has waited.
+// Prompts are read without the store; only the first prompt has waited for it.
 TEST(PrefixArchiveTest, AStoreThatDoesNotAnswerIsLeftAlone) {
   const auto gate = std::make_shared<Gate>();
   gate->Hold([](Gate::Call, const std::string&) { return true; });

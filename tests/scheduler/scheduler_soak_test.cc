@@ -1,10 +1,10 @@
 // Random schedules: thirty thousand short ones, in which a few requests meet in a pool that is too
-// small and things go wrong, and some long ones. One that fails is cut to the events that it fails
-// by, and says how to repeat them.
+// small and calls fail, and some long ones. A schedule that fails is reduced to the events that
+// make it fail, and the test prints how to repeat them.
 //
 //   HYDRANT_SOAK_SEED      only this one, in this process, telling what comes when
 //   HYDRANT_SOAK_EVENTS    of it only these, as 0,3,4; in their order
-//   HYDRANT_SOAK_SCHEDULES so many of each size, instead of 30,000 (with sanitizers 10,000) and 400
+//   HYDRANT_SOAK_SCHEDULES number of each size, instead of 30,000 (with sanitizers 10,000) and 400
 //   HYDRANT_SOAK_FIRST     the first seed, instead of 1
 #include <sys/mman.h>
 

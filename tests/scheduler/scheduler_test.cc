@@ -1468,7 +1468,8 @@ TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   for (auto& [handle, stream] : h.streams) EXPECT_EQ(stream.token_ids.size(), 3u);
 }
 
-// Heads that share a budget hold different numbers of entries: the fullest is not what was saved.
+// Heads that share a budget hold different numbers of entries, so the fullest head does not show
+// how much was saved.
 TEST_P(SchedulerTest, UsageHasTheMeanOfTheHeadsAndTheMemoryOfTheFullCache) {
   EngineLimits limits = Limits();
   limits.page_bytes = 100;

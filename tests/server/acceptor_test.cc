@@ -141,7 +141,7 @@ TEST(ListeningSockets, AUnixSocketsFileGoesWithIt) {
   EXPECT_FALSE(ListeningSockets::Open("unix:" + std::string(200, 'x')).ok());
 }
 
-// A path, and what becomes of the thing that a user has there.
+// Opens a unix socket at a path where a file, a link or another socket may be.
 class SocketPath : public testing::Test {
  protected:
   SocketPath() : path_(testing::TempDir() + "/hydrant_socket_" + std::to_string(getpid())) {}
@@ -208,7 +208,7 @@ TEST_F(SocketPath, OfASocketThatAProcessUsesIsLeftAsItIs) {
   close(datagrams);
   unlink(path_.c_str());
 
-  // It takes no more connections, and whoever asks must not wait until it does.
+  // The backlog of this socket is full: the check must not wait for a place in it.
   const int busy = Bind(SOCK_STREAM, true);
   const int first = Connect();
   EXPECT_THAT(Refusal(), HasSubstr("another process listens there"));
@@ -224,7 +224,7 @@ TEST_F(SocketPath, OfAKilledServersSocketIsTaken) {
   close(Connect());
 }
 
-// Whoever has put another file there meanwhile keeps it.
+// A file that another process has created at the path meanwhile is kept.
 TEST_F(SocketPath, IsNotRemovedInTheEndWhereItIsAnothers) {
   {
     const ListeningSockets first = Open("unix:" + path_);
@@ -234,7 +234,7 @@ TEST_F(SocketPath, IsNotRemovedInTheEndWhereItIsAnothers) {
   EXPECT_TRUE(std::filesystem::is_regular_file(path_));
 }
 
-// All start at the same moment over what a killed one has left.
+// All servers start at the same moment over the socket file of a killed server.
 TEST_F(SocketPath, IsTakenByOneOfManyServers) {
   constexpr int kServers = 8;
   for (int round = 0; round < 20; ++round) {

@@ -336,7 +336,7 @@ TEST(Authorization, ATenantThatMissesOneReadingFindsItsQuotasAsItUsedThem) {
   EXPECT_TRUE(disk.tenants->Reload(4 * kSecond).ok());
   EXPECT_FALSE(is_let_in(4 * kSecond));
   EXPECT_TRUE(is_let_in(40 * kSecond)) << "as time goes they come back";
-  // Who owes nothing any more is forgotten.
+  // An account with unused quotas is forgotten.
   disk.Write(EntryOf("zeta", "token-of-zeta"));
   EXPECT_TRUE(disk.tenants->Reload(41 * kSecond).ok());
   EXPECT_TRUE(disk.tenants->Reload(200 * kSecond).ok());

@@ -149,7 +149,7 @@ TEST_F(ChatConversion, ATurnOfATemplateThatWritesEarlierMessagesAnewIsRefused) {
   EXPECT_THAT(std::string(status.message()), StartsWith("chat.continues_context: this model's"));
 }
 
-// Over a tokenizer with special tokens, and a template that writes some.
+// A tokenizer with special tokens, and a chat template that writes some of them.
 class SpecialTokens : public ::testing::Test {
  protected:
   SpecialTokens() {

@@ -1,4 +1,4 @@
-// hydrant as a person and a script use it, against a server over a fake engine.
+// The program hydrant at a terminal and in scripts, against a server over a fake engine.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Ended {
   std::string out, err;
 };
 
-// A line for the shell, in which "$@" stands for hydrant with these arguments.
+// Runs a shell command line in which "$@" stands for hydrant with these arguments.
 Ended Shell(const std::string& line, const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {"/bin/sh", "-c", line, "sh", HYDRANT_PATH};
   all.insert(all.end(), arguments.begin(), arguments.end());
@@ -80,7 +80,7 @@ TEST(Client, ResultsThatCannotBeWrittenAreNoSuccess) {
   EXPECT_THAT(batch.err, HasSubstr("hydrant: standard output: cannot be written"));
 }
 
-// What nobody can read is not generated: the engine stands still, and yet the client ends.
+// The client cancels a request whose answer it cannot write: it ends although the engine is paused.
 TEST(Client, EndsARequestWhoseAnswerCannotBeWritten) {
   TestServer server;
   server.engine.Pause();
@@ -124,7 +124,7 @@ TEST(Client, NoProxyIsAskedForThisMachine) {
   }
 }
 
-// Each fault of a connection has a line of its own that says what to do.
+// Each connection error has its own message that says what to do.
 TEST(Client, SaysWhyThereIsNoConnection) {
   const TemporaryFolder folder;
   const TestAuthority authority("CA"), other("other");
@@ -169,7 +169,7 @@ TEST(Client, SaysWhyThereIsNoConnection) {
   EXPECT_THAT(Shell("\"$@\"", waits).err, HasSubstr("is not signed by the CA"));
 }
 
-// What cannot be had on one machine, in gRPC's words.
+// Connection errors that a test on one machine cannot cause, given as gRPC's messages.
 TEST(Client, NamesOtherFaultsOfConnections) {
   const auto says = [](const std::string& message) {
     return DescribeError({grpc::StatusCode::UNAVAILABLE, message}, "gpu.example.org:50051");
@@ -193,7 +193,7 @@ int64_t PromptTokens(const Ended& ended) {
   return nlohmann::json::parse(ended.out.substr(last)).at("usage").at("prompt_tokens");
 }
 
-// A character is a token, so lengths tell what was sent.
+// A character is a token, so the number of prompt tokens shows which text was sent.
 TEST(Client, TakesTextFromArgumentsFilesAndPipes) {
   TestServer server;
   const TemporaryFolder folder;
@@ -238,7 +238,7 @@ TEST(Client, SaysWhenAPipeBringsNothing) {
 }
 
 TEST(Client, TheUsageLineHasTheMeanOfTheHeads) {
-  TestServerOptions many;  // whose mean is not rounded
+  TestServerOptions many;  // 49 heads: the mean of equal heads must stay exact
   many.limits.num_layers = 7;
   many.limits.num_kv_heads = 7;
   TestServer server, of_many_heads(many);
@@ -251,9 +251,9 @@ TEST(Client, TheUsageLineHasTheMeanOfTheHeads) {
     more.insert(more.begin(), {"generate", "--prompt", prompt, "--max-tokens", "2"});
     return Shell("\"$@\"", At(server.address(), more)).err;
   };
-  // 401 tokens and one that was generated; 4 heads of 26 pages of 1 KiB each.
+  // 401 prompt tokens and 1 generated token; 4 heads of 26 pages of 1 KiB each.
   EXPECT_THAT(ask({}), HasSubstr("KV kept all 402 tokens, 104 KiB, "));
-  // A fifth, but 128 at least: 8 pages, and two for their scores.
+  // 20 % of the tokens, but at least 128: 8 pages a head, and 2 pages in all for their scores.
   EXPECT_THAT(
       ask({"--policy", "h2o"}),
       HasSubstr("KV kept 128 of 402 tokens a head (32 %; the fullest 128), 34 KiB where full "
@@ -285,7 +285,7 @@ TEST(Client, AConversationThatIsFullHasAWayOn) {
   EXPECT_THAT(chat("echo /drop").err, HasSubstr("there is nothing to forget"));
 }
 
-// hydrant at a terminal of its own.
+// The program hydrant on a pseudoterminal.
 class Terminal {
  public:
   explicit Terminal(const std::vector<std::string>& arguments) {
@@ -309,7 +309,7 @@ class Terminal {
   void Type(const std::string& text) const {
     EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // What is shown from where the last call ended until `text`; fails after half a minute.
+  // The output after that of the last call, up to and with `text`. Fails after 30 s without output.
   std::string ShownUntil(const std::string& text) {
     size_t at = std::string::npos;
     while ((at = shown_.find(text)) == std::string::npos && ReadSome()) {
@@ -351,7 +351,7 @@ TEST(Client, CtrlCEndsTheAnswerAndNotTheConversation) {
   server.engine.Pause();
   server.engine.AllowSteps(20);
   chat.Type("hello\n");
-  chat.ShownUntil("klm");  // in the middle of the answer, which has letters in order
+  chat.ShownUntil("klm");  // in the middle of the answer, which is the alphabet
   chat.Type("\x03");
   chat.ShownUntil("> ");
   server.engine.Resume();
@@ -383,7 +383,7 @@ TEST(Client, LinesAreCalledBackAndEdited) {
   chat.Type("wonderful\n");
   chat.ShownUntil("tok/s");
   chat.ShownUntil("> ");
-  chat.Type("\x1b[A");  // the arrow that points up
+  chat.Type("\x1b[A");  // the up arrow key
   chat.ShownUntil("wonderful");
   chat.Type("\n");
   chat.ShownUntil("tok/s");

@@ -166,7 +166,8 @@ TEST(Memory, WhoHoldsMostIsEnded) {
   EXPECT_THAT(server.MetricsText(), HasSubstr("rule=\"memory\"} 1\n"));
 }
 
-// None brings enough to be asked about for its own sake, and each is within the rules.
+// No connection alone sends enough bytes for the guard to ask gRPC about it, and each keeps the
+// rules.
 TEST(Memory, ManyConnectionsOfFewCallsAreBoundedTogether) {
   LogWatch log;
   TestServerOptions options;
@@ -181,11 +182,11 @@ TEST(Memory, ManyConnectionsOfFewCallsAreBoundedTogether) {
     (void)flooders.back()->Send(calls);
   }
   EXPECT_TRUE(log.WaitForLine("a connection of 127.0.0.1 was ended", "the rule memory"));
-  // From the same address, too.
+  // A good client is served even from the same address.
   EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
 }
 
-// They wait for a place, and those that hold one with calls that do not begin give it up.
+// Connections wait for a place; connections whose calls send no message are ended and free theirs.
 TEST(Memory, NewConnectionsAreReadAFewAtATime) {
   LogWatch log;
   TestServer server;
@@ -252,7 +253,7 @@ TEST(GoodClients, ManySmallCallsOneAfterAnotherGoOn) {
   ExpectNoneEnded(server);
 }
 
-// As after a restart behind a balancer: all at once from one address.
+// All clients connect at once from one address, as after a restart behind a load balancer.
 TEST(GoodClients, ManyConnectionsAtATimeAreServed) {
   constexpr int kConnections = 200;
   TestServer server;

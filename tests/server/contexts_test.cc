@@ -44,7 +44,7 @@ class Contexts : public testing::Test {
     return std::make_unique<RandomModelServer>(4, std::move(model), *std::move(opened));
   }
 
-  // Whose store waits where the test says so, for as long as it says.
+  // A server whose store blocks the calls that the gate holds.
   static std::unique_ptr<RandomModelServer> MakeServer(const std::shared_ptr<Gate>& gate) {
     return std::make_unique<RandomModelServer>(4, MakeRandomModel(RandomModelServer::Config(0), 3),
                                                std::make_unique<GatedStore>(gate), false, nullptr,
@@ -484,7 +484,7 @@ TEST_F(Contexts, ALostStoreCostsTheSavingAlone) {
   EXPECT_TRUE(Save(*server, "a").ok());
 }
 
-// Long enough for a call that is not held to come to its end.
+// Long enough for a call that is not held to end.
 void LetItRun() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
 void ForgetInMemory(RandomModelServer& server, const std::string& handle) {
@@ -497,7 +497,7 @@ TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheSaveThatWasAtWork) {
   const auto gate = std::make_shared<Gate>();
   const auto server = MakeServer(gate);
   gate->Hold([](Gate::Call call, const std::string&) { return call == Gate::Call::kPut; });
-  Compressed(*server, Document("a"));  // which is saved by itself
+  Compressed(*server, Document("a"));  // the server saves it in the background
   gate->WaitUntilHeld(1);
   std::thread deletion([&] { EXPECT_TRUE(Delete(*server, "a").ok()); });
   LetItRun();
@@ -526,7 +526,7 @@ TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheLoadThatWasAtWork) {
   EXPECT_THAT(gate->Keys(), testing::IsEmpty());
 }
 
-// More of them than the server has threads for it; others are served meanwhile.
+// More calls than the server has threads for the store; later calls are served all the same.
 TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
   const auto gate = std::make_shared<Gate>();
   const auto server = MakeServer(gate);
@@ -552,7 +552,7 @@ TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
   EXPECT_EQ(
       server->stub->GetContext(&context, Naming<v1::GetContextRequest>("b"), &ignored).error_code(),
       StatusCode::NOT_FOUND);
-  // So does one that generates.
+  // A Generate call that waits for the store ends as well.
   grpc::ClientContext generating;
   auto stream = server->stub->Generate(&generating, Question("c"));
   gate->WaitUntilHeld(2);

@@ -1,4 +1,4 @@
-// A process that does not end by itself, and one that does.
+// ExitDeadline ends a process whose shutdown hangs, and no other.
 #include "server/exit_deadline.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(ExitDeadline, EndsAProcessThatDoesNotEnd) {
   EXPECT_EXIT(stuck(), testing::ExitedWithCode(EXIT_FAILURE), "");
 }
 
-// Here a failure is the end of this program.
+// If the deadline were not cancelled, it would end the test program.
 TEST(ExitDeadline, LeavesAProcessWhoseShutdownHasEnded) {
   {
     ExitDeadline deadline;

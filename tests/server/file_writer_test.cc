@@ -1,4 +1,4 @@
-// Text for a file that takes it, and for one that does not.
+// FileWriter on files that accept text, on a full disk and on a pipe that is not read.
 #include "server/file_writer.h"
 #include "tests/test_files.h"
 
@@ -50,7 +50,7 @@ TEST(FileWriter, AFullDiskIsSaid) {
   EXPECT_THAT(std::string((*file)->Write("b").message()), HasSubstr("cannot write /dev/full"));
 }
 
-// As slow as a disk can be. Neither who writes nor the end waits for it.
+// A pipe that is not read stands for a disk that hangs: neither Write() nor the destructor hangs.
 TEST(FileWriter, APipeThatNobodyEmptiesHoldsNobody) {
   const std::string path = TempPath();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

@@ -1,4 +1,4 @@
-// Who is let in, who waits and who is sent away, of connections that are numbers.
+// Which connections FrontDoor lets in, keeps waiting and refuses. Descriptors are plain numbers.
 #include "server/front_door.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ class Door : public testing::Test {
         now, [this](int fd) { return unread_.at(fd); },
         [now](const FrontDoor::Waiting& waiting) { return now >= waiting.until; });
   }
-  // So many are new of it.
+  // Enters connections of the network while there is room; returns their number.
   int Fill(const std::string& network) {
     int entered = 0;
     for (; door_.HasRoom(network); ++entered) door_.Enter(network);
@@ -51,7 +51,7 @@ TEST_F(Door, OneAddressLeavesRoomForOthers) {
   EXPECT_EQ(Fill("b"), most);
   int all = 2 * most;
   for (int i = 0; door_.HasRoom(std::to_string(i)); ++i) all += Fill(std::to_string(i));
-  EXPECT_EQ(all, 4 * most);  // and there is an end
+  EXPECT_EQ(all, 4 * most);  // the bound over all networks
   EXPECT_FALSE(door_.HasRoom("never seen"));
   door_.Settle("a");
   EXPECT_TRUE(door_.HasRoom("a"));
@@ -71,7 +71,7 @@ TEST_F(Door, NothingEntersWhileItIsFull) {
   EXPECT_FALSE(door_.AnyWaiting());
 }
 
-// A client that means well sends a few bytes and waits for the server's first word.
+// A good client sends a few bytes and waits for the server's SETTINGS.
 TEST_F(Door, WhoBringsLeastEntersFirst) {
   Fill("a");
   Add(1, "a", 16000, kStart);

@@ -1,4 +1,4 @@
-// HTTP/2 as bytes, for clients that gRPC's would not be (RFC 9113, RFC 7541).
+// HTTP/2 frames as bytes, for test clients that behave as no gRPC client does (RFC 9113, RFC 7541).
 #ifndef HYDRANT_TESTS_SERVER_HTTP2_FRAMES_H_
 #define HYDRANT_TESTS_SERVER_HTTP2_FRAMES_H_
 
@@ -19,16 +19,16 @@ inline std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std
          payload;
 }
 
-// A client's preface and its empty SETTINGS.
+// The client preface and an empty SETTINGS frame.
 inline std::string Hello() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, ""); }
 
-// A literal that is not indexed, of less than 127 bytes each.
+// A literal header field without indexing; name and value have less than 127 bytes each.
 inline std::string Header(const std::string& name, const std::string& value) {
   return std::string(1, '\0') + static_cast<char>(name.size()) + name +
          static_cast<char>(value.size()) + value;
 }
 
-// Of a Generate call.
+// The header block of a Generate call.
 inline std::string CallHeaders() {
   return Header(":method", "POST") + Header(":scheme", "http") +
          Header(":path", "/hydrant.v1.Hydrant/Generate") + Header(":authority", "localhost") +

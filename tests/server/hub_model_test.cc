@@ -92,7 +92,7 @@ TEST_F(HubModelTest, TheDaemonFetchesAModelOnceAndThenNeedsNoHub) {
     EXPECT_THAT(daemon.err(), HasSubstr("hf:some-org/tiny: "));
   }
   hub_.reset();
-  Subprocess daemon(DaemonOf(kModel));  // no path of that name is there
+  Subprocess daemon(DaemonOf(kModel));  // no file or folder of that name exists
   EXPECT_THAT(daemon.WaitForErrorLine("ready after"), HasSubstr("\"some-org/tiny\""));
   daemon.Signal(SIGTERM);
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();

@@ -220,7 +220,7 @@ TEST(LoadTest, KeptAndEvictedEntriesAreTheReports) {
   EXPECT_EQ(scrape["hydrant_inter_token_latency_seconds_count"], measures.output_tokens - 200);
 }
 
-// What a run finds in the server's caches is what it had the server read itself.
+// A run hits only prefix-cache entries that the same run and arm created.
 TEST(LoadTest, ARunFindsNothingThatAnotherOneOrAnotherArmHasRead) {
   TestServerOptions server_options;
   server_options.limits.num_prefix_blocks = 1024;
@@ -244,7 +244,7 @@ TEST(LoadTest, ARunFindsNothingThatAnotherOneOrAnotherArmHasRead) {
   EXPECT_EQ(cached("full:cache_salt=mine", 1), 0);
   EXPECT_GT(cached("full:cache_salt=mine", 1), 0) << "a salt that was asked for outlives a run";
 
-  // One prefix for all: each arm reads it once.
+  // All requests share one prefix: each arm prefills it once.
   options.turns = 1;
   options.shared_prefixes = 1;
   options.shared_prefix_tokens = 64;

@@ -1,4 +1,4 @@
-// The log in front of a sink that takes no lines for a while, or never again.
+// LogQueue in front of a sink that blocks for a while, or for ever.
 #include "server/log_queue.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Keeps what it is given, once the gate is open.
+// Blocks in log() until the gate is open, then keeps the line.
 class GatedSink final : public spdlog::sinks::sink {
  public:
   void log(const spdlog::details::log_msg& message) override {
@@ -64,7 +64,7 @@ struct Log {
         queue(std::make_shared<LogQueue>(sink, options)),
         logger("log", queue) {}
 
-  // Until the queue's thread is held by a line.
+  // Closes the gate, and waits until the queue's thread blocks in it.
   void Hold() {
     sink->Set(false);
     logger.info("held");
@@ -90,7 +90,7 @@ TEST(LogQueue, WritesLinesInTheirOrder) {
 TEST(LogQueue, KeepsTheNewestAndSaysHowManyAreLost) {
   Log log({.max_lines = 3, .patience = kLong});
   log.Hold();
-  for (int i = 0; i < 1000; ++i) log.logger.info("line {}", i);  // none of them waits
+  for (int i = 0; i < 1000; ++i) log.logger.info("line {}", i);  // no call blocks
   log.sink->Set(true);
   log.queue->flush();
   log.logger.info("later");

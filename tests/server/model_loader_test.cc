@@ -109,7 +109,7 @@ TEST_F(ModelLoaderTest, WhatItsFilesRecommendForSamplingIsTheDefault) {
 }
 
 TEST_F(ModelLoaderTest, APoolThatHoldsNoSequenceIsRefusedWithWhatIsNeeded) {
-  options_.engine.num_blocks_override = 3;  // of 256 tokens a fifth takes 4 pages of 16
+  options_.engine.num_blocks_override = 3;  // 20 % of 256 tokens take 4 pages of 16 entries
   const absl::Status status = LoadModel(options_, [](double) {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),

@@ -1,4 +1,4 @@
-// When the queue is said to make answers late, and with what.
+// When QueueWatch gives a line, and its text.
 #include "server/queue_watch.h"
 
 #include <gmock/gmock.h>

@@ -191,7 +191,7 @@ TEST(SpanExporter, DropsWhatNobodyIsThereToTake) {
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
 }
 
-// Spans that come meanwhile are dropped at once, and nothing is sent.
+// While the circuit is open, spans are dropped at once and nothing is sent.
 TEST(SpanExporter, ACollectorThatIsSilentIsLeftAloneAndFoundAgain) {
   std::atomic<bool> silent{true};
   std::promise<void> end;

@@ -1,5 +1,5 @@
-// hydrantd while nothing outside goes on: its log is a pipe that nobody reads, its clients say half
-// a word and read nothing. It serves the others, and ends when it is told to.
+// hydrantd with a log pipe that is not read, and with clients that send incomplete requests or read
+// no answers. It serves other clients, and SIGTERM ends it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ namespace {
 
 using testing::Optional;
 
-constexpr std::chrono::seconds kPatience{60};  // it needs about two
+constexpr std::chrono::seconds kPatience{60};  // it takes about 2 s
 
-// A pipe that takes no byte more, for a child to inherit.
+// A full pipe, for a child process to inherit.
 class FullPipe {
  public:
   FullPipe() {
@@ -49,7 +49,7 @@ class FullPipe {
   FullPipe(const FullPipe&) = delete;
   FullPipe& operator=(const FullPipe&) = delete;
 
-  // In front of a program's arguments: its stderr.
+  // A command prefix that runs a program with the pipe as its stderr.
   std::vector<std::string> AsStderr() const {
     return {"/bin/sh", "-c", "exec \"$@\" 2>&" + std::to_string(ends_[1]), "sh"};
   }
@@ -63,7 +63,7 @@ std::vector<std::string> Joined(std::vector<std::string> one, const std::vector<
   return one;
 }
 
-// An address that nobody has; the daemon is about to take it.
+// A free address for the daemon.
 std::string FreeAddress() { return (*HttpServer::Start("127.0.0.1:0", {}))->address(); }
 
 // hydrantd with a full pipe for its log.
@@ -116,7 +116,7 @@ TEST(FullLogPipe, HoldsNeitherRequestsNorAReloadNorTheEnd) {
     const auto reader = daemon.stub().Generate(&context, SmallRequest(2));
     ReadRest(&context, reader.get(), &result);
     EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    daemon.process().Signal(SIGHUP);  // it writes lines, too
+    daemon.process().Signal(SIGHUP);  // the reload logs lines as well
   }
   EXPECT_THAT(daemon.Terminate(), Optional(0));
 }

@@ -47,7 +47,7 @@ TEST(StatusJson, NamesOfClientsAreOnlyText) {
   EXPECT_EQ(status.at("view").at("age_ms"), 250);
 }
 
-// The page draws a policy in the colour of its place here.
+// The page derives a policy's colour from its index in this list.
 TEST(StatusJson, HasAllPoliciesInTheirOrderWhateverRuns) {
   const json empty = json::parse(StatusJson({}, {}, nullptr, 7));
   std::vector<std::string> names;

@@ -127,7 +127,7 @@ TEST(StepTrace, TakesThePlaceOfAnOlderTraceAlone) {
   EXPECT_EQ(ReadTextFile(path), "GGUF and gigabytes more");
 }
 
-// Steps would wait for its reader.
+// A pipe would need a reader.
 TEST(StepTrace, APipeIsRefused) {
   const std::string path = testing::TempDir() + "/trace_pipe_" + std::to_string(getpid());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

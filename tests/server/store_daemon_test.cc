@@ -1,5 +1,5 @@
-// Daemons over stores that are slow, silent, gone or hostile: requests that need nothing of them
-// are served as if there were none, the others are refused soon, and SIGTERM ends the process.
+// Daemons over stores that are slow, silent, gone or hostile. Requests that do not need the store
+// are served as without one, the others are refused soon, and SIGTERM ends the process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using Manner = FakeRedis::Manner;
 
-// Far below what waiting for such stores takes, and far above what anything else does.
+// Far shorter than an unbounded wait for such a store, and far longer than all other work.
 constexpr std::chrono::seconds kSoon{30};
 
 std::string LongText(int seed) {
@@ -32,7 +32,7 @@ std::string LongText(int seed) {
   return text;
 }
 
-// Reads the answer to its end; who asks goes after kSoon.
+// Reads the answer to its end, with a deadline of kSoon.
 grpc::Status Generate(Daemon& daemon, const std::string& text, const std::string& context = "") {
   grpc::ClientContext call;
   call.set_deadline(std::chrono::system_clock::now() + kSoon);
@@ -121,7 +121,7 @@ TEST(ContextStoreDaemon, OneThatIsSilentIsLeftAloneAndFoundAgain) {
   EXPECT_EQ(ScrapeOf(daemon)["hydrant_circuit_open{to=\"context_store\"}"], 0);
 }
 
-// Of one context no more is asked than of that one.
+// A call about one context asks the store for that key only.
 TEST(ContextStoreDaemon, OneContextIsFoundWithoutAScan) {
   FakeRedis redis;
   Daemon daemon({"--context-store", redis.uri()}, kGguf);
@@ -138,7 +138,7 @@ TEST(ContextStoreDaemon, OneContextIsFoundWithoutAScan) {
   EXPECT_FALSE(redis.OnlyKey().size() > 0);
 }
 
-// What lies in the place of a context is named, and the daemon goes on.
+// A bad file in the place of a context gives an error that describes it, and the daemon goes on.
 TEST(ContextStoreDaemon, HostileFilesAreNamed) {
   const StoreFolder folder;
   Daemon first({"--context-store", folder.uri()}, kGguf);
@@ -170,7 +170,7 @@ TEST(ContextStoreDaemon, HostileFilesAreNamed) {
   EXPECT_EQ(daemon.process().WaitFor(kSoon), 0);
 }
 
-// With requests, loads and saves that wait for it.
+// SIGTERM while requests, loads and saves wait for the store.
 class StalledStore : public testing::TestWithParam<std::tuple<const char*, Manner>> {};
 
 INSTANTIATE_TEST_SUITE_P(Stores, StalledStore,
@@ -193,7 +193,7 @@ TEST_P(StalledStore, SigtermEndsTheProcess) {
       Generate(daemon, LongText(i), flags[0] == "--context-store" ? "a" : "");
     });
   }
-  while (redis.num_commands() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(WaitFor([&] { return redis.num_commands() > 0; }));
   daemon.process().Signal(SIGTERM);
   EXPECT_EQ(daemon.process().WaitFor(kSoon), 0) << daemon.process().err();
   daemon.process().Signal(SIGKILL);

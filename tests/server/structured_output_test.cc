@@ -116,7 +116,7 @@ TEST_F(StructuredOutputTest, RegexChoiceAndGrammar) {
     EXPECT_TRUE(choice == "yes" || choice == "no" || choice == "maybe") << choice;
 }
 
-// A model that likes blanks best does not go on with them, nor with any where it may have none.
+// max_whitespace bounds the white space of a model that prefers white space to all other tokens.
 TEST_F(StructuredOutputTest, WhiteSpaceEnds) {
   for (const int most : {-1, 3, 0}) {
     SCOPED_TRACE(most);

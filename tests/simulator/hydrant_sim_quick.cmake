@@ -56,7 +56,7 @@ expect_refused("too few to fit by" fit tests/data/simulator/mooncake.jsonl)
 expect_refused("json: /nowhere/run.json: cannot be written" --json /nowhere/run.json)
 expect_refused("num-prompts: 99999999999 is more than" --num-prompts 99999999999)
 
-# What is lost, or comes to nothing, is no success.
+# If output cannot be written, or no request was completed, the exit status is 1.
 function(expect_failed pattern output)
   execute_process(COMMAND ${SIM} ${ARGN} RESULT_VARIABLE code OUTPUT_FILE ${output} ERROR_VARIABLE said)
   if(NOT code EQUAL 1 OR NOT said MATCHES "${pattern}")

@@ -54,7 +54,7 @@ class Target:
         return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
 
     def channel_options(self) -> list[tuple[str, Any]]:
-        # http_proxy and its like are about others; for these gRPC honours them, and no_proxy.
+        # A server on this machine is reached directly; for others gRPC uses http_proxy and no_proxy.
         proxy = [("grpc.enable_http_proxy", 0)] if is_on_this_machine(self.address) else []
         return [
             *proxy,

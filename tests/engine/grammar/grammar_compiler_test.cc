@@ -45,7 +45,7 @@ TEST_F(Compiler, Choice) {
   EXPECT_FALSE(Admits(choice, "say \"\n\n\x01\""));
 }
 
-// Behind a control character a digit is a digit.
+// A digit after a control character stays a digit and does not extend the escape.
 TEST_F(Compiler, ChoiceOfControlCharacters) {
   for (const char* control : {"\n", "\t", "\r", "\x01", "\x1B", "\x7F"}) {
     for (const char* digit : {"0", "9", "a", "b", "f", "A", "F", "g", ""}) {
@@ -96,7 +96,7 @@ TEST_F(Compiler, RegexEscapes) {
   EXPECT_FALSE(Admits(RegexPattern{"\\S"}, "\xE3\x80\x80"));         // an ideographic space
 }
 
-// The library counts in 32 bits.
+// The library counts repetitions in 32 bits.
 TEST_F(Compiler, ManyRepetitionsAreNotFew) {
   for (const StructuredOutput& output :
        {StructuredOutput(RegexPattern{"a{4294967297}"}),
@@ -359,7 +359,7 @@ TEST_F(Compiler, ReferencesHaveEscapes) {
   }
 }
 
-// Where it is not anchored, a pattern says what a text holds.
+// A pattern without anchors matches any part of a text.
 TEST_F(Compiler, PatternsOfSchemasAreSearchedFor) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"b", "\"abc\"", "\"ac\""},
@@ -389,7 +389,7 @@ TEST_F(Compiler, WhiteSpaceOfJsonEnds) {
     EXPECT_FALSE(Admits(output, "{\"a\"" + blanks + " :1}"));
     EXPECT_FALSE(Admits(output, "{\n" + blanks + "\"a\":1}"));
   }
-  // Nor does a mask admit it.
+  // The mask does not admit it either.
   const auto constraint = Make(AnyJsonObject{.max_whitespace = 2});
   for (const char c : std::string_view("{ \n")) constraint->Accept(static_cast<unsigned char>(c));
   EXPECT_FALSE(MayFollow(constraint.get(), ' '));

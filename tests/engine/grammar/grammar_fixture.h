@@ -1,4 +1,4 @@
-// A compiler of the small vocabulary, and what it admits.
+// A fixture with a grammar compiler for the small vocabulary.
 #ifndef HYDRANT_TESTS_ENGINE_GRAMMAR_GRAMMAR_FIXTURE_H_
 #define HYDRANT_TESTS_ENGINE_GRAMMAR_GRAMMAR_FIXTURE_H_
 
@@ -30,14 +30,14 @@ class GrammarFixture : public ::testing::Test {
     return compiled.ok() ? (*compiled)->NewConstraint() : nullptr;
   }
 
-  // "" where it is compiled.
+  // The error of the compilation; "": there is none.
   std::string Refusal(const StructuredOutput& output) {
     const auto compiled = compiler_->Compile(output);
     EXPECT_TRUE(compiled.ok() || absl::IsInvalidArgument(compiled.status())) << compiled.status();
     return std::string(compiled.status().message());
   }
 
-  // The whole text, a byte a token.
+  // Whether the grammar admits the whole text, with one token for each byte.
   bool Admits(const StructuredOutput& output, std::string_view text) {
     const auto constraint = Make(output);
     for (const char c : text) {

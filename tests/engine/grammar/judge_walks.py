@@ -27,14 +27,14 @@ Schema = dict[str, Any]
 
 FORMATS = ["date", "time", "date-time", "duration", "uuid", "ipv4", "ipv6", "email", "hostname", "uri", "uri-reference", "json-pointer"]
 CHECKER = jsonschema.FormatChecker(formats=["uuid", "ipv4", "ipv6"])
-# ECMAScript's white space and ends of lines.
+# ECMAScript's white space and line terminators.
 SPACES = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 
 
 @CHECKER.checks("date", raises=ValueError)
 @CHECKER.checks("date-time", raises=ValueError)
 def has_its_days(text: Any) -> bool:
-    """Python has no year 0."""
+    """Check that the day exists in its month. The year 0 is skipped, because Python does not have it."""
     if isinstance(text, str) and not text.startswith("0000"):
         datetime.date.fromisoformat(text[:10])
     return True

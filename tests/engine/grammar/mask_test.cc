@@ -165,13 +165,13 @@ TEST_F(Masks, OfExpressions) {
   EXPECT_GT(tokens, NumExpressions());  // the texts are not all empty
 }
 
-// What a JSON string holds without escapes.
+// A character that a JSON string holds without an escape.
 Language PlainCharacter() {
   return Either(Either(Range(0x20, '!'), Range('#', '[')),
                 Either(Range(']', 0x7F), LongCharacter()));
 }
 
-// The same in a schema, where another part of the library reads them, and any part of the string
+// The same patterns in a schema: another part of the library reads them, and any part of the string
 // may match.
 TEST_F(Masks, OfPatternsInSchemas) {
   const Language any_text = Star(PlainCharacter());

@@ -1,5 +1,5 @@
-// Formats of strings, by what the documents that define them give as examples, and what they rule
-// out.
+// Formats of strings: examples from the documents that define them, and texts that these documents
+// exclude.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -49,7 +49,7 @@ TEST_F(StringFormat, AsDefined) {
       EXPECT_TRUE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
     for (const std::string text : format.bad)
       EXPECT_FALSE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
-    // What a JSON string has to escape.
+    // Texts with characters that a JSON string has to escape.
     for (const std::string text : {"\"", "/\"", "/\n", "\\\"\\z\\\"@a", "/\\z"})
       EXPECT_FALSE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
   }

@@ -219,7 +219,7 @@ TEST_F(PullTest, RefusesARangeThatBeginsElsewhere) {
   EXPECT_THAT(std::string(pulled.status().message()), HasSubstr("from 1000000 on"));
 }
 
-// What nobody wants to read has an end, whatever the hub sends.
+// An unused body is not read to its end, whatever the hub sends.
 TEST_F(PullTest, ARefusalsPageWithoutEndIsNotReadToIt) {
   std::atomic<size_t> sent = 0;
   constexpr size_t kMost = size_t{256} << 20;
@@ -429,12 +429,12 @@ TEST_F(PullTest, AnAnswerWithoutEndIsRefused) {
   EXPECT_THAT(std::string(Run().status().message()), HasSubstr("longer than"));
 }
 
-// It is left as one that sends nothing is.
+// A hub that sends a little in each attempt is given up, as one that sends nothing is.
 TEST_F(PullTest, AHubThatSendsALittleEachTimeIsLeft) {
   const std::string& bytes = hub_.bytes("model.safetensors");
   std::atomic<int> calls{0};
   hub_.cdn_hook = [&](const httplib::Request& request, httplib::Response* response) {
-    if (++calls > 50) return false;  // else it would never end
+    if (++calls > 50) return false;  // otherwise the pull would never end
     const_cast<httplib::Request&>(request).ranges.clear();
     CutAfter(bytes, 1000, response);
     return true;

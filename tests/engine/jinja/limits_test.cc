@@ -119,7 +119,7 @@ TEST(JinjaTemplate, AnErrorHasTheInnermostLine) {
   EXPECT_EQ(Render("\n\n{{ raise_exception('As it is.') }}"), "As it is.");
 }
 
-// Of a time without a zone, as Python's datetime.now() is: what its strftime() says.
+// The results are those of Python's strftime() for a time without a zone, as datetime.now() gives.
 TEST(JinjaTemplate, TimeHasNoZone) {
   for (const auto& [format, text] :
        std::vector<std::pair<std::string, std::string>>{{"%Z", ""},

@@ -1,4 +1,5 @@
-// What generation_config.json and a GGUF file's metadata recommend, and what of it is no number.
+// Recommendations in generation_config.json and in a GGUF file's metadata, and values that are no
+// numbers.
 #include "engine/model/sampling_defaults.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// With nothing but what is asked for here.
+// A model source that has a folder or a GGUF file, and no tensors.
 class Source final : public ModelSource {
  public:
   explicit Source(std::string folder, const GgufFile* file = nullptr)
@@ -44,7 +45,7 @@ TEST(SamplingDefaults, OfAFolder) {
     return ReadSamplingDefaults(Source(folder));
   };
   EXPECT_EQ(*ReadSamplingDefaults(Source(folder)), SamplingDefaults()) << "without the file";
-  // As Qwen2.5-0.5B-Instruct has it.
+  // The file of Qwen2.5-0.5B-Instruct.
   EXPECT_EQ(
       *read(R"({"bos_token_id": 151643, "do_sample": true, "eos_token_id": [151645, 151643],
       "repetition_penalty": 1.1, "temperature": 0.7, "top_k": 20, "top_p": 0.8})"),

@@ -1,4 +1,4 @@
-// Paths that lead to anything: what is read whole has an end, and nothing waits for a writer.
+// Paths to files of every kind: each read ends, and no call waits for a writer.
 #include "engine/model/small_file.h"
 
 #include <gmock/gmock.h>

@@ -192,7 +192,7 @@ TEST(TokenizerErrors, AreOneShortLine) {
   }
 }
 
-// A tokenizer as Llama 2's is, whose normalizer puts a space before the text and writes spaces as
+// A tokenizer like Llama 2's: its normalizer puts a space before the text and writes spaces as
 // "\u2581". Ids and texts are those of Hugging Face's tokenizers 0.23.3.
 std::unique_ptr<Tokenizer> LikeLlama2() {
   auto spec = ParseTokenizerJson(R"({
@@ -229,7 +229,7 @@ TEST(AddedTokens, OnesThatAreNormalizedKeepTheSpaceThatTheyTook) {
   }
 }
 
-// Within a prompt that has special tokens of its own.
+// Literal text within a prompt that has special tokens.
 TEST(AddedTokens, WhatIsMadeLiteralIsNoSpecialToken) {
   const auto tokenizer = Own("qwen2.tokenizer.json");
   const auto encode = [&](const std::string& text, bool literals, bool parse = true) {
