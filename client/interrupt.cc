@@ -35,7 +35,8 @@ void SetHandler(void (*handler)(int), int flags) {
 }  // namespace
 
 OnInterrupt::OnInterrupt(std::function<void()> then) {
-  Events();  // creates the eventfd before a handler uses it
+  // Creates the eventfd before a handler uses it. Without one Ctrl-C ends the process, as ever.
+  if (Events() < 0) return;
   thread_ = std::thread([then = std::move(then)] {
     for (uint64_t events = 0; events < kOver;) {
       if (read(Events(), &events, sizeof events) != sizeof events) continue;
@@ -46,6 +47,7 @@ OnInterrupt::OnInterrupt(std::function<void()> then) {
 }
 
 OnInterrupt::~OnInterrupt() {
+  if (!thread_.joinable()) return;
   SetHandler(SIG_DFL, 0);
   Add(kOver);
   thread_.join();

@@ -159,9 +159,10 @@ void AddCacheFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--policy", flags->policy,
                   "What to evict: a name of `hydrant info`; default full (nothing)")
       ->group(group);
-  app->add_option("--cache-ratio", flags->cache_ratio,
-                  "Share of the prompt's entries a KV head keeps, (0, 1]; default 0.2 of policies "
-                  "that evict, unless --max-cache-tokens is given")
+  app->add_option(
+         "--cache-ratio", flags->cache_ratio,
+         "Share of the prompt's entries a KV head keeps, (0, 1]; default 0.2, with auto what "
+         "there is room for, unless --max-cache-tokens is given")
       ->group(group);
   app->add_option("--max-cache-tokens", flags->max_cache_tokens, "Entries a KV head keeps at most")
       ->group(group);

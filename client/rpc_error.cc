@@ -97,20 +97,18 @@ struct Cause {
   const char* sign;
   const char* advice;
 };
+constexpr char kHungUp[] =
+    "what listens at {} hung up at once; a server with TLS wants --tls-ca FILE, and perhaps "
+    "--tls-certificate and --tls-key";
 constexpr Cause kCauses[] = {
     {"certificate verify failed",
      "the certificate of the server at {} is not signed by the CA of --tls-ca, or has expired; "
-     "give "
-     "the CA that signed it"},
+     "give the CA that signed it"},
     {"is not in peer certificate",
      "the certificate of the server at {} is for another name; connect by one that is in it"},
     {"wrong version number", "the server at {} does not speak TLS; leave --tls-ca out"},
-    {"socket closed",
-     "what listens at {} hung up at once; a server with TLS wants --tls-ca FILE, and perhaps "
-     "--tls-certificate and --tls-key"},
-    {"connection reset",
-     "what listens at {} hung up at once; a server with TLS wants --tls-ca FILE, and perhaps "
-     "--tls-certificate and --tls-key"},
+    {"socket closed", kHungUp},
+    {"connection reset", kHungUp},
     {"failed parsing http/2", "what listens at {} is no gRPC server; is it the port of --listen?"},
     {"dns resolution failed", "no machine is known by the name in {}; check it"},
     {"http proxy returned",

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <system_error>
 #include <utility>
 
 namespace hydrant {
@@ -24,11 +25,15 @@ SlowMasks::~SlowMasks() {
 }
 
 void SlowMasks::Add(std::shared_ptr<NextMask> mask) {
-  {
-    const std::lock_guard lock(mutex_);
-    masks_.push_back(std::move(mask));
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { Run(); });
+    } catch (const std::system_error&) {  // no thread can be had: steps wait for this mask
+      return mask->Make();
+    }
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  const std::lock_guard lock(mutex_);
+  masks_.push_back(std::move(mask));
   changed_.notify_all();
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <set>
@@ -85,6 +86,8 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
     try {
       got = ask(shared->store.get());
     } catch (const std::bad_alloc&) {
+    } catch (const std::exception& error) {  // of std::filesystem, on a failing disk
+      got = absl::UnavailableError(error.what());
     }
     const std::lock_guard end(shared->mutex);
     answer->emplace(std::move(got));

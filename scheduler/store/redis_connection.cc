@@ -156,9 +156,10 @@ absl::Status RedisConnection::Lost(const char* what, const std::string& why) con
   return absl::UnavailableError(absl::StrCat(description_, " ", what, ": ", why));
 }
 
-// The error texts of commands that the server knows do not repeat the arguments.
+// The error of an unknown command repeats its arguments, which may hold a password.
 absl::Status RedisConnection::Refused(const std::string& error) const {
-  const std::string message = absl::StrCat(description_, " says: ", error);
+  const std::string message =
+      absl::StrCat(description_, " says: ", error.substr(0, error.find(", with args")));
   if (error.starts_with("OOM")) return absl::ResourceExhaustedError(message);
   if (error.starts_with("LOADING") || error.starts_with("BUSY") ||
       error.starts_with("MASTERDOWN") || error.starts_with("CLUSTERDOWN"))

@@ -3,6 +3,9 @@
 #ifndef HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 #define HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -32,7 +35,9 @@ class Gate {
   void Open() { Hold({}); }
   void WaitUntilHeld(int calls) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return num_held_ >= calls; });
+    EXPECT_TRUE(
+        changed_.wait_for(lock, std::chrono::seconds(60), [&] { return num_held_ >= calls; }))
+        << num_held_ << " calls are held, not " << calls;
   }
   std::vector<std::string> Keys() const {
     const std::lock_guard<std::mutex> lock(mutex_);

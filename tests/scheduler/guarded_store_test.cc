@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <thread>
 
 #include "scheduler/turns.h"
@@ -77,6 +78,16 @@ TEST(GuardedStore, PassesOnWhatTheStoreSays) {
   EXPECT_FALSE(store.Delete("a", Patiently()).value());
 }
 
+// Iterators of std::filesystem throw where a disk fails in the middle of a listing.
+TEST(GuardedStore, AnExceptionIsAnError) {
+  Guarded guarded;
+  guarded.gate->Hold(
+      [](Call, const std::string&) -> bool { throw std::runtime_error("bad disk"); });
+  const absl::Status status = guarded.store.Get("a", 10, Patiently()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(status.message(), "bad disk");
+}
+
 TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
   Guarded guarded;
   guarded.gate->Hold([](Call, const std::string&) { return true; });
@@ -91,7 +102,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
   EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Patiently()).status()));
   EXPECT_EQ(guarded.gate->calls(), calls);
   guarded.gate->Open();
-  while (guarded.store.circuit().is_open()) {
+  for (int i = 0; i < 6'000 && guarded.store.circuit().is_open(); ++i) {  // a minute
     (void)guarded.store.Get("a", 10, Patiently());
     std::this_thread::sleep_for(milliseconds(10));
   }

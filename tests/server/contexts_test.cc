@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "scheduler/ask_loop.h"
 #include "tests/redis_server.h"
 #include "tests/scheduler/gated_store.h"
 #include "tests/server/random_model_server.h"
@@ -487,10 +488,11 @@ TEST_F(Contexts, ALostStoreCostsTheSavingAlone) {
 // Long enough for a call that is not held to end.
 void LetItRun() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
+// Returns when the loop has done it: WithContexts() alone only asks for it.
 void ForgetInMemory(RandomModelServer& server, const std::string& handle) {
-  server.loop->WithContexts([handle](ContextTable* contexts) {
-    if (contexts != nullptr) contexts->Remove({.salt = "", .handle = handle});
-  });
+  const ContextId id = {.salt = "", .handle = handle};
+  AskLoop(server.loop.get(), &ServingLoop::WithContexts,
+          [&](ContextTable* contexts) { return contexts->Remove(id); });
 }
 
 TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheSaveThatWasAtWork) {
