@@ -18,7 +18,7 @@ struct ThreadCopies {
   std::vector<std::vector<Copy>> groups;  // oldest first
 };
 
-thread_local std::vector<ThreadCopies> copies(1024);  // by thread of the block
+std::vector<ThreadCopies> copies(1024);  // by thread of the block
 
 }  // namespace
 

@@ -42,8 +42,11 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-inline thread_local uint3 threadIdx, blockIdx;
-inline thread_local dim3 blockDim, gridDim;
+// One thread drives a device at a time.
+#pragma GCC visibility push(hidden)
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+#pragma GCC visibility pop
 
 struct alignas(8) float2 {
   float x, y;

@@ -14,10 +14,11 @@
 #endif
 
 // Saves the callee-saved registers and the stack pointer into *from, goes on at `to`.
-extern "C" void HydrantSwitchStack(void** from, void* to);
+extern "C" [[gnu::visibility("hidden")]] void HydrantSwitchStack(void** from, void* to);
 asm(R"(
 .text
 .globl HydrantSwitchStack
+.hidden HydrantSwitchStack
 .type HydrantSwitchStack, @function
 HydrantSwitchStack:
   pushq %rbp
@@ -50,12 +51,18 @@ struct StackOwner {
   size_t size = 0;
 };
 
+// A stack, and where its code goes on.
+struct Context {
+  void* stack_pointer = nullptr;
+  StackOwner owner;
+};
+
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
 struct Fiber {
+  Context context;
   char* stack = nullptr;
-  void* stack_pointer = nullptr;
-  StackOwner owner;
+  uint3 index = {};
   State state = State::kDone;
   unsigned exchanges = 0;
 };
@@ -72,14 +79,15 @@ struct Block {
   std::vector<int> ready;
   const std::function<void(int)>* body = nullptr;
   uint64_t random = 0;
+  int num_threads = 0;
   int live = 0;
   int at_block_barrier = 0;
   int current = -1;
-  void* scheduler = nullptr;
-  StackOwner scheduler_owner;
+  Context caller;           // of RunBlock
+  Context* left = nullptr;  // by the last switch
 };
 
-thread_local Block block;
+Block block;
 
 void BeforeSwitch([[maybe_unused]] void** fake, [[maybe_unused]] const StackOwner& to) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -87,56 +95,25 @@ void BeforeSwitch([[maybe_unused]] void** fake, [[maybe_unused]] const StackOwne
 #endif
 }
 
-void AfterSwitch([[maybe_unused]] void* fake, [[maybe_unused]] StackOwner* from) {
+void AfterSwitch([[maybe_unused]] void* fake) {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake, from == nullptr ? nullptr : &from->bottom,
-                                  from == nullptr ? nullptr : &from->size);
+  __sanitizer_finish_switch_fiber(fake, &block.left->owner.bottom, &block.left->owner.size);
 #endif
 }
 
-void ToScheduler(bool forever) {
-  Fiber& fiber = block.fibers[block.current];
-  BeforeSwitch(forever ? nullptr : &fiber.owner.fake, block.scheduler_owner);
-  HydrantSwitchStack(&fiber.stack_pointer, block.scheduler);
-  AfterSwitch(fiber.owner.fake, &block.scheduler_owner);
+// Returns when another switch comes back to `from`.
+void Switch(Context* from, Context* to, bool forever) {
+  block.left = from;
+  BeforeSwitch(forever ? nullptr : &from->owner.fake, to->owner);
+  HydrantSwitchStack(&from->stack_pointer, to->stack_pointer);
+  AfterSwitch(from->owner.fake);
 }
 
-void FiberMain() {
-  AfterSwitch(nullptr, &block.scheduler_owner);
-  const int thread = block.current;
-  (*block.body)(thread);
-  block.fibers[thread].state = State::kDone;
-  --block.live;
-  --block.warps[thread / kWarpSize].live;
-  ToScheduler(/*forever=*/true);
-}
-
-char* MapStack() {
-  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stack == MAP_FAILED) std::abort();
-  return static_cast<char*>(stack);
-}
-
-void Prepare(Fiber* fiber) {
-  if (fiber->stack == nullptr) fiber->stack = MapStack();
-  fiber->owner = {nullptr, fiber->stack, kStackBytes};
-  fiber->state = State::kReady;
-  fiber->exchanges = 0;
-  // As if FiberMain had been called from address 0: six registers, the address to return to, and a
-  // stack pointer that is 8 off a multiple of 16, as at any function's entry.
-  auto** top = reinterpret_cast<void**>(fiber->stack + kStackBytes);
-  *--top = nullptr;
-  *--top = reinterpret_cast<void*>(&FiberMain);
-  for (int i = 0; i < 6; ++i) *--top = nullptr;
-  fiber->stack_pointer = top;
-}
-
-int NextReady() {
+int TakeReady() {
   block.random += 0x9e3779b97f4a7c15u;
   uint64_t z = block.random;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  const size_t at = (z ^ (z >> 27)) % block.ready.size();
+  const size_t at = ((z ^ (z >> 27)) & 0xFFFFFFFF) * block.ready.size() >> 32;
   const int thread = block.ready[at];
   block.ready[at] = block.ready.back();
   block.ready.pop_back();
@@ -152,23 +129,23 @@ void Release(State waiting, int first, int last) {
 }
 
 // Barriers that all the living have reached.
-void OpenBarriers(int num_threads) {
+void OpenBarriers() {
   for (size_t w = 0; w < block.warps.size(); ++w) {
     Warp& warp = block.warps[w];
     if (warp.waiting == 0 || warp.waiting < warp.live) continue;
     warp.waiting = 0;
     const int first = static_cast<int>(w) * kWarpSize;
-    Release(State::kAtWarpBarrier, first, std::min(first + kWarpSize, num_threads));
+    Release(State::kAtWarpBarrier, first, std::min(first + kWarpSize, block.num_threads));
   }
   if (block.ready.empty() && block.at_block_barrier == block.live && block.live > 0) {
     block.at_block_barrier = 0;
-    Release(State::kAtBlockBarrier, 0, num_threads);
+    Release(State::kAtBlockBarrier, 0, block.num_threads);
   }
 }
 
-[[noreturn]] void ReportDeadlock(int num_threads) {
+[[noreturn]] void ReportDeadlock() {
   std::fprintf(stderr, "cuda emulation: no thread of the block can go on:\n");
-  for (int t = 0; t < num_threads; ++t) {
+  for (int t = 0; t < block.num_threads; ++t) {
     const State state = block.fibers[t].state;
     if (state == State::kAtBlockBarrier) std::fprintf(stderr, " %d waits for the block;", t);
     if (state == State::kAtWarpBarrier) std::fprintf(stderr, " %d waits for its warp;", t);
@@ -177,9 +154,60 @@ void OpenBarriers(int num_threads) {
   std::abort();
 }
 
+// A thread that can go on, or, when all have ended, RunBlock.
+Context* Next() {
+  if (block.live == 0) return &block.caller;
+  if (block.ready.empty()) OpenBarriers();
+  if (block.ready.empty()) ReportDeadlock();
+  block.current = TakeReady();
+  threadIdx = block.fibers[block.current].index;
+  return &block.fibers[block.current].context;
+}
+
 void Wait(State state) {
-  block.fibers[block.current].state = state;
-  ToScheduler(/*forever=*/false);
+  Fiber& fiber = block.fibers[block.current];
+  fiber.state = state;
+  Context* const next = Next();
+  if (next != &fiber.context) Switch(&fiber.context, next, /*forever=*/false);
+}
+
+void FiberMain() {
+  AfterSwitch(nullptr);
+  const int thread = block.current;
+  (*block.body)(thread);
+  Fiber& fiber = block.fibers[thread];
+  fiber.state = State::kDone;
+  --block.live;
+  --block.warps[thread / kWarpSize].live;
+  Switch(&fiber.context, Next(), /*forever=*/true);
+}
+
+char* MapStack() {
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stack == MAP_FAILED) std::abort();
+  return static_cast<char*>(stack);
+}
+
+void Prepare(int thread) {
+  Fiber& fiber = block.fibers[thread];
+  if (fiber.stack == nullptr) fiber.stack = MapStack();
+  fiber.context.owner = {nullptr, fiber.stack, kStackBytes};
+  fiber.state = State::kReady;
+  fiber.exchanges = 0;
+  const auto number = static_cast<unsigned>(thread);
+  fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
+                 number / blockDim.x / blockDim.y};
+  // Stacks begin at different lines of a page, else all of them would share a few sets of a cache.
+  constexpr unsigned kLines = 64, kLineBytes = 64;
+  char* const end = fiber.stack + kStackBytes - size_t{number * 5 % kLines} * kLineBytes;
+  // As if FiberMain had been called from address 0: six registers, the address to return to, and a
+  // stack pointer that is 8 off a multiple of 16, as at any function's entry.
+  auto** top = reinterpret_cast<void**>(end);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(&FiberMain);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  fiber.context.stack_pointer = top;
 }
 
 }  // namespace
@@ -190,26 +218,14 @@ void RunBlock(int num_threads, uint64_t seed, const std::function<void(int)>& bo
   block.ready.clear();
   block.body = &body;
   block.random = seed;
-  block.live = num_threads;
+  block.num_threads = block.live = num_threads;
   block.at_block_barrier = 0;
   for (int t = 0; t < num_threads; ++t) {
-    Prepare(&block.fibers[t]);
+    Prepare(t);
     ++block.warps[t / kWarpSize].live;
     block.ready.push_back(t);
   }
-  while (block.live > 0) {
-    if (block.ready.empty()) OpenBarriers(num_threads);
-    if (block.ready.empty()) ReportDeadlock(num_threads);
-    block.current = NextReady();
-    const auto thread = static_cast<unsigned>(block.current);
-    threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y,
-                 thread / blockDim.x / blockDim.y};
-    Fiber& fiber = block.fibers[block.current];
-    void* fake = nullptr;
-    BeforeSwitch(&fake, fiber.owner);
-    HydrantSwitchStack(&block.scheduler, fiber.stack_pointer);
-    AfterSwitch(fake, nullptr);
-  }
+  Switch(&block.caller, Next(), /*forever=*/false);
   block.current = -1;
 }
 

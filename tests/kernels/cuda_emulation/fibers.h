@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <functional>
 
+// Hidden: calls within the shared object go straight to them.
+#pragma GCC visibility push(hidden)
+
 namespace hydrant::emulation {
 
 inline constexpr int kWarpSize = 32;
@@ -29,5 +32,7 @@ const uint64_t* Exchange(uint64_t value);
 uint32_t LiveLanes();
 
 }  // namespace hydrant::emulation
+
+#pragma GCC visibility pop
 
 #endif  // HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_

@@ -109,8 +109,8 @@ bool IsLost() {
   return ++launches > last;
 }
 
-thread_local uint64_t launches = 0;
-thread_local std::vector<unsigned char> dynamic_shared;
+uint64_t launches = 0;
+std::vector<unsigned char> dynamic_shared;
 
 }  // namespace
 
