@@ -8,6 +8,7 @@
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
 #include "kernels/page_element.h"
+#include "kernels/reference/dot.h"
 #include "kernels/reference/ops.h"
 #include "kernels/status_macros.h"
 #include "kernels/weight_parts.h"
@@ -65,11 +66,6 @@ void TakeRow(const ReferenceWeight& weight, DType dtype, const void* rows, size_
   }
 }
 
-double Product(const std::vector<float>& x, const float* w, double sum) {
-  for (size_t c = 0; c < x.size(); ++c) sum += static_cast<double>(x[c]) * w[c];
-  return sum;
-}
-
 }  // namespace
 
 void Matmul(const MatmulArgs& args) {
@@ -80,7 +76,7 @@ void Matmul(const MatmulArgs& args) {
     TakeRow(weight, args.x_dtype, args.x, i, &x);
     for (int r = 0; r < rows; ++r) {
       float& y = args.y[static_cast<size_t>(i) * rows + r];
-      double sum = Product(x, weight.Row(r), args.accumulate ? y : 0.0);
+      double sum = (args.accumulate ? y : 0.0) + Dot(x.data(), weight.Row(r), weight.cols());
       if (args.bias != nullptr) sum += args.bias[r];
       y = static_cast<float>(sum);
     }
@@ -97,7 +93,7 @@ void ExpertMatmul(const ExpertMatmulArgs& args) {
       TakeRow(weight, args.x_dtype, args.x, args.sources == nullptr ? place : args.sources[place],
               &x);
       for (size_t j = 0; j < n; ++j) {
-        double sum = Product(x, weight.Row(e * n + j), 0.0);
+        double sum = Dot(x.data(), weight.Row(e * n + j), weight.cols());
         if (args.bias != nullptr) sum += args.bias[e * n + j];
         args.y[place * n + j] = static_cast<float>(sum);
       }

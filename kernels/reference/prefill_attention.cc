@@ -9,6 +9,7 @@
 #include "kernels/page_element.h"
 #include "kernels/page_row.h"
 #include "kernels/reference/attention_weights.h"
+#include "kernels/reference/dot.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 
@@ -54,10 +55,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
   const size_t row = (static_cast<size_t>(query) * args.num_heads + head) * d;
   std::vector<double> weights(count, -std::numeric_limits<double>::infinity());
   for (int j = begin; j < count; ++j) {
-    double dot = 0.0;
-    for (int i = 0; i < d; ++i) {
-      dot += static_cast<double>(args.q[row + i]) * keys.k[static_cast<size_t>(j) * d + i];
-    }
+    const double dot = Dot(args.q + row, &keys.k[static_cast<size_t>(j) * d], d);
     weights[j] = SoftCap(dot * args.scale, args.softcap);
   }
   Softmax(weights, SinkLogit(args.sink_logits, head));
