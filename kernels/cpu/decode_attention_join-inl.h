@@ -15,14 +15,21 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
       max = other > max ? other : max;
     }
     if (head.sinks != nullptr && head.sinks[g] > max) max = head.sinks[g];
-    const auto to_factor = [max](float* part_max) {
-      return *part_max = FirstLane(Exp(Set(*part_max - max)));
+    float numerator_max = head.part_numerator_max[g];
+    for (int part = 1; part < parts; ++part) {
+      const float other = head.part_numerator_max[part * group + g];
+      numerator_max = other > numerator_max ? other : numerator_max;
+    }
+    const float excess = numerator_max - max - kMostLogExcess;
+    const float numerator_top = excess > 0.0f ? max + excess : max;
+    const auto to_factor = [](float top, float* part_max) {
+      return *part_max = FirstLane(Exp(Set(*part_max - top)));
     };
     float sum = head.sinks == nullptr ? 0.0f : FirstLane(Exp(Set(head.sinks[g] - max)));
     for (int part = 0; part < parts; ++part) {
       const int row = part * group + g;
-      sum += to_factor(&head.part_max[row]) * head.part_sum[row];
-      if (weighted) to_factor(&head.part_numerator_max[row]);
+      sum += to_factor(max, &head.part_max[row]) * head.part_sum[row];
+      if (weighted) to_factor(numerator_top, &head.part_numerator_max[row]);
     }
     for (int part = 0; part < parts; ++part) {
       const int row = part * group + g;

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/page_rows.h"
 #include "kernels/kv_pages.h"
+#include "kernels/ops/decode_attention.h"
 #include "kernels/page_row.h"
 #include "kernels/rotary.h"
 

@@ -197,6 +197,7 @@ class DecodeBlock {
       return {logit, logit};
     }
   }
+  static constexpr float kMostExcess = kMostLogExcess * kLog2E;
   __device__ float NumeratorMaximum(int h) const {
     if (!weighted_) return Maximum(h);
     float highest = LowerBoundLogit();
@@ -244,7 +245,8 @@ class DecodeBlock {
       if (u_.splits > 1) {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {
-        const float scale = weighted_ ? Exp2(NumeratorMaximum(h) - Maximum(h)) : 1.0f;
+        const float scale =
+            weighted_ ? Exp2(fminf(NumeratorMaximum(h) - Maximum(h), kMostExcess)) : 1.0f;
         StoreOutput(h, d, sum * scale / Sum(h));
       }
     }
@@ -290,13 +292,21 @@ class DecodeBlock {
       for (int split = lane; split < u_.splits; split += kWarpSize)
         highest = fmaxf(highest, __ldcg(&l_.part_max[PartIndex(split, h)]));
       highest = WarpMax(highest);
+      float numerator_top = highest;
+      if (weighted_) {
+        float highest_numerator = LowerBoundLogit();
+        for (int split = lane; split < u_.splits; split += kWarpSize)
+          highest_numerator =
+              fmaxf(highest_numerator, __ldcg(&l_.part_numerator_max[PartIndex(split, h)]));
+        numerator_top = fmaxf(highest, WarpMax(highest_numerator) - kMostExcess);
+      }
       float sum = 0.0f;
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         const float scale = Exp2(__ldcg(&l_.part_max[PartIndex(split, h)]) - highest);
         factor[h * u_.splits + split] = scale;
         if (weighted_)
           numerator_factor[h * u_.splits + split] =
-              Exp2(__ldcg(&l_.part_numerator_max[PartIndex(split, h)]) - highest);
+              Exp2(__ldcg(&l_.part_numerator_max[PartIndex(split, h)]) - numerator_top);
         sum += __ldcg(&l_.part_sum[PartIndex(split, h)]) * scale;
       }
       sum = WarpSum(sum);

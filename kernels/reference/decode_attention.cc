@@ -95,10 +95,12 @@ std::vector<double> Attend(const DecodedHead& head, int query_head) {
   double sum = std::exp(sink - highest);
   for (double& share : shares) sum += share = std::exp(share - highest);
   for (double& share : shares) share /= sum;
+  const double excess = *std::max_element(numerators.begin(), numerators.end()) - highest;
+  const double top = highest + std::max(0.0, excess - kMostLogExcess);
   std::vector<double> out(d, 0.0);
   for (int e = 0; e < head.length; ++e) {
     const std::vector<float> value = head.Row(pages.values, e);
-    const double weight = std::exp(numerators[e] - highest) / sum;
+    const double weight = std::exp(numerators[e] - top) / sum;
     for (int i = 0; i < d; ++i) out[i] += weight * value[i];
   }
   for (int i = 0; i < d; ++i)

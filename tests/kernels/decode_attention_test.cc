@@ -799,6 +799,37 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
   ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
 }
 
+// Two entries, in one part of a head and in two, whose share no float can hold.
+TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteWhateverTheSamples) {
+  const Shape& s = GetParam();
+  for (const auto& [length, second] : {std::pair(40, 30), std::pair(1100, 900)}) {
+    World world(s, 1, length / s.block_size + 1, rng_);
+    FillSequence(&world, 0, length, INT32_MAX, H2o(0, 4), rng_);
+    world.AddLogWeights();
+    for (int h = 0; h < s.num_kv_heads; ++h) {
+      world.SetLogWeights(world.Slot(0, h, 10), 300.0f, 0.0f);
+      world.SetLogWeights(world.Slot(0, h, second), 300.0f - std::log(2.0f), 0.0f);
+    }
+    Step step(s, {0}, {length}, rng_, /*q_scale=*/0.0f);
+    World truth = world;
+    Step truth_step = step;
+    RunOnBackend(&world, &step);
+    reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+    const double unit = std::exp(double{kMostLogExcess}) / (length + 1);
+    for (int head = 0; head < s.num_heads; ++head) {
+      const int kv_head = head / (s.num_heads / s.num_kv_heads);
+      const std::vector<float> one = world.LoadRow(world.values, world.Slot(0, kv_head, 10));
+      const std::vector<float> two = world.LoadRow(world.values, world.Slot(0, kv_head, second));
+      for (int d = 0; d < s.head_dim; ++d) {
+        const double expected = unit * (one[d] + 0.5 * two[d]);
+        const double bound = 1e-4 * unit * (std::abs(one[d]) + std::abs(two[d]) + 1e-3);
+        ASSERT_NEAR(step.out[head * s.head_dim + d], expected, bound) << length;
+        ASSERT_NEAR(truth_step.out[head * s.head_dim + d], expected, bound) << length;
+      }
+    }
+  }
+}
+
 // Padding among the rows: the others' results to the bit, and nothing else is touched.
 TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
   std::vector<int32_t> positions;
