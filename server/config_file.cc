@@ -150,7 +150,8 @@ ConfigFile ParseConfigFile(const std::string& yaml,
 
 ConfigFile ReadConfigFile(const std::string& path, const std::map<std::string, ConfigForm>& known) {
   const absl::StatusOr<std::string> yaml = ReadSmallFile(path, kMaxConfigBytes);
-  if (!yaml.ok()) return {.settings = {}, .problems = {std::string(yaml.status().message())}};
+  if (!yaml.ok())
+    return {.settings = {}, .problems = {absl::StrCat("--config: ", yaml.status().message())}};
   ConfigFile file = ParseConfigFile(*yaml, known);
   for (std::string& problem : file.problems) problem = absl::StrCat(path, ":", problem);
   return file;

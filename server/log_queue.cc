@@ -26,11 +26,12 @@ bool Write(spdlog::sinks::sink* out, const spdlog::details::log_msg& line) {
   }
 }
 
-void SayLost(spdlog::sinks::sink* out, uint64_t lost) {
-  if (lost == 0) return;
+// False: this line is lost too.
+bool SayLost(spdlog::sinks::sink* out, uint64_t lost) {
+  if (lost == 0) return true;
   const std::string text =
       fmt::format("{} lines of the log are lost: it was not taken as fast as it came", lost);
-  Write(out, spdlog::details::log_msg("hydrantd", spdlog::level::warn, text));
+  return Write(out, spdlog::details::log_msg("hydrantd", spdlog::level::warn, text));
 }
 
 }  // namespace
@@ -85,10 +86,11 @@ void LogQueue::Run(const std::shared_ptr<State>& state) {
     const uint64_t lost = std::exchange(state->lost, 0);
     state->is_writing = true;
     lock.unlock();
-    SayLost(state->out.get(), lost);
+    const bool is_said = SayLost(state->out.get(), lost);
     const bool is_written = Write(state->out.get(), line);
     lock.lock();
     state->is_writing = false;
+    if (!is_said) state->lost += lost;
     if (!is_written) ++state->lost;
     if (state->IsEmpty()) state->written.notify_all();
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "engine/hub/no_proxy.h"
 #include "engine/model/text.h"
 
 namespace hydrant::hub {
@@ -68,6 +69,7 @@ class CurlSession final : public HttpSession {
   CurlSession(CURL* easy, Cancelled cancelled)
       : easy_(easy, curl_easy_cleanup), cancelled_(std::move(cancelled)) {
     Set(CURLOPT_NOSIGNAL, 1L);
+    UseNoProxyOnThisMachine(easy);
     Set(CURLOPT_PROTOCOLS_STR, "http,https");
     Set(CURLOPT_USERAGENT, "hydrant");
     Set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);

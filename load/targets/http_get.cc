@@ -1,22 +1,14 @@
 #include "load/targets/http_get.h"
 
+#include <curl/curl.h>
+
 #include <cmath>
-#include <cstdlib>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "engine/hub/no_proxy.h"
 
 namespace hydrant::load {
-
-void UseNoProxyOnThisMachine(CURL* easy) {
-  const char* excepted = std::getenv("no_proxy");
-  if (excepted == nullptr) excepted = std::getenv("NO_PROXY");
-  if (excepted != nullptr && std::string(excepted) == "*") return;  // curl: no proxy at all
-  // CURLOPT_NOPROXY replaces the variable, so it has to contain the variable's hosts.
-  const std::string all =
-      absl::StrCat(excepted != nullptr ? excepted : "", ",localhost,127.0.0.0/8,::1");
-  curl_easy_setopt(easy, CURLOPT_NOPROXY, all.c_str());
-}
 
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& bearer,
                                     double seconds) {

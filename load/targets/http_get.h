@@ -2,8 +2,6 @@
 #ifndef HYDRANT_LOAD_TARGETS_HTTP_GET_H_
 #define HYDRANT_LOAD_TARGETS_HTTP_GET_H_
 
-#include <curl/curl.h>
-
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,10 +12,6 @@ namespace hydrant::load {
 // `seconds`.
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& bearer = "",
                                     double seconds = 5.0);
-
-// Makes `easy` reach servers on this machine without the proxy of the environment (http_proxy). The
-// hosts of no_proxy are still excepted.
-void UseNoProxyOnThisMachine(CURL* easy);
 
 }  // namespace hydrant::load
 

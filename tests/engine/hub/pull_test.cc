@@ -154,6 +154,14 @@ TEST_F(PullTest, ARedirectInACircleEnds) {
   EXPECT_EQ(hub_.seen().size(), 9u);
 }
 
+// A proxy of the environment is for other machines; no proxy is at that port.
+TEST_F(PullTest, AHubOnThisMachineIsReachedWithoutAProxy) {
+  setenv("http_proxy", "http://127.0.0.1:9", 1);
+  const auto pulled = Run();
+  unsetenv("http_proxy");
+  EXPECT_TRUE(pulled.ok()) << pulled.status();
+}
+
 TEST_F(PullTest, ASecondPullFetchesNothing) {
   ASSERT_TRUE(Run().ok());
   const size_t before = hub_.seen().size();
