@@ -1,13 +1,16 @@
 #include "client/line_reader.h"
 
 #include <langinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <string_view>
 
 #include "kernels/standard_streams.h"
 #ifdef HYDRANT_EDITLINE
@@ -26,7 +29,23 @@ void UseUtf8() {
   if (std::string(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
+// Lines typed during an answer are the terminal's own: it has edited them, and has taken Ctrl-D for
+// the end. libedit would read that as the character 0.
+bool IsTypedAhead() {
+  pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return poll(&input, 1, 0) > 0;
+}
+
+std::optional<std::string> ReadTypedAhead() {
+  std::array<char, 4096> line;  // the longest that a terminal has
+  const ssize_t count = read(STDIN_FILENO, line.data(), line.size());
+  if (count <= 0) return std::nullopt;
+  const std::string_view text(line.data(), static_cast<size_t>(count));
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 std::optional<std::string> ReadTyped() {
+  if (IsTypedAhead()) return ReadTypedAhead();
   const std::unique_ptr<char, void (*)(void*)> line(readline(kPrompt), std::free);
   if (line == nullptr) return std::nullopt;
   if (*line != '\0') add_history(line.get());

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -309,6 +310,17 @@ class Terminal {
   void Type(const std::string& text) const {
     EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
+  // Types when libedit reads keys one by one, which it begins after it has shown a prompt. Before,
+  // the terminal would take Ctrl-D itself.
+  void TypeAtPrompt(const std::string& text) const {
+#ifdef HYDRANT_EDITLINE
+    EXPECT_TRUE(WaitFor([this] {
+      termios settings{};
+      return tcgetattr(fd_, &settings) == 0 && (settings.c_lflag & ICANON) == 0;
+    }));
+#endif
+    Type(text);
+  }
   // The output after that of the last call, up to and with `text`. Fails after 30 s without output.
   std::string ShownUntil(const std::string& text) {
     size_t at = std::string::npos;
@@ -320,12 +332,17 @@ class Terminal {
     shown_.erase(0, end);
     return part;
   }
-  // The exit code; 128 + n after signal n.
+  // The exit code; 128 + n after signal n. Fails after 30 s without output or end.
   int Wait() {
     while (ReadSome()) {
     }
     int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
+    if (waitpid(pid_, &status, WNOHANG) == 0 &&
+        !WaitFor([&] { return waitpid(pid_, &status, WNOHANG) != 0; })) {
+      ADD_FAILURE() << "it does not end; shown last: " << shown_;
+      return -1;  // the destructor kills it
+    }
+    pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
@@ -358,7 +375,7 @@ TEST(Client, CtrlCEndsTheAnswerAndNotTheConversation) {
   EXPECT_TRUE(server.WaitUntilEmpty());
   chat.Type("/clear\n");
   chat.ShownUntil("> ");
-  chat.Type("\x04");
+  chat.TypeAtPrompt("\x04");
   EXPECT_EQ(chat.Wait(), 0);
 }
 
@@ -371,6 +388,20 @@ TEST(Client, CtrlCAtThePromptEndsTheConversation) {
   chat.ShownUntil("> ");
   chat.Type("\x03");  // no answer is under way
   EXPECT_EQ(chat.Wait(), 128 + SIGINT);
+}
+
+// While no line is read the terminal takes Ctrl-D itself.
+TEST(Client, CtrlDDuringAnAnswerEndsTheConversationAfterIt) {
+  TestServer server;
+  Terminal chat({HYDRANT_PATH, "--address", server.address(), "chat", "--max-tokens", "20"});
+  chat.ShownUntil("> ");
+  server.engine.Pause();
+  server.engine.AllowSteps(10);
+  chat.Type("hello\n");
+  chat.ShownUntil("def");
+  chat.Type("\x04");
+  server.engine.Resume();
+  EXPECT_EQ(chat.Wait(), 0);
 }
 
 TEST(Client, LinesAreCalledBackAndEdited) {
