@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/column_statistic.cuh"
+#include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/prefill_attention_mma.cuh"
@@ -115,8 +116,7 @@ template <int kDims>
 __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__ ExactArgs exact) {
   const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
-  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // the longest first
-  const int head = static_cast<int>(blockIdx.y);
+  const auto [tile, head] = HeadTile::LastTileFirst(args.num_heads);
   const int kv_head = head / (args.num_heads / args.num_kv_heads);
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(kThreads)
                           const __grid_constant__ ColumnStatistic statistic) {
   const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
-  const int first_key = static_cast<int>(blockIdx.x) * kKeyTile;
-  const int kv_head = static_cast<int>(blockIdx.y);
+  const auto [key_tile, kv_head] = HeadTile::FirstTileFirst(args.num_kv_heads);
+  const int first_key = key_tile * kKeyTile;
   const int group = args.num_heads / args.num_kv_heads;
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
@@ -262,7 +262,7 @@ cudaError_t ForStatistics(const PrefillAttentionArgs& args, const Count& count) 
 
 template <int kDims>
 cudaError_t Attend(const Context& context, const ExactArgs& exact) {
-  const dim3 grid(CeilDiv(exact.args.num_queries, kQueryTile), exact.args.num_heads);
+  const dim3 grid = HeadTileGrid(CeilDiv(exact.args.num_queries, kQueryTile), exact.args.num_heads);
   return Launch(AttendKernel<kDims>, grid, dim3(kThreads), Tiles::Bytes(exact.args.head_dim),
                 context.stream, exact);
 }
@@ -296,7 +296,7 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
           : args.head_dim <= 128 ? Attend<128>(context, exact)
                                  : Attend<256>(context, exact);
   if (error != cudaSuccess || exact.log_sum_exp == nullptr) return error;
-  const dim3 grid(CeilDiv(exact.args.NumKeys(), kKeyTile), args.num_kv_heads);
+  const dim3 grid = HeadTileGrid(CeilDiv(exact.args.NumKeys(), kKeyTile), args.num_kv_heads);
   return ForStatistics(exact.args, [&](const ColumnStatistic& statistic) {
     return Launch(ColumnStatisticKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim),
                   context.stream, exact, statistic);
@@ -328,7 +328,7 @@ cudaError_t Count(const Context& context, const MmaArgs& m, const ColumnStatisti
                   const TileParts& parts) {
   using Statistic = MmaColumnStatistic<kBF16, kDims>;
   const int splits = parts.data == nullptr ? 1 : StatisticSplits(context, m);
-  const dim3 grid(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads, splits);
+  const dim3 grid = HeadTileGrid(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads, splits);
   const cudaError_t error = Launch(MmaColumnStatisticKernel<kBF16, kDims>, grid, dim3(kMmaThreads),
                                    Statistic::kSharedBytes, context.stream, m, statistic, parts);
   if (error != cudaSuccess || parts.data == nullptr) return error;
@@ -340,7 +340,8 @@ cudaError_t Count(const Context& context, const MmaArgs& m, const ColumnStatisti
 template <bool kBF16, int kDims, int kRowTiles>
 cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TileParts& parts) {
   using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
-  const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
+  const dim3 grid =
+      HeadTileGrid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;

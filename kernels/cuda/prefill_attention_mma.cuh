@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/column_statistic.cuh"
+#include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -102,13 +103,14 @@ class MmaAttention {
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kQueries) + 2 * Tile::Elements(kMmaKeys)) * sizeof(uint16_t);
 
-  __device__ explicit MmaAttention(const MmaArgs& m)
+  // Blocks of kQueries queries.
+  __device__ MmaAttention(const MmaArgs& m, HeadTile block)
       : m_(m),
         q_{DynamicShared<uint16_t>()},
         k_{q_.data + Tile::Elements(kQueries)},
         v_{k_.data + Tile::Elements(kMmaKeys)},
-        first_query_(static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries),  // longest first
-        head_(static_cast<int>(blockIdx.y)),
+        first_query_(block.tile * kQueries),
+        head_(block.head),
         kv_head_(head_ / (m.args.num_heads / m.args.num_kv_heads)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16 * kRowTiles),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
@@ -315,7 +317,7 @@ struct TileParts {
 
 // A column statistic: a block owns 64 keys of one KV head, 16 a warp, whose fragments stay in
 // registers, and adds the tiles of 32 queries in their order. The next head's queries are on their
-// way while one is worked on. With TileParts the tiles are dealt to the grid's z.
+// way while one is worked on. With TileParts the tiles are dealt to the grid's y.
 template <bool kBF16, int kDims>
 class MmaColumnStatistic {
  public:
@@ -324,17 +326,16 @@ class MmaColumnStatistic {
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
 
+  // Blocks of kMmaKeys keys.
   __device__ MmaColumnStatistic(const MmaArgs& m, const ColumnStatistic& statistic,
-                                const TileParts& parts)
+                                const TileParts& parts, HeadTile block)
       : m_(m),
         statistic_(statistic),
         parts_(parts),
         k_{DynamicShared<uint16_t>()},
-        q_{{k_.data + Tile::Elements(kMmaKeys)},
-           {k_.data + Tile::Elements(kMmaKeys) + Tile::Elements(kQueryTile)}},
         group_(m.args.num_heads / m.args.num_kv_heads),
-        first_key_(static_cast<int>(blockIdx.x) * kMmaKeys),
-        kv_head_(static_cast<int>(blockIdx.y)),
+        first_key_(block.tile * kMmaKeys),
+        kv_head_(block.head),
         first_of_head_(m.prefix.First(kv_head_)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
@@ -349,14 +350,14 @@ class MmaColumnStatistic {
     const int all_tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
     const int first_of_all = FirstTile(args, statistic_, first_key_);
     // This block's share of the tiles.
-    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.z));
-    const int first_tile = first_of_all + static_cast<int>(blockIdx.z) * share;
+    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.y));
+    const int first_tile = first_of_all + static_cast<int>(blockIdx.y) * share;
     const int tiles = min(first_tile + share, all_tiles);
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     if (works <= 0) return;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
             m_.keys - first_key_, dims);
-    LoadQueries(first_tile, 0, q_[0]);
+    LoadQueries(first_tile, 0, Queries(0));
     CommitCopies();
     WaitCopies<0>();
     __syncthreads();
@@ -370,10 +371,10 @@ class MmaColumnStatistic {
       WaitCopies<0>();
       __syncthreads();  // this tile is there, the one before is done with
       if (work + 1 < works)
-        LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, q_[(work + 1) % 2]);
+        LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, Queries(work + 1));
       CommitCopies();
       float weights[1][kQueryColumns][4] = {};
-      Multiply(keys, q_[work % 2], weights[0]);
+      Multiply(keys, Queries(work), weights[0]);
       if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
       if (AllSeen(tile)) {
         ToWeights<true>(tile, g, weights[0]);
@@ -395,6 +396,10 @@ class MmaColumnStatistic {
   }
 
  private:
+  // Two tiles take turns. (An array of them, indexed at run time, would lie in local memory.)
+  __device__ Tile Queries(int work) const {
+    return {k_.data + Tile::Elements(kMmaKeys) + work % 2 * Tile::Elements(kQueryTile)};
+  }
   __device__ int Key(int half) const { return first_key_ + warp_row_ + lane_ / 4 + half * 8; }
   __device__ bool Exists(int half) const {
     return Key(half) >= first_of_head_ && Key(half) < m_.keys;
@@ -517,7 +522,6 @@ class MmaColumnStatistic {
   const ColumnStatistic& statistic_;
   const TileParts& parts_;
   const Tile k_;
-  const Tile q_[2];
   const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
   const float scale_;
 };
@@ -525,7 +529,7 @@ class MmaColumnStatistic {
 template <bool kBF16, int kDims, int kRowTiles>
 __global__ void __launch_bounds__(kMmaThreads)
     MmaAttentionKernel(const __grid_constant__ MmaArgs m) {
-  MmaAttention<kBF16, kDims, kRowTiles>(m).Run();
+  MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst(m.args.num_heads)).Run();
 }
 
 template <bool kBF16, int kDims>
@@ -533,7 +537,9 @@ __global__ void __launch_bounds__(kMmaThreads)
     MmaColumnStatisticKernel(const __grid_constant__ MmaArgs m,
                              const __grid_constant__ ColumnStatistic statistic,
                              const __grid_constant__ TileParts parts) {
-  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts).Run();
+  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts,
+                                   HeadTile::FirstTileFirst(m.args.num_kv_heads))
+      .Run();
 }
 
 inline constexpr int kJoinThreads = 128;

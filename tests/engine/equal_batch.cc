@@ -29,36 +29,58 @@ int RowWidth(const EngineLimits& limits, const CachePlan& plan, int tokens) {
 
 int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy, int count,
                           int prompt_tokens, int new_tokens) {
-  const int width = RowWidth(limits, PlanFor(policy, prompt_tokens), prompt_tokens + new_tokens);
-  return int64_t{count} * width * limits.num_layers * limits.num_kv_heads;
+  const CachePlan plan = PlanFor(policy, prompt_tokens);
+  const int64_t pages = int64_t{RowWidth(limits, plan, prompt_tokens + new_tokens)} *
+                        limits.num_layers * limits.num_kv_heads;
+  constexpr int kLinesOfASlab = 8;  // the smallest pages have no fewer
+  return count * (pages + PagesOf(pages * plan.state_lines, kLinesOfASlab));
 }
 
 EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
                        int new_tokens, bool shuffled)
     : engine_(engine), plan_(PlanFor(policy, prompt_tokens)) {
   const EngineLimits& limits = engine_->limits();
-  if (Pages(limits, policy, count, prompt_tokens, new_tokens) > limits.num_blocks) {
-    std::fprintf(stderr, "the pool of %d pages is too small\n", limits.num_blocks);
-    std::exit(1);
-  }
+  blocks_.resize(limits.num_blocks);
+  std::iota(blocks_.rbegin(), blocks_.rend(), 0);
+  if (shuffled) std::shuffle(blocks_.begin(), blocks_.end(), std::mt19937(7));
   std::mt19937_64 rng(1);
-  const int width = RowWidth(limits, plan_, prompt_tokens + new_tokens);
-  int64_t table = 0;
-  std::vector<int32_t> blocks(Pages(limits, policy, count, prompt_tokens, new_tokens));
-  std::iota(blocks.begin(), blocks.end(), 0);
-  if (shuffled) std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
   prompts_.assign(count, {});
   for (int slot = 0; slot < count; ++slot) {
-    for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
+    for (int i = 0; i < std::max(1, prompt_tokens); ++i)
       prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
-    }
-    batch_.Add(SlotSetup{slot, plan_});
-    batch_.Add(TableRow{slot, table, width});
-    for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
-      batch_.AddTableWrite({table, blocks[table]});
-      ++table;
-    }
+    AddSequence(slot, RowWidth(limits, plan_, prompt_tokens + new_tokens));
   }
+}
+
+void EqualBatch::AddSequence(int slot, int width) {
+  const EngineLimits& limits = engine_->limits();
+  const int64_t pages = int64_t{width} * limits.num_layers * limits.num_kv_heads;
+  const int64_t first = slot * pages;
+  batch_.Add(SlotSetup{slot, plan_});
+  batch_.Add(TableRow{slot, first, width});
+  // Heads with a window have no state; they come last.
+  const bool evicts = plan_.state_lines != kNoStateLines;
+  const int64_t with_state = evicts ? pages / limits.num_layers * limits.FullLayers() : 0;
+  const int64_t states_a_slab = evicts ? limits.slab.StatesIn(plan_.state_lines) : 1;
+  int32_t slab = 0;
+  for (int64_t i = 0; i < pages; ++i) {
+    PageIds page = {.data = TakeBlock(), .state = kNoState};
+    if (i < with_state) {
+      if (i % states_a_slab == 0) slab = TakeBlock();
+      page.state = limits.slab.StateAt(slab, i % states_a_slab, plan_.state_lines);
+    }
+    batch_.AddTableWrite({first + i, page});
+  }
+}
+
+int32_t EqualBatch::TakeBlock() {
+  if (blocks_.empty()) {
+    std::fprintf(stderr, "the pool of %d pages is too small\n", engine_->limits().num_blocks);
+    std::exit(1);
+  }
+  const int32_t block = blocks_.back();
+  blocks_.pop_back();
+  return block;
 }
 
 double EqualBatch::Prefill(int prompt_tokens) {

@@ -18,7 +18,7 @@ class EqualBatch {
   EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
              int new_tokens, bool shuffled = false);
 
-  // Pages that so many sequences take.
+  // Pages that so many sequences take at most, those of their entries' state included.
   static int64_t Pages(const EngineLimits& limits, const std::string& policy, int count,
                        int prompt_tokens, int new_tokens);
 
@@ -30,11 +30,14 @@ class EqualBatch {
   double Decode(int first_position, int steps);
 
  private:
+  void AddSequence(int slot, int width);
+  int32_t TakeBlock();
   void Execute();
 
   Engine* engine_;
   CachePlan plan_;
   std::vector<std::vector<TokenId>> prompts_;
+  std::vector<int32_t> blocks_;  // of the pool; the last is taken next
   Batch batch_;
   StepResult result_;
 };

@@ -1,7 +1,7 @@
 // Whole steps of the engine on a device, with drawn weights of a real model's shape, beside the
-// time in which the device moves the bytes that the step must read: weights once, and every
-// sequence's keys, values and, where they are kept, scores. The device's bandwidth is that of a
-// copy in the same run.
+// device's own limit, the roofline: weights are read once or multiplied with all rows, whichever
+// takes longer, and every sequence's keys, values and, where they are kept, scores are moved. The
+// device's bandwidth is that of a copy in the same run, its product rate that of a large product.
 //
 //   step_benchmark --shape tests/engine/shapes/llama-3.1-8b.json [--device cuda] [--dtype bfloat16]
 //                  [--threads 2] [--json FILE] [--quick 0] [--case h2o:64:1024]
@@ -18,12 +18,15 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/model/model_source.h"
 #include "kernels/backend.h"
+#include "kernels/page_element.h"
 #include "tests/engine/equal_batch.h"
 #include "tests/measurement_log.h"
 
@@ -74,6 +77,49 @@ double CopyBandwidth(const std::string& device, int threads, size_t bytes) {
   return best;
 }
 
+// Floating point operations a second of a large product, of drawn numbers: zeros would cost a
+// device less power.
+double ProductRate(const std::string& device, int threads, WeightDType dtype, int size) {
+  auto backend = CreateBackend(device, {.num_threads = threads});
+  if (!backend.ok()) Fail(backend.status());
+  const size_t count = static_cast<size_t>(size) * size;
+  std::vector<float> values(count);
+  std::minstd_rand rng(1);
+  for (float& value : values) value = static_cast<float>(rng() % 2001) * 1e-3f - 1.0f;
+  const WeightPart part{DType::kF32, values.data(), size, size};
+  auto weight = (*backend)->PackWeight(std::span(&part, 1), dtype);
+  if (!weight.ok()) Fail(weight.status());
+  const DType x_dtype = (*backend)->ActivationDType(dtype);
+  auto x = (*backend)->Allocate(BytesOf(x_dtype, count));
+  auto y = (*backend)->Allocate(count * sizeof(float));
+  if (!x.ok()) Fail(x.status());
+  if (!y.ok()) Fail(y.status());
+  std::vector<uint8_t> rows(BytesOf(x_dtype, count));
+  for (size_t i = 0; i < count; ++i) StorePageElement(x_dtype, rows.data(), i, values[i]);
+  (*backend)->CopyToDevice(x->get(), rows.data(), rows.size());
+  double best = 0;
+  for (int run = 0; run < 6; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    (*backend)->Matmul({.x = x->get(),
+                        .x_dtype = x_dtype,
+                        .m = size,
+                        .weight = weight->get(),
+                        .y = static_cast<float*>(y->get())});
+    if (absl::Status status = (*backend)->Synchronize(); !status.ok()) Fail(status);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::max(best, 2.0 * static_cast<double>(count) * size / taken.count());
+  }
+  return best;
+}
+
+// What bounds a step.
+struct Limits {
+  double weight_bytes = 0;    // read in a step
+  double weight_numbers = 0;  // multiplied with each row
+  double bandwidth = 0;       // bytes a second
+  double products = 0;        // floating point operations a second
+};
+
 // Bytes of the weights that a step reads: an embedding that is not the output too is looked up, not
 // read through.
 double WeightBytesRead(const Engine& engine, WeightDType dtype) {
@@ -95,7 +141,7 @@ double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
 }
 
 void Measure(Engine* engine, const std::string& model, const Case& c, bool shuffled,
-             double weight_bytes, double bandwidth, int steps, MeasurementLog* log) {
+             const Limits& limits, int steps, MeasurementLog* log) {
   EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps, shuffled);
   const double prefill = batch.Prefill(c.context);
   double seconds = std::numeric_limits<double>::infinity();
@@ -105,7 +151,9 @@ void Measure(Engine* engine, const std::string& model, const Case& c, bool shuff
     at += steps;
     if (run > 0) seconds = std::min(seconds, taken);
   }
-  const double bound = (weight_bytes + CacheBytesMoved(*engine, c, batch.Entries(at))) / bandwidth;
+  const double weights = std::max(limits.weight_bytes / limits.bandwidth,
+                                  2.0 * limits.weight_numbers * c.batch / limits.products);
+  const double bound = weights + CacheBytesMoved(*engine, c, batch.Entries(at)) / limits.bandwidth;
   std::printf("| %s | %d | %d | %.3f | %.0f | %.3f | %.2f | %.0f |\n", c.policy.c_str(), c.batch,
               c.context, seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
               static_cast<double>(c.batch) * c.context / prefill);
@@ -169,24 +217,29 @@ int Main(int argc, char** argv) {
   options.dtype = dtypes.at(flags["dtype"]);
   MakeRoom((*source)->config(), cases, (kRepeats + 1) * steps, &options);
 
-  const double bandwidth =
+  Limits limits;
+  limits.bandwidth =
       CopyBandwidth(options.device, options.num_threads, quick ? size_t{1} << 20 : size_t{2} << 30);
+  limits.products =
+      ProductRate(options.device, options.num_threads, *options.dtype, quick ? 256 : 4096);
   auto engine =
       Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
   if (!engine.ok()) Fail(engine.status());
-  std::printf("%s; %.2f GB of weights; copy %.0f GB/s, read and written\n\n",
+  std::printf("%s; %.2f GB of weights; copy %.0f GB/s, read and written; products %.2f TFLOP/s\n\n",
               (*engine)->Description().c_str(),
-              static_cast<double>((*engine)->memory().weights) * 1e-9, bandwidth * 1e-9);
+              static_cast<double>((*engine)->memory().weights) * 1e-9, limits.bandwidth * 1e-9,
+              limits.products * 1e-12);
   std::printf(
-      "| policy | batch | context | ms a step | tokens/s | bytes' time, ms | ratio | prompt "
+      "| policy | batch | context | ms a step | tokens/s | roofline, ms | ratio | prompt "
       "tokens/s "
       "|\n|---|---|---|---|---|---|---|---|\n");
-  const double weights = WeightBytesRead(**engine, *options.dtype);
+  limits.weight_bytes = WeightBytesRead(**engine, *options.dtype);
+  limits.weight_numbers =
+      limits.weight_bytes / (*options.dtype == WeightDType::kBFloat16 ? 2.0 : 4.0);
   MeasurementLog log(flags["json"]);
   log.Write("device", {{"program", "step_benchmark"}, {"description", (*engine)->Description()}});
   const std::string model = std::filesystem::path(flags["shape"]).stem().string();
-  for (const Case& c : cases)
-    Measure(engine->get(), model, c, shuffled, weights, bandwidth, steps, &log);
+  for (const Case& c : cases) Measure(engine->get(), model, c, shuffled, limits, steps, &log);
   return 0;
 }
 

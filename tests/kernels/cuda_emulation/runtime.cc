@@ -248,7 +248,7 @@ cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = nullptr;
   return cudaSuccess;
 }
