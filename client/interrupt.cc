@@ -35,7 +35,7 @@ void SetHandler(void (*handler)(int), int flags) {
 }  // namespace
 
 OnInterrupt::OnInterrupt(std::function<void()> then) {
-  // Creates the eventfd before a handler uses it. Without one Ctrl-C ends the process, as ever.
+  // Creates the eventfd before a handler uses it. Without one Ctrl-C ends the process.
   if (Events() < 0) return;
   thread_ = std::thread([then = std::move(then)] {
     for (uint64_t events = 0; events < kOver;) {

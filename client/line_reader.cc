@@ -29,8 +29,8 @@ void UseUtf8() {
   if (std::string(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// Lines typed during an answer are the terminal's own: it has edited them, and has taken Ctrl-D for
-// the end. libedit would read that as the character 0.
+// During an answer the terminal itself edits lines and handles Ctrl-D. Such input has to be read
+// before libedit changes the terminal's mode: libedit reads that Ctrl-D as the character 0.
 bool IsTypedAhead() {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return poll(&input, 1, 0) > 0;

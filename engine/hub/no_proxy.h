@@ -1,4 +1,4 @@
-// Proxies of the environment (http_proxy, https_proxy) are for other machines.
+// Keeps libcurl from using a proxy (http_proxy, https_proxy) for servers on this machine.
 #ifndef HYDRANT_ENGINE_HUB_NO_PROXY_H_
 #define HYDRANT_ENGINE_HUB_NO_PROXY_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// Connections to loopback addresses go without a proxy, and those to hosts of no_proxy, as ever.
+// Loopback addresses and the hosts of no_proxy are reached without a proxy.
 inline void UseNoProxyOnThisMachine(CURL* easy) {
   const char* excepted = std::getenv("no_proxy");
   if (excepted == nullptr) excepted = std::getenv("NO_PROXY");

@@ -8,19 +8,18 @@ namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 // the denominator's, and a sink is in both.)
 HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   const bool weighted = head.part_numerator_max != head.part_max;
-  for (int g = 0; g < group; ++g) {
-    float max = head.part_max[g];
+  const auto max_of_parts = [=](const float* maxima, int g) {
+    float max = maxima[g];
     for (int part = 1; part < parts; ++part) {
-      const float other = head.part_max[part * group + g];
+      const float other = maxima[part * group + g];
       max = other > max ? other : max;
     }
+    return max;
+  };
+  for (int g = 0; g < group; ++g) {
+    float max = max_of_parts(head.part_max, g);
     if (head.sinks != nullptr && head.sinks[g] > max) max = head.sinks[g];
-    float numerator_max = head.part_numerator_max[g];
-    for (int part = 1; part < parts; ++part) {
-      const float other = head.part_numerator_max[part * group + g];
-      numerator_max = other > numerator_max ? other : numerator_max;
-    }
-    const float excess = numerator_max - max - kMostLogExcess;
+    const float excess = max_of_parts(head.part_numerator_max, g) - max - kMostLogExcess;
     const float numerator_top = excess > 0.0f ? max + excess : max;
     const auto to_factor = [](float top, float* part_max) {
       return *part_max = FirstLane(Exp(Set(*part_max - top)));

@@ -50,7 +50,7 @@ class Device final : public CudaDevice {
     ask(cudaDevAttrMultiProcessorCount, &context_.num_sms);
     size_t free = 0, total = 0;
     if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
-    // Not the default stream's partner: nothing else in the process makes it wait.
+    // Work on the default stream does not delay it.
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     if (error != cudaSuccess)
       return std::string("the CUDA device does not start: ") + cudaGetErrorString(error);

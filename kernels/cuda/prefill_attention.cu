@@ -116,7 +116,7 @@ template <int kDims>
 __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__ ExactArgs exact) {
   const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
-  const auto [tile, head] = HeadTile::LastTileFirst(args.num_heads);
+  const auto [tile, head] = HeadTile::LastTileFirst();
   const int kv_head = head / (args.num_heads / args.num_kv_heads);
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads)
                           const __grid_constant__ ColumnStatistic statistic) {
   const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
-  const auto [key_tile, kv_head] = HeadTile::FirstTileFirst(args.num_kv_heads);
+  const auto [key_tile, kv_head] = HeadTile::FirstTileFirst();
   const int first_key = key_tile * kKeyTile;
   const int group = args.num_heads / args.num_kv_heads;
   const int thread = static_cast<int>(threadIdx.x);

@@ -317,7 +317,7 @@ struct TileParts {
 
 // A column statistic: a block owns 64 keys of one KV head, 16 a warp, whose fragments stay in
 // registers, and adds the tiles of 32 queries in their order. The next head's queries are on their
-// way while one is worked on. With TileParts the tiles are dealt to the grid's y.
+// way while one is worked on. With TileParts the tiles are dealt to the grid's z.
 template <bool kBF16, int kDims>
 class MmaColumnStatistic {
  public:
@@ -350,8 +350,8 @@ class MmaColumnStatistic {
     const int all_tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
     const int first_of_all = FirstTile(args, statistic_, first_key_);
     // This block's share of the tiles.
-    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.y));
-    const int first_tile = first_of_all + static_cast<int>(blockIdx.y) * share;
+    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.z));
+    const int first_tile = first_of_all + static_cast<int>(blockIdx.z) * share;
     const int tiles = min(first_tile + share, all_tiles);
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     if (works <= 0) return;
@@ -529,7 +529,7 @@ class MmaColumnStatistic {
 template <bool kBF16, int kDims, int kRowTiles>
 __global__ void __launch_bounds__(kMmaThreads)
     MmaAttentionKernel(const __grid_constant__ MmaArgs m) {
-  MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst(m.args.num_heads)).Run();
+  MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst()).Run();
 }
 
 template <bool kBF16, int kDims>
@@ -537,9 +537,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     MmaColumnStatisticKernel(const __grid_constant__ MmaArgs m,
                              const __grid_constant__ ColumnStatistic statistic,
                              const __grid_constant__ TileParts parts) {
-  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts,
-                                   HeadTile::FirstTileFirst(m.args.num_kv_heads))
-      .Run();
+  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts, HeadTile::FirstTileFirst()).Run();
 }
 
 inline constexpr int kJoinThreads = 128;

@@ -14,11 +14,11 @@
 //      as SubGen's estimator has it (arXiv 2402.06082): an entry may stand for others in the
 //      numerator, the denominator or both. Log weights are finite, or -infinity where the entry
 //      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
-//      never 0.) Samples may miss the entry that the numerator is full of: its largest weight is at
-//      most exp(kMostLogExcess) times the denominator's largest, else all of the numerator's are
-//      scaled down to that, so that out is finite. A query head's sink logit adds exp(sink logit)
-//      to the denominator, neither scaled nor capped, and nothing to the numerator (GPT-OSS, arXiv
-//      2508.10925; `sinks` of transformers' gpt_oss).
+//      never 0.) If the largest weight of the numerator is more than exp(kMostLogExcess) times the
+//      largest of the denominator, all weights of the numerator are scaled down to that, so that
+//      out is finite. (A key may be in the numerator's samples and in no sample of a cluster.) A
+//      query head's sink logit adds exp(sink logit) to the denominator, neither scaled nor capped,
+//      and nothing to the numerator (GPT-OSS, arXiv 2508.10925; `sinks` of transformers' gpt_oss).
 //
 //      Rolling heads: the new entry has rank length - 1 (length: after the step), the ranks above
 //      an overwritten one go down by one, and a logit is that of the key rotated back by its
@@ -43,7 +43,7 @@
 
 namespace hydrant {
 
-// exp(55) and its multiples can be stored, summed and normalised in fp32.
+// A norm of rows of this size, exp(55) or 7e23, is finite in fp32, although their squares are not.
 inline constexpr float kMostLogExcess = 55.0f;
 
 struct DecodeAttentionArgs {

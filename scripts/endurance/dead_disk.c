@@ -1,5 +1,5 @@
-// Loaded before hydrantd (LD_PRELOAD), it makes DEAD_DISK, a folder, a disk that stops to answer when the file DEAD_DISK_SINCE is there:
-// a call that opens or looks at a file in it does not return.
+// A disk that stops answering, for LD_PRELOAD: once the file DEAD_DISK_SINCE exists, open() and stat() of paths in the folder DEAD_DISK do
+// not return.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,31 +15,22 @@ static void Touch(const char* path) {
   while (access(since, F_OK) == 0) pause();
 }
 
-#define NEXT(name) \
+#define NEXT(name)               \
   static __typeof__(&name) next; \
   if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, #name)
 
-static mode_t ModeOf(int flags, va_list list) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; }
-
-int open(const char* path, int flags, ...) {
-  NEXT(open);
-  va_list list;
-  va_start(list, flags);
-  const mode_t mode = ModeOf(flags, list);
-  va_end(list);
-  Touch(path);
-  return next(path, flags, mode);
-}
-
-int open64(const char* path, int flags, ...) {
-  NEXT(open64);
-  va_list list;
-  va_start(list, flags);
-  const mode_t mode = ModeOf(flags, list);
-  va_end(list);
-  Touch(path);
-  return next(path, flags, mode);
-}
+#define OPEN(name)                                                                   \
+  int name(const char* path, int flags, ...) {                                       \
+    NEXT(name);                                                                      \
+    va_list list;                                                                    \
+    va_start(list, flags);                                                           \
+    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;    \
+    va_end(list);                                                                    \
+    Touch(path);                                                                     \
+    return next(path, flags, mode);                                                  \
+  }
+OPEN(open)
+OPEN(open64)
 
 int stat(const char* restrict path, struct stat* restrict found) {
   NEXT(stat);

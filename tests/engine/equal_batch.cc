@@ -32,7 +32,8 @@ int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy,
   const CachePlan plan = PlanFor(policy, prompt_tokens);
   const int64_t pages = int64_t{RowWidth(limits, plan, prompt_tokens + new_tokens)} *
                         limits.num_layers * limits.num_kv_heads;
-  constexpr int kLinesOfASlab = 8;  // the smallest pages have no fewer
+  constexpr int kLinesOfASlab =
+      8;  // of pages with 32 bytes of keys an entry; larger ones have more
   return count * (pages + PagesOf(pages * plan.state_lines, kLinesOfASlab));
 }
 

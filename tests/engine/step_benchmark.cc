@@ -112,10 +112,10 @@ double ProductRate(const std::string& device, int threads, WeightDType dtype, in
   return best;
 }
 
-// What bounds a step.
-struct Limits {
-  double weight_bytes = 0;    // read in a step
-  double weight_numbers = 0;  // multiplied with each row
+// Bytes and arithmetic of a step, and the device's rates for them.
+struct Roofline {
+  double weight_bytes = 0;    // that a step reads
+  double weight_numbers = 0;  // that each row is multiplied with
   double bandwidth = 0;       // bytes a second
   double products = 0;        // floating point operations a second
 };
@@ -141,7 +141,7 @@ double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
 }
 
 void Measure(Engine* engine, const std::string& model, const Case& c, bool shuffled,
-             const Limits& limits, int steps, MeasurementLog* log) {
+             const Roofline& roofline, int steps, MeasurementLog* log) {
   EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps, shuffled);
   const double prefill = batch.Prefill(c.context);
   double seconds = std::numeric_limits<double>::infinity();
@@ -151,9 +151,10 @@ void Measure(Engine* engine, const std::string& model, const Case& c, bool shuff
     at += steps;
     if (run > 0) seconds = std::min(seconds, taken);
   }
-  const double weights = std::max(limits.weight_bytes / limits.bandwidth,
-                                  2.0 * limits.weight_numbers * c.batch / limits.products);
-  const double bound = weights + CacheBytesMoved(*engine, c, batch.Entries(at)) / limits.bandwidth;
+  const double weights = std::max(roofline.weight_bytes / roofline.bandwidth,
+                                  2.0 * roofline.weight_numbers * c.batch / roofline.products);
+  const double bound =
+      weights + CacheBytesMoved(*engine, c, batch.Entries(at)) / roofline.bandwidth;
   std::printf("| %s | %d | %d | %.3f | %.0f | %.3f | %.2f | %.0f |\n", c.policy.c_str(), c.batch,
               c.context, seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
               static_cast<double>(c.batch) * c.context / prefill);
@@ -217,29 +218,29 @@ int Main(int argc, char** argv) {
   options.dtype = dtypes.at(flags["dtype"]);
   MakeRoom((*source)->config(), cases, (kRepeats + 1) * steps, &options);
 
-  Limits limits;
-  limits.bandwidth =
+  Roofline roofline;
+  roofline.bandwidth =
       CopyBandwidth(options.device, options.num_threads, quick ? size_t{1} << 20 : size_t{2} << 30);
-  limits.products =
+  roofline.products =
       ProductRate(options.device, options.num_threads, *options.dtype, quick ? 256 : 4096);
   auto engine =
       Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
   if (!engine.ok()) Fail(engine.status());
   std::printf("%s; %.2f GB of weights; copy %.0f GB/s, read and written; products %.2f TFLOP/s\n\n",
               (*engine)->Description().c_str(),
-              static_cast<double>((*engine)->memory().weights) * 1e-9, limits.bandwidth * 1e-9,
-              limits.products * 1e-12);
+              static_cast<double>((*engine)->memory().weights) * 1e-9, roofline.bandwidth * 1e-9,
+              roofline.products * 1e-12);
   std::printf(
       "| policy | batch | context | ms a step | tokens/s | roofline, ms | ratio | prompt "
       "tokens/s "
       "|\n|---|---|---|---|---|---|---|---|\n");
-  limits.weight_bytes = WeightBytesRead(**engine, *options.dtype);
-  limits.weight_numbers =
-      limits.weight_bytes / (*options.dtype == WeightDType::kBFloat16 ? 2.0 : 4.0);
+  roofline.weight_bytes = WeightBytesRead(**engine, *options.dtype);
+  roofline.weight_numbers =
+      roofline.weight_bytes / (*options.dtype == WeightDType::kBFloat16 ? 2.0 : 4.0);
   MeasurementLog log(flags["json"]);
   log.Write("device", {{"program", "step_benchmark"}, {"description", (*engine)->Description()}});
   const std::string model = std::filesystem::path(flags["shape"]).stem().string();
-  for (const Case& c : cases) Measure(engine->get(), model, c, shuffled, limits, steps, &log);
+  for (const Case& c : cases) Measure(engine->get(), model, c, shuffled, roofline, steps, &log);
   return 0;
 }
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What ptxas needed for each CUDA kernel, against what a kernel may need: local memory costs bandwidth, registers cost warps.
+"""Checks that no CUDA kernel uses more registers, stack or spills than its limit. Local memory costs bandwidth, registers cost warps.
 
 usage: cuda_resources_test.py [--table] FOLDER LIMITS
 
-FOLDER is searched for *.resources (cmake/keep-resources). LIMITS is a table of tabs: a kernel (a name, or its beginning and `*`), bytes of
-stack, bytes of spills (stores and loads), registers a thread. The first line that fits counts; a kernel that none fits may have no stack, no
-spills and 255 registers. --table prints all kernels, with the warps a multiprocessor of compute capability 9.0 can hold by registers.
+The script reads all FOLDER/**/*.resources (cmake/keep-resources). LIMITS has a kernel a line, separated by tabs: its name, where `*` stands
+for any characters, bytes of stack, bytes of spills (stores and loads), registers a thread. The first line that matches a kernel is its limit; a
+kernel without one may have no stack, no spills and 255 registers. --table prints all kernels, with the warps that the registers of a
+multiprocessor of compute capability 9.0 suffice for.
 
-Exit status: 0 all within the limits, 1 some are not, 77 there is nothing to judge (no nvcc).
+Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc).
 """
 import argparse
 import collections
@@ -23,7 +24,7 @@ Kernel = collections.namedtuple("Kernel", "name stack spills registers")
 
 
 def kernels_of(file):
-    """Mangled name and figures of each kernel that the file tells of."""
+    """Mangled name, stack, spills and registers of each kernel in a report."""
     name = stack = spills = None
     for line in file.read_text(encoding="utf-8").splitlines():
         if entry := re.search(r"Compiling entry function '(\w+)'", line):
@@ -36,7 +37,7 @@ def kernels_of(file):
 
 
 def short(demangled):
-    """hydrant::cuda::(anonymous namespace)::F<...>(...) as F<...>."""
+    """The name without namespaces and parameters: F<...> of hydrant::cuda::(anonymous namespace)::F<...>(...)."""
     text = re.sub(r"hydrant::cuda::|hydrant::|\(anonymous namespace\)::|^void ", "", demangled)
     text = re.sub(r"\(DType\)(\d+)", r"\1", text)
     depth = 0

@@ -198,7 +198,8 @@ void Prepare(int thread) {
   const auto number = static_cast<unsigned>(thread);
   fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
                  number / blockDim.x / blockDim.y};
-  // Stacks begin at different lines of a page, else all of them would share a few sets of a cache.
+  // Stacks begin at different lines of a page. Else the used parts of all stacks would compete for
+  // a few sets of the cache.
   constexpr unsigned kLines = 64, kLineBytes = 64;
   char* const end = fiber.stack + kStackBytes - size_t{number * 5 % kLines} * kLineBytes;
   // As if FiberMain had been called from address 0: six registers, the address to return to, and a
