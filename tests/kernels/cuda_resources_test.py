@@ -12,63 +12,25 @@ Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are
 """
 import argparse
 import collections
-import fnmatch
 import pathlib
-import re
-import subprocess
 import sys
 
-SKIPPED = 77
-REGISTERS_OF_A_MULTIPROCESSOR, MOST_WARPS = 65536, 64
-Kernel = collections.namedtuple("Kernel", "name stack spills registers")
+import cuda_kernels
 
-
-def kernels_of(file):
-    """Mangled name, stack, spills and registers of each kernel in a report."""
-    name = stack = spills = None
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if entry := re.search(r"Compiling entry function '(\w+)'", line):
-            name = entry[1]
-        elif bytes_of := re.match(r" +(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            stack, spills = int(bytes_of[1]), int(bytes_of[2]) + int(bytes_of[3])
-        elif (used := re.search(r"Used (\d+) registers", line)) and name:
-            yield Kernel(name, stack, spills, int(used[1]))
-            name = None
-
-
-def short(demangled):
-    """The name without namespaces and parameters: F<...> of hydrant::cuda::(anonymous namespace)::F<...>(...)."""
-    text = re.sub(r"hydrant::cuda::|hydrant::|\(anonymous namespace\)::|^void ", "", demangled)
-    text = re.sub(r"\(DType\)(\d+)", r"\1", text)
-    depth = 0
-    for at, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and depth == 0:
-            return text[:at]
-    return text
-
-
-def read_kernels(folder):
-    kernels = [kernel for file in sorted(folder.rglob("*.resources")) for kernel in kernels_of(file)]
-    names = subprocess.run(["c++filt"], input="\n".join(kernel.name for kernel in kernels), text=True, capture_output=True,
-                           check=True).stdout.splitlines()
-    return sorted(kernel._replace(name=short(name)) for kernel, name in zip(kernels, names))
+Limit = collections.namedtuple("Limit", "name stack spills registers")
 
 
 def read_limits(file):
-    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
-    return [Kernel(name, int(stack), int(spills), int(registers)) for name, stack, spills, registers in rows]
+    return [Limit(name, int(stack), int(spills), int(registers)) for name, stack, spills, registers in cuda_kernels.read_rows(file)]
 
 
 def limit_of(limits, name):
-    # Brackets are letters here.
-    fits = (limit for limit in limits if fnmatch.fnmatchcase(name, limit.name.replace("[", "[[]")))
-    return next(fits, Kernel(name, 0, 0, 255))
+    return next((limit for limit in limits if cuda_kernels.fits(limit.name, name)), Limit(name, 0, 0, 255))
 
 
 def warps(registers):
     of_a_warp = (registers + 7) // 8 * 8 * 32
-    return min(MOST_WARPS, REGISTERS_OF_A_MULTIPROCESSOR // of_a_warp)
+    return min(cuda_kernels.MOST_WARPS, cuda_kernels.REGISTERS_OF_A_MULTIPROCESSOR // of_a_warp)
 
 
 def main():
@@ -77,10 +39,10 @@ def main():
     parser.add_argument("limits", type=pathlib.Path)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    kernels, limits = read_kernels(args.folder), read_limits(args.limits)
+    kernels, limits = cuda_kernels.read_kernels(args.folder), read_limits(args.limits)
     if not kernels:
         print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
-        return SKIPPED
+        return cuda_kernels.SKIPPED
     failed = 0
     for kernel in kernels:
         if args.table:

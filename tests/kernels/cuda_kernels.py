@@ -1,0 +1,60 @@
+"""The kernels of the CUDA backend as ptxas reports them (cmake/keep-resources), and tables of limits: what the tests of kernels'
+resources, occupancy and instructions share."""
+import collections
+import fnmatch
+import pathlib
+import re
+import subprocess
+
+SKIPPED = 77  # a test's exit status
+# Compute capability 9.0; CUDA C++ Programming Guide, "Compute Capabilities".
+REGISTERS_OF_A_MULTIPROCESSOR, REGISTER_UNIT = 65536, 256  # a warp's registers are rounded up to the unit
+MOST_WARPS, MOST_BLOCKS = 64, 32
+SHARED_BYTES, SHARED_BYTES_A_BLOCK_MORE = 228 * 1024, 1024
+
+# file: the object that the kernel is in; symbol: its mangled name; shared: bytes of static shared memory.
+Kernel = collections.namedtuple("Kernel", "name stack spills registers shared symbol file")
+
+
+def kernels_of(file):
+    """The kernels of a report; their names are mangled."""
+    symbol = stack = spills = None
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if entry := re.search(r"Compiling entry function '(\w+)'", line):
+            symbol = entry[1]
+        elif bytes_of := re.match(r" +(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            stack, spills = int(bytes_of[1]), int(bytes_of[2]) + int(bytes_of[3])
+        elif (used := re.search(r"Used (\d+) registers", line)) and symbol:
+            shared = re.search(r"(\d+) bytes smem", line)
+            yield Kernel(symbol, stack, spills, int(used[1]), int(shared[1]) if shared else 0, symbol, file.with_suffix(""))
+            symbol = None
+
+
+def short(demangled):
+    """The name without namespaces and parameters: F<...> of hydrant::cuda::(anonymous namespace)::F<...>(...)."""
+    text = re.sub(r"hydrant::cuda::|hydrant::|\(anonymous namespace\)::|^void ", "", demangled)
+    text = re.sub(r"\(DType\)(\d+)", r"\1", text)
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0:
+            return text[:at]
+    return text
+
+
+def read_kernels(folder):
+    """All kernels of folder/**/*.resources, by name."""
+    kernels = [kernel for file in sorted(pathlib.Path(folder).rglob("*.resources")) for kernel in kernels_of(file)]
+    names = subprocess.run(["c++filt"], input="\n".join(kernel.symbol for kernel in kernels), text=True, capture_output=True,
+                           check=True).stdout.splitlines()
+    return sorted(kernel._replace(name=short(name)) for kernel, name in zip(kernels, names))
+
+
+def read_rows(file):
+    """The rows of a table: fields separated by tabs, of which the first is a kernel's name."""
+    return [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+
+
+def fits(pattern, name):
+    """Whether `*` of the pattern can stand for the rest of the name. Brackets are letters."""
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Checks how many blocks of a kernel a multiprocessor holds and how many bytes of global memory they have on their way at once.
+
+usage: cuda_occupancy_test.py [--table] FOLDER LIMITS
+
+The script reads all FOLDER/**/*.resources (cmake/keep-resources) and works for compute capability 9.0: 65,536 registers, 228 KB of
+shared memory, 64 warps, 32 blocks. LIMITS has a launch a line, separated by tabs:
+
+  the kernel's name, where `*` stands for any characters; with a `?` before it no kernel need be there
+  which launch it is, for people
+  threads a block, bytes of dynamic shared memory a block
+  bytes that a block has on their way at most, by its design
+  blocks a multiprocessor and bytes on their way a multiprocessor, at least
+
+By Little's law a multiprocessor of an H200, which gets 32 bytes a nanosecond and waits 900 to 1,000 ns for each, needs 30 to 35 KB
+on their way at every moment; a kernel that waits between its phases needs more while it loads.
+
+Exit status: 0 all launches are within their limits, 1 some are not, 77 there are no reports (no nvcc).
+"""
+import argparse
+import collections
+import pathlib
+import sys
+
+import cuda_kernels
+
+Launch = collections.namedtuple("Launch", "name which threads dynamic_shared in_flight blocks flight_at_least")
+
+
+def read_launches(file):
+    return [Launch(name, which, *map(int, numbers)) for name, which, *numbers in cuda_kernels.read_rows(file)]
+
+
+def blocks_of(kernel, launch):
+    """Blocks a multiprocessor, and by what they are bounded. Warps are dealt to four parts of it, each with its own registers."""
+    warps = (launch.threads + 31) // 32
+    unit = cuda_kernels.REGISTER_UNIT
+    of_a_warp = (kernel.registers * 32 + unit - 1) // unit * unit
+    shared = kernel.shared + launch.dynamic_shared + cuda_kernels.SHARED_BYTES_A_BLOCK_MORE
+    bounds = {"registers": cuda_kernels.REGISTERS_OF_A_MULTIPROCESSOR // 4 // of_a_warp * 4 // warps,
+              "shared memory": cuda_kernels.SHARED_BYTES // shared,
+              "warps": cuda_kernels.MOST_WARPS // warps,
+              "blocks": cuda_kernels.MOST_BLOCKS}
+    bound = min(bounds, key=bounds.get)
+    return bounds[bound], bound
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("limits", type=pathlib.Path)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    kernels, launches = cuda_kernels.read_kernels(args.folder), read_launches(args.limits)
+    if not kernels:
+        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
+        return cuda_kernels.SKIPPED
+    failed = 0
+    for launch in launches:
+        fitting = [kernel for kernel in kernels if cuda_kernels.fits(launch.name.lstrip("?"), kernel.name)]
+        if not fitting and launch.name[0] != "?":
+            print(f"{args.limits.name}: no kernel is {launch.name}")
+            failed += 1
+        for kernel in fitting:
+            blocks, bound = blocks_of(kernel, launch)
+            flight = blocks * launch.in_flight
+            if args.table:
+                print(f"{blocks:3} blocks, by {bound:13} {flight / 1024:4.0f} KB on their way  {kernel.name}, {launch.which}")
+            if blocks < launch.blocks or flight < launch.flight_at_least:
+                print(f"{kernel.name}, {launch.which}: {blocks} blocks by {bound} with {flight} bytes on their way; at least "
+                      f"{launch.blocks} and {launch.flight_at_least} ({args.limits.name})")
+                failed += 1
+    print(f"{len(launches)} launches, {failed} limits broken")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Checks the machine code of hot CUDA kernels: that the tensor cores work, that keys, values and weights come by wide loads, and
+that nothing goes by local memory.
+
+usage: cuda_sass_test.py [--table] [--tools FOLDER] FOLDER LIMITS
+
+The script reads the objects beside FOLDER/**/*.resources (cmake/keep-resources) with cuobjdump and nvdisasm, from PATH or --tools
+(scripts/fetch-cuda-tools). LIMITS has a kernel a line, separated by tabs:
+
+  its name, where `*` stands for any characters; with a `?` before it no kernel need be there
+  the instruction that does its arithmetic, e.g. HMMA or HGMMA, and how many of it there are at least
+  the share of wide loads: of the bytes that hot loops load from global memory, what comes in pieces of 16 bytes and more,
+     counted an instruction once, at least
+  the narrowest asynchronous copy of the kernel (LDGSTS) in bytes, at least; 0: it needs none
+  loads and stores of local memory (LDL, STL) in the whole kernel, at most
+
+A hot loop is a loop that does arithmetic and loads, and in which no smaller loop does both. --table prints what the kernels of
+LIMITS have.
+
+Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc) or no tools.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import cuda_kernels
+
+Limit = collections.namedtuple("Limit", "name math count share copy local")
+Instruction = collections.namedtuple("Instruction", "at opcode modifiers target")
+Found = collections.namedtuple("Found", "count share copy local")
+NARROW = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+BULK = ("UTMALDG", "UBLKCP")  # the Tensor Memory Accelerator: a whole tile
+
+
+def read_limits(file):
+    return [Limit(name, math, int(count), float(share), int(copy), int(local))
+            for name, math, count, share, copy, local in cuda_kernels.read_rows(file)]
+
+
+def instructions_of(sass):
+    """Of cuobjdump's text the instructions of each function, by its mangled name."""
+    functions, here = {}, None
+    for line in sass.splitlines():
+        if function := re.match(r"\s*Function : (\w+)", line):
+            here = functions.setdefault(function[1], [])
+        elif here is not None and (code := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", line)):
+            opcode, *modifiers = code[2].split(".")
+            target = re.search(r"0x[0-9a-f]+", code[3]) if opcode == "BRA" else None
+            here.append(Instruction(int(code[1], 16), opcode, modifiers, int(target[0], 16) if target else None))
+    return functions
+
+
+def loaded_bytes(instruction):
+    """Of global memory, by a thread; 0 for other instructions."""
+    if instruction.opcode in BULK:
+        return 16
+    if instruction.opcode not in ("LDG", "LD", "LDGSTS"):
+        return 0
+    return next((NARROW[m] for m in instruction.modifiers if m in NARROW), 4)
+
+
+def hot_loops(code, math):
+    """The instructions of the smallest loops that do both arithmetic and loads."""
+    loops = sorted({(i.target, i.at) for i in code if i.target is not None and i.target <= i.at}, key=lambda loop: loop[1] - loop[0])
+    hot = []
+    for begin, end in loops:
+        body = [i for i in code if begin <= i.at <= end]
+        busy = any(i.opcode == math for i in body) and any(loaded_bytes(i) for i in body)
+        if busy and not any(begin <= other[0].at and other[-1].at <= end for other in hot):
+            hot.append(body)
+    return {i.at: i for body in hot for i in body}.values()
+
+
+def measure(code, math):
+    loads = [loaded_bytes(i) for i in hot_loops(code, math)]
+    wide = sum(size for size in loads if size >= 16)
+    return Found(count=sum(i.opcode == math for i in code), share=wide / sum(loads) if sum(loads) else 0.0,
+                 copy=min((loaded_bytes(i) for i in code if i.opcode == "LDGSTS"), default=0),
+                 local=sum(i.opcode in ("LDL", "STL") for i in code))
+
+
+def disassemble(kernels, tools):
+    """Mangled name -> instructions. cuobjdump finds nvdisasm on PATH."""
+    path = f"{tools}:{os.environ['PATH']}" if tools else os.environ["PATH"]
+    functions = {}
+    for file in {kernel.file for kernel in kernels}:
+        names = ",".join(kernel.symbol for kernel in kernels if kernel.file == file)
+        run = subprocess.run(["cuobjdump", "-sass", "-fun", names, str(file)], env={**os.environ, "PATH": path}, text=True,
+                             capture_output=True, check=True)
+        functions.update(instructions_of(run.stdout))
+    return functions
+
+
+def why_over(limit, found):
+    """What of a kernel breaks its limit."""
+    if found.count < limit.count:
+        yield f"{found.count} {limit.math}, at least {limit.count}"
+    if found.share < limit.share - 0.005:
+        yield f"{found.share:.2f} of the bytes that hot loops load come 16 at a time, at least {limit.share:.2f}"
+    if limit.copy and found.copy < limit.copy:
+        yield f"the narrowest asynchronous copy has {found.copy} bytes, at least {limit.copy}"
+    if found.local > limit.local:
+        yield f"{found.local} loads and stores of local memory, at most {limit.local}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("limits", type=pathlib.Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--tools", type=pathlib.Path)
+    args = parser.parse_args()
+    limits = read_limits(args.limits)
+    chosen = []
+    kernels = cuda_kernels.read_kernels(args.folder)
+    if not kernels:
+        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
+        return cuda_kernels.SKIPPED
+    if not ((args.tools and (args.tools / "nvdisasm").exists()) or (shutil.which("cuobjdump") and shutil.which("nvdisasm"))):
+        print("no cuobjdump and nvdisasm: scripts/fetch-cuda-tools fetches them")
+        return cuda_kernels.SKIPPED
+    failed = 0
+    for limit in limits:
+        fitting = [kernel for kernel in kernels if cuda_kernels.fits(limit.name.lstrip("?"), kernel.name)]
+        if not fitting and limit.name[0] != "?":
+            print(f"{args.limits.name}: no kernel is {limit.name}")
+            failed += 1
+        chosen += [(limit, kernel) for kernel in fitting if all(kernel != other for _, other in chosen)]
+    code = disassemble([kernel for _, kernel in chosen], args.tools)
+    for limit, kernel in chosen:
+        found = measure(code[kernel.symbol], limit.math)
+        if args.table:
+            print(f"{found.count:4} {limit.math:5} {found.share:5.2f} wide {found.copy:3} B copies {found.local:3} local  {kernel.name}")
+        for reason in why_over(limit, found):
+            print(f"{kernel.name}: {reason} ({args.limits.name})")
+            failed += 1
+    print(f"{len(chosen)} kernels, {failed} limits broken")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
