@@ -4,6 +4,7 @@
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/page_element.h"
+#include "tests/kernels/cuda_emulation/counts.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -31,6 +32,9 @@ class PlainRunner final : public MatmulRunner {
   static cudaError_t Multiply(const MatmulArgs& args, const CudaWeight& weight,
                               const void* x_rows) {
     const size_t cols = weight.cols(), outputs = weight.rows();
+    ++emulation::TheCounts().products;
+    emulation::TheCounts().read_bytes +=
+        weight.bytes() + BytesOf(weight.dtype(), static_cast<size_t>(args.m) * cols);
     // x_rows has the weight's dtype.
     std::vector<float> x(args.m * cols);
     for (size_t i = 0; i < x.size(); ++i) x[i] = LoadPageElement(weight.dtype(), x_rows, i);

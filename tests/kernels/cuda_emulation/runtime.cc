@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "kernels/cuda/ptx.cuh"
+#include "tests/kernels/cuda_emulation/counts.h"
+#include "tests/kernels/cuda_emulation/tracing.h"
 
 namespace hydrant::emulation {
 namespace {
@@ -116,6 +118,12 @@ std::vector<unsigned char> dynamic_shared;
 
 void* DynamicSharedMemory() { return dynamic_shared.data(); }
 
+Counts& TheCounts() {
+  static auto& counts = *new Counts;
+  return counts;
+}
+bool IsDeviceMemory(const void* at) { return Allocations().Holds(at); }
+
 cudaError_t Enqueue(std::function<cudaError_t()> operation) {
   if (captured != nullptr) {
     captured->push_back(std::move(operation));
@@ -141,6 +149,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (IsLost()) return cudaErrorLaunchFailure;
+  ++TheCounts().kernels;
   std::mt19937_64 random(Seed() + ++launches);
   std::vector<uint64_t> order(blocks);
   std::iota(order.begin(), order.end(), uint64_t{0});
@@ -152,12 +161,16 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
     dynamic_shared.assign(shared_bytes, 0xA5);
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
+    BeginBlock();
     RunBlock(static_cast<int>(threads), random(), [&](int) { body(); });
+    EndBlock();
   }
   return cudaSuccess;
 }
 
 }  // namespace hydrant::emulation
+
+hydrant::emulation::Counts* HydrantEmulationCounts() { return &hydrant::emulation::TheCounts(); }
 
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess                   ? "cudaSuccess"
@@ -222,6 +235,10 @@ cudaError_t cudaFreeHost(void* pointer) {
   hydrant::emulation::PinnedAllocations().Free(pointer);
   return error;
 }
+static void CountCopy(size_t bytes) {
+  ++hydrant::emulation::TheCounts().copies;
+  hydrant::emulation::TheCounts().copied_bytes += bytes;
+}
 // Host memory that is not pinned is read at once, or waited for.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
@@ -231,11 +248,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const auto* bytes_of = static_cast<const unsigned char*>(from);
     return hydrant::emulation::Enqueue(
         [to, taken = std::vector<unsigned char>(bytes_of, bytes_of + bytes)] {
+          CountCopy(taken.size());
           std::memcpy(to, taken.data(), taken.size());
           return cudaSuccess;
         });
   }
   const cudaError_t error = hydrant::emulation::Enqueue([=] {
+    CountCopy(bytes);
     std::memcpy(to, from, bytes);
     return cudaSuccess;
   });
@@ -244,6 +263,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
   return hydrant::emulation::Enqueue([=] {
+    CountCopy(bytes);
     if (bytes > 0) std::memset(at, value, bytes);
     return cudaSuccess;
   });
