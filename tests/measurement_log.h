@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace hydrant {
 
@@ -48,7 +48,7 @@ class MeasurementLog {
   }
 
   // On disk when it returns, so that a run that is cut off leaves what it had.
-  void Write(const std::string& what, std::initializer_list<Field> fields) {
+  void Write(const std::string& what, const std::vector<Field>& fields) {
     if (file_ == nullptr) return;
     std::string line = '{' + Field("what", what).Json() + ", " + Field("who", "hydrant").Json();
     for (const Field& field : fields) line += ", " + field.Json();
