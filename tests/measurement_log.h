@@ -49,8 +49,12 @@ class MeasurementLog {
 
   // On disk when it returns, so that a run that is cut off leaves what it had.
   void Write(const std::string& what, const std::vector<Field>& fields) {
+    WriteAs("hydrant", what, fields);
+  }
+  // What a peer did.
+  void WriteAs(const std::string& who, const std::string& what, const std::vector<Field>& fields) {
     if (file_ == nullptr) return;
-    std::string line = '{' + Field("what", what).Json() + ", " + Field("who", "hydrant").Json();
+    std::string line = '{' + Field("what", what).Json() + ", " + Field("who", who).Json();
     for (const Field& field : fields) line += ", " + field.Json();
     std::fprintf(file_.get(), "%s}\n", line.c_str());
     std::fflush(file_.get());

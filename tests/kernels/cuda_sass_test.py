@@ -5,7 +5,7 @@ that nothing goes by local memory.
 usage: cuda_sass_test.py [--table] [--tools FOLDER] FOLDER LIMITS
 
 The script reads the objects beside FOLDER/**/*.resources (cmake/keep-resources) with cuobjdump and nvdisasm, from PATH or --tools
-(scripts/fetch-cuda-tools). LIMITS has a kernel a line, separated by tabs:
+(scripts/fetch-wheel cuda-tools). LIMITS has a kernel a line, separated by tabs:
 
   its name, where `*` stands for any characters; with a `?` before it no kernel need be there
   the instruction that does its arithmetic, e.g. HMMA or HGMMA, and how many of it there are at least
@@ -122,7 +122,7 @@ def main():
         print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
         return cuda_kernels.SKIPPED
     if not ((args.tools and (args.tools / "nvdisasm").exists()) or (shutil.which("cuobjdump") and shutil.which("nvdisasm"))):
-        print("no cuobjdump and nvdisasm: scripts/fetch-cuda-tools fetches them")
+        print("no cuobjdump and nvdisasm: scripts/fetch-wheel cuda-tools fetches them")
         return cuda_kernels.SKIPPED
     failed = 0
     for limit in limits:

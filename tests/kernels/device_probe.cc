@@ -4,12 +4,12 @@
 // the card is (scripts/device-probe) and variants are measured side by side. Data are drawn on the
 // device.
 //
-//   device_probe [--module libhydrant_cuda.so] [--ceilings libhydrant_ceilings.so] [--only
-//   ceilings,decode,prompts,products]
+//   device_probe [--module libhydrant_cuda.so] [--ceilings libhydrant_ceilings.so]
+//                [--only ceilings,decode,prompts,products] [--decode 64x1024] [--prompt 8192]
 //                [--name TEXT] [--json FILE] [--quick]
 //
-// Ceilings are left out without their shared object. --name: which variant this is, in the JSON
-// lines. --quick: small shapes, one call each.
+// Ceilings are left out without their shared object. --decode, --prompt: this shape alone. --name:
+// which variant this is, in the JSON lines. --quick: small shapes, one call each.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -47,7 +47,8 @@ double Now() {
 }
 
 struct Options {
-  std::string module = "libhydrant_cuda.so", ceilings = "libhydrant_ceilings.so", only, name, json;
+  std::string module = "libhydrant_cuda.so", ceilings = "libhydrant_ceilings.so", only, name, json,
+              decode, prompt;
   bool quick = false;
 
   bool Wants(const char* part) const {
@@ -319,10 +320,13 @@ class Probe {
 
   void MeasureDecode() {
     using Shapes = std::vector<std::pair<int, int>>;
-    const Shapes shapes = options_.quick
-                              ? Shapes{{1, 300}, {3, 40}}
-                              : Shapes{{64, 512},  {64, 1024}, {64, 2048}, {256, 205}, {256, 512},
-                                       {16, 1024}, {1, 1024},  {1, 8192},  {1, 131072}};
+    Shapes shapes = options_.quick
+                        ? Shapes{{1, 300}, {3, 40}}
+                        : Shapes{{64, 512},  {64, 1024}, {64, 2048}, {256, 205}, {256, 512},
+                                 {16, 1024}, {1, 1024},  {1, 8192},  {1, 131072}};
+    if (std::pair<int, int> shape;
+        std::sscanf(options_.decode.c_str(), "%dx%d", &shape.first, &shape.second) == 2)
+      shapes = {shape};
     std::printf(
         "| decode attention | us, full | share of copy | cold | us, h2o | scores add | cold "
         "|\n|---|---|---|---|---|---|---|\n");
@@ -368,9 +372,10 @@ class Probe {
         "| prompt attention, tokens | us | TFLOP/s | share of product | column sums add | echo "
         "adds "
         "|\n|---|---|---|---|---|---|\n");
-    for (const int n :
-         options_.quick ? std::vector<int>{96} : std::vector<int>{1024, 2048, 4096, 8192, 16384})
-      MeasurePrompt(n);
+    std::vector<int> prompts = {1024, 2048, 4096, 8192, 16384};
+    if (options_.quick) prompts = {96};
+    if (const int tokens = std::atoi(options_.prompt.c_str()); tokens > 0) prompts = {tokens};
+    for (const int tokens : prompts) MeasurePrompt(tokens);
     std::printf("\n");
   }
 
@@ -394,7 +399,8 @@ class Probe {
     // As many queries that come after the prompt and see all of it, of which only statistics are
     // wanted.
     args.out = nullptr;
-    args.first_position = args.end_key = n;
+    args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
+    args.end_key = n;
     AddStatistic(&args, 1, ColumnStatistic::Kind::kMax);
     const double echo = device_.Time(attend);
     const double flops = 2.0 * 2.0 * kHeads * kHeadDim * (0.5 * n * (n + 1.0)) / plain;
@@ -432,10 +438,12 @@ Options Parse(int argc, char** argv) {
     options.module = module;
   if (const char* module = std::getenv("HYDRANT_CEILINGS_MODULE"); module != nullptr)
     options.ceilings = module;
-  const std::array<std::pair<const char*, std::string*>, 5> texts = {
+  const std::array<std::pair<const char*, std::string*>, 7> texts = {
       {{"--module", &options.module},
        {"--ceilings", &options.ceilings},
        {"--only", &options.only},
+       {"--decode", &options.decode},
+       {"--prompt", &options.prompt},
        {"--name", &options.name},
        {"--json", &options.json}}};
   for (int i = 1; i < argc; ++i) {
