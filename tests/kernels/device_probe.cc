@@ -156,6 +156,7 @@ class DecodeWorld {
     args_.pages.values = device->Normals(slots * kHeadDim, DType::kBF16);
     args_.pages.scores = device->Allocate<float>(slots);
     std::vector<PageIds> blocks;
+    blocks.reserve(static_cast<size_t>(heads) * width);
     for (int i = 0; i < heads * width; ++i) blocks.push_back({i, i});
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
     std::vector<int32_t> positions(slots);
