@@ -2,8 +2,8 @@
 // so that the kernels' own sources run (slowly) where there is no GPU. A stream runs what was
 // enqueued later, at the latest when somebody waits for it; there is one. A block's threads are
 // fibers (fibers.h), blocks run one after another in random order, device memory is the heap's, so
-// that a sanitizer sees accesses out of bounds. What this cannot show: speed, the memory model
-// between blocks, and what the hardware's own instructions round.
+// that a sanitizer sees accesses out of bounds. What this cannot show: speed, all of the memory
+// model between blocks (tracing.h has a part), and what the hardware's own instructions round.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "tests/kernels/cuda_emulation/fibers.h"
+#include "tests/kernels/cuda_emulation/tracing.h"
 
 // The names, and what converts to what, are CUDA's.
 // NOLINTBEGIN(bugprone-reserved-identifier, google-explicit-constructor)
@@ -77,7 +78,7 @@ using std::min;
 
 inline void __syncthreads() { hydrant::emulation::BlockBarrier(); }
 inline void __syncwarp(unsigned = 0xFFFFFFFFu) { hydrant::emulation::WarpBarrier(); }
-inline void __threadfence() {}
+inline void __threadfence() { hydrant::emulation::NoteFence(); }
 inline void __threadfence_block() {}
 inline int __syncthreads_or(int predicate) {
   static int any;
@@ -146,30 +147,35 @@ inline int __all_sync(unsigned mask, int predicate) {
 
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
+  const hydrant::emulation::AtomicAccess atomic;
   const T old = *at;
   *at = static_cast<T>(old + value);
   return old;
 }
 template <typename T>
 T atomicMax(T* at, std::type_identity_t<T> value) {
+  const hydrant::emulation::AtomicAccess atomic;
   const T old = *at;
   *at = std::max(old, value);
   return old;
 }
 template <typename T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
+  const hydrant::emulation::AtomicAccess atomic;
   const T old = *at;
   *at = std::min(old, value);
   return old;
 }
 template <typename T>
 T atomicExch(T* at, std::type_identity_t<T> value) {
+  const hydrant::emulation::AtomicAccess atomic;
   const T old = *at;
   *at = value;
   return old;
 }
 template <typename T>
 T atomicInc(T* at, std::type_identity_t<T> most) {
+  const hydrant::emulation::AtomicAccess atomic;
   const T old = *at;
   *at = old >= most ? 0 : old + 1;
   return old;

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "tests/kernels/cuda_emulation/tracing.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -231,6 +233,7 @@ void RunBlock(int num_threads, uint64_t seed, const std::function<void(int)>& bo
 }
 
 void BlockBarrier() {
+  NoteBlockBarrier();
   ++block.at_block_barrier;
   Wait(State::kAtBlockBarrier);
 }

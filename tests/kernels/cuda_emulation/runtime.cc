@@ -123,6 +123,10 @@ Counts& TheCounts() {
   return counts;
 }
 bool IsDeviceMemory(const void* at) { return Allocations().Holds(at); }
+int LateWrites() {
+  static const int late = static_cast<int>(Setting("LATE_WRITES", 0));
+  return late;
+}
 
 cudaError_t Enqueue(std::function<cudaError_t()> operation) {
   if (captured != nullptr) {
@@ -165,6 +169,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
     RunBlock(static_cast<int>(threads), random(), [&](int) { body(); });
     EndBlock();
   }
+  EndGrid();
   return cudaSuccess;
 }
 

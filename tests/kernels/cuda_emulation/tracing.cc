@@ -2,61 +2,141 @@
 // (GCC's manual, "Instrumentation Options"). This file itself is compiled without.
 #include "tests/kernels/cuda_emulation/tracing.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "tests/kernels/cuda_emulation/counts.h"
+#include "tests/kernels/cuda_emulation/fibers.h"
 
 namespace hydrant::emulation {
 namespace {
 
 constexpr uintptr_t kSectorBytes = 32;
-bool in_block = false;                  // and it is to be traced
-std::unordered_set<uintptr_t> sectors;  // that the block has read
+constexpr int kMostThreads = 1024;
 
-void Note(const void* at, size_t bytes) {
-  if (!in_block || bytes == 0) return;
-  in_block = false;  // the runtime's own accesses are no block's
-  const bool counts = IsDeviceMemory(at);
-  in_block = true;
-  if (!counts) return;
+// What the block at work has done to a byte of device memory.
+struct Written {
+  uint8_t before = 0;  // the block
+  int thread = 0;      // of the last write
+  int epoch = 0;       // block barriers that the thread had passed
+  uint64_t time = 0;
+};
+
+struct Block {
+  bool counts = false, delays = false;    // what is wanted of it
+  std::unordered_set<uintptr_t> sectors;  // that it has read
+  std::unordered_map<uint8_t*, Written> written;
+  std::array<int, kMostThreads> epochs;
+  std::array<uint64_t, kMostThreads> fences;  // when each thread last fenced
+  int last_fence_epoch = -1;                  // of any thread
+  uint64_t time = 0;
+};
+Block block;
+bool watches = false;  // whether an access is a block's, and none of the runtime or of an atomic
+std::vector<std::pair<uint8_t*, uint8_t>> late;  // of the grid, in order
+
+bool IsOfBlock(const void* at, size_t bytes) {
+  if (!watches || bytes == 0) return false;
+  watches = false;  // the runtime is watched too
+  const bool is_of_block = IsDeviceMemory(at);
+  watches = true;
+  return is_of_block;
+}
+
+void NoteLoad(const void* at, size_t bytes) {
+  if (!block.counts || !IsOfBlock(at, bytes)) return;
   const auto first = reinterpret_cast<uintptr_t>(at);
   for (uintptr_t s = first / kSectorBytes; s <= (first + bytes - 1) / kSectorBytes; ++s)
-    sectors.insert(s);
+    block.sectors.insert(s);
+}
+
+// Before the bytes change.
+void NoteStore(void* at, size_t bytes) {
+  if (!block.delays || !IsOfBlock(at, bytes)) return;
+  auto* byte = static_cast<uint8_t*>(at);
+  const int thread = CurrentThread();
+  ++block.time;
+  for (size_t i = 0; i < bytes; ++i) {
+    Written& written =
+        block.written.try_emplace(byte + i, Written{.before = byte[i]}).first->second;
+    written.thread = thread;
+    written.epoch = block.epochs[thread];
+    written.time = block.time;
+  }
+}
+
+bool IsFenced(const Written& written) {
+  return block.fences[written.thread] > written.time || block.last_fence_epoch > written.epoch;
 }
 
 [[maybe_unused]] const bool can_trace = TheCounts().can_trace = true;
 
 }  // namespace
 
-void BeginBlock() { in_block = TheCounts().trace; }
-void EndBlock() {
-  in_block = false;
-  TheCounts().read_bytes += sectors.size() * kSectorBytes;
-  sectors.clear();
+void BeginBlock() {
+  block.counts = TheCounts().trace;
+  block.delays = LateWrites() != 0;
+  block.epochs.fill(0);
+  block.fences.fill(0);
+  block.last_fence_epoch = -1;
+  watches = block.counts || block.delays;
 }
+
+void EndBlock() {
+  watches = false;
+  TheCounts().read_bytes += block.sectors.size() * kSectorBytes;
+  block.sectors.clear();
+  for (const auto& [byte, written] : block.written) {
+    if (IsFenced(written)) continue;
+    late.emplace_back(byte, *byte);
+    *byte = written.before;
+  }
+  block.written.clear();
+}
+
+void EndGrid() {
+  for (const auto& [byte, value] : late) *byte = value;
+  late.clear();
+}
+
+void NoteBlockBarrier() { ++block.epochs[CurrentThread()]; }
+void NoteFence() {
+  if (LateWrites() == kWithoutFences) return;
+  const int thread = CurrentThread();
+  block.fences[thread] = ++block.time;
+  block.last_fence_epoch = std::max(block.last_fence_epoch, block.epochs[thread]);
+}
+
+// No other thread runs meanwhile: fibers switch at barriers alone.
+AtomicAccess::AtomicAccess() { watches = false; }
+AtomicAccess::~AtomicAccess() { watches = block.counts || block.delays; }
 
 }  // namespace hydrant::emulation
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" {
-#define HYDRANT_TRACE(size)                                                                \
-  void __asan_load##size##_noabort(const void* at) { hydrant::emulation::Note(at, size); } \
-  void __asan_store##size##_noabort(const void*) {}
+#define HYDRANT_TRACE(size)                                                                    \
+  void __asan_load##size##_noabort(const void* at) { hydrant::emulation::NoteLoad(at, size); } \
+  void __asan_store##size##_noabort(void* at) { hydrant::emulation::NoteStore(at, size); }
 HYDRANT_TRACE(1)
 HYDRANT_TRACE(2)
 HYDRANT_TRACE(4)
 HYDRANT_TRACE(8)
 HYDRANT_TRACE(16)
 #undef HYDRANT_TRACE
-void __asan_loadN_noabort(const void* at, size_t bytes) { hydrant::emulation::Note(at, bytes); }
-void __asan_storeN_noabort(const void*, size_t) {}
+void __asan_loadN_noabort(const void* at, size_t bytes) { hydrant::emulation::NoteLoad(at, bytes); }
+void __asan_storeN_noabort(void* at, size_t bytes) { hydrant::emulation::NoteStore(at, bytes); }
 void __asan_handle_no_return() {}
+void __asan_before_dynamic_init(const char*) {}
+void __asan_after_dynamic_init() {}
 // fibers.cc believes that there is the address sanitizer.
 void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
 void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
-void __asan_before_dynamic_init(const char*) {}
-void __asan_after_dynamic_init() {}
 }
 // NOLINTEND(bugprone-reserved-identifier)
