@@ -39,6 +39,7 @@ struct Step {
   double launches = 0, copies = 0;
   double read_bytes = 0;
   int entries = 0;  // of a head, which the step has attended to
+  double weight_bytes = 0;
 };
 
 // A step like many before it: its operations come out of a graph.
@@ -64,7 +65,8 @@ Step CountStep(Counts* counts, const Shape& shape) {
   const uint64_t launches = counts->kernels + counts->products;
   return {static_cast<double>(launches - before.kernels - before.products),
           static_cast<double>(counts->copies - before.copies),
-          static_cast<double>(counts->read_bytes - before.read_bytes), batch.Entries(position + 1)};
+          static_cast<double>(counts->read_bytes - before.read_bytes), batch.Entries(position + 1),
+          static_cast<double>((*engine)->memory().weights)};
 }
 
 class StepCountsTest : public ::testing::Test {
@@ -80,6 +82,7 @@ TEST_F(StepCountsTest, Launches) {
   constexpr int kFew = 2, kMany = 6;
   for (const auto& [policy, of_a_layer, of_a_step] :
        {std::tuple{"full", 9, 6}, std::tuple{"h2o", 9, 6}}) {
+    SCOPED_TRACE(policy);
     const Step few = CountStep(counts_, {policy, 3, 40, kFew});
     const Step many = CountStep(counts_, {policy, 3, 40, kMany});
     const double layer = (many.launches - few.launches) / (kMany - kFew);
@@ -90,6 +93,25 @@ TEST_F(StepCountsTest, Launches) {
     EXPECT_LE(layer, of_a_layer) << policy;
     EXPECT_LE(rest, of_a_step) << policy;
     EXPECT_EQ(many.copies, few.copies) << "a layer copies memory";
+  }
+}
+
+// What a layer reads, beside its weights and its cache, each once. The rest are activations, tables
+// and what a second block reads again: of a model as small as this more than of a large one.
+TEST_F(StepCountsTest, BytesOfALayer) {
+  if (!counts_->can_trace) GTEST_SKIP() << "the emulation does not count what kernels read";
+  constexpr int kFew = 1, kMany = 3, kSequences = 3;
+  for (const auto& [policy, state_bytes, most] :
+       {std::tuple{"full", 0, 1.14}, std::tuple{"h2o", 8, 1.14}}) {
+    const Step few = CountStep(counts_, {policy, kSequences, 40, kFew});
+    const Step many = CountStep(counts_, {policy, kSequences, 40, kMany});
+    const double bytes = (many.read_bytes - few.read_bytes) / (kMany - kFew);
+    const double weights = (many.weight_bytes - few.weight_bytes) / (kMany - kFew);
+    const double cache = 1.0 * kSequences * kKvHeads * few.entries * (4 * kHeadDim + state_bytes);
+    std::printf("%s: %.0f bytes a layer, of which %.0f weights and %.0f cache: %.3f\n", policy,
+                bytes, weights, cache, bytes / (weights + cache));
+    EXPECT_GE(bytes, weights + cache) << policy;
+    EXPECT_LE(bytes, most * (weights + cache)) << policy;
   }
 }
 

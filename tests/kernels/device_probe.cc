@@ -429,7 +429,7 @@ class Probe {
   Device device_;
   MeasurementLog log_;
   double copy_ = 0.0;     // bytes a second, read and written; 0: not measured
-  double product_ = 0.0;  // floating point operations a second of the largest product; likewise
+  double product_ = 0.0;  // floating point operations a second of the largest product; 0: not measured
 };
 
 Options Parse(int argc, char** argv) {
