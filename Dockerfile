@@ -84,14 +84,16 @@ RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
       --target hydrant_cuda -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF \
       "-DHYDRANT_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" && \
     cmake --install build/image --prefix /opt/hydrant --strip && \
+    cp --dereference /usr/local/cuda-13.0/targets/x86_64-linux/lib/libcublasLt.so.13 /opt/hydrant/lib/ && \
     deploy/collect-licences /opt/hydrant/share/doc/hydrant
 
 FROM runtime AS cuda
 # What the NVIDIA container toolkit looks for.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-COPY --from=cuda-toolkit /usr/local/cuda-13.0/targets/x86_64-linux/lib/libcublasLt.so.13* /usr/local/lib/
 COPY --from=build-cuda /opt/hydrant /usr/local
-RUN hydrantd --version && test -e /usr/local/lib/libhydrant_cuda.so
+# The module's libraries are all here, but for the driver's, which the container toolkit brings.
+RUN hydrantd --version && hydrant --help >/dev/null && hydrant-load --help >/dev/null && \
+    ldd /usr/local/lib/libhydrant_cuda.so >/tmp/libraries && ! grep "not found" /tmp/libraries && rm /tmp/libraries
 
 # ---- The default -----------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
   if (bytes > 0) return bytes;
   return absl::ResourceExhaustedError(fmt::format(
       "gpu_memory_utilization: {} of the device's {} leaves nothing for the KV pool: {} are in use "
-      "by weights, activations and other processes",
+      "by weights, activations and other processes, which nvidia-smi lists",
       options.gpu_memory_utilization, FormatByteSize(memory.total_bytes),
       FormatByteSize(memory.total_bytes - memory.free_bytes)));
 }

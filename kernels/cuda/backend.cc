@@ -209,14 +209,16 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions&
   // Another shared object with the same function: tests have one that needs no device.
   const char* replacement = std::getenv("HYDRANT_CUDA_MODULE");
   if (replacement == nullptr && !HasDriver())
-    return absl::UnavailableError("device cuda: there is no NVIDIA driver (libcuda.so.1)");
+    return absl::UnavailableError(
+        "device cuda: there is no NVIDIA driver (libcuda.so.1); install version 580 or later, or "
+        "give the container a GPU (--gpus all, or the limit nvidia.com/gpu)");
   const char* path = replacement == nullptr ? kModule : replacement;
   void* module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     return absl::UnavailableError(
-        absl::StrCat("device cuda: the CUDA backend is not there; build "
-                     "where nvcc is (",
-                     dlerror(), ")"));
+        absl::StrCat("device cuda: the CUDA backend cannot be loaded (", dlerror(),
+                     "); it is in the image's target cuda and the package hydrant-cuda, and is "
+                     "built where nvcc 13 is"));
   auto* open = reinterpret_cast<OpenCudaDevice*>(dlsym(module, kOpenCudaDevice));
   if (open == nullptr)
     return absl::UnavailableError(absl::StrCat("device cuda: ", path, " is no CUDA backend"));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/error_text.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/staging.h"
@@ -14,6 +15,9 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
+
+// Stands for all kernels, which are compiled for the same GPUs.
+__global__ void EmptyKernel() {}
 
 class Device final : public CudaDevice {
  public:
@@ -33,8 +37,7 @@ class Device final : public CudaDevice {
   std::string Open(const CudaDeviceOptions& options) {
     int count = 0;
     if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
-      return std::string("no CUDA device can be used: ") +
-             (error == cudaSuccess ? "there is none" : cudaGetErrorString(error));
+      return WhyNoDevice(error == cudaSuccess ? cudaErrorNoDevice : error);
     if (options.device >= count)
       return "there is no CUDA device " + std::to_string(options.device) + "; there are " +
              std::to_string(count);
@@ -52,26 +55,30 @@ class Device final : public CudaDevice {
     if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
     // Work on the default stream does not delay it.
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-    if (error != cudaSuccess)
-      return std::string("the CUDA device does not start: ") + cudaGetErrorString(error);
+    if (error != cudaSuccess) return "the CUDA device does not start: " + ErrorWithNextStep(error);
     const std::string capability = std::to_string(major) + "." + std::to_string(minor);
     if (major * 10 + minor < kOldestCapability)
       return std::string(properties.name) + " has compute capability " + capability +
-             "; 8.0 is the least that is supported";
+             "; 8.0 is the least that is supported: use another GPU, or --device cpu";
+    cudaFuncAttributes attributes = {};
+    if (error = cudaFuncGetAttributes(&attributes, EmptyKernel); error != cudaSuccess)
+      return std::string(properties.name) + " has compute capability " + capability + ": " +
+             ErrorWithNextStep(error);
     char memory[32];
     std::snprintf(memory, sizeof(memory), "%.1f GiB", static_cast<double>(total) / (1 << 30));
     description_ = std::string(properties.name) + ", compute capability " + capability + ", " +
                    memory + (options.batch_invariant ? ", batch-invariant" : "");
     matmul_ = MakeMatmulRunner();
-    if (matmul_ == nullptr) return "cuBLAS does not start";
+    if (matmul_ == nullptr)
+      return "cuBLASLt does not start; most likely the GPU has too little free memory, see "
+             "nvidia-smi";
     staging_ = std::make_unique<Staging>();
     error = staging_->Open();
     for (cudaEvent_t& event : events_) {
       if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     }
     if (error != cudaSuccess)
-      return std::string("there is no pinned memory for the CUDA device: ") +
-             cudaGetErrorString(error);
+      return "there is no pinned memory for the CUDA device: " + ErrorWithNextStep(error);
     scratch_ = std::make_unique<Scratch>();
     graphs_ = std::make_unique<Graphs>();
     context_.stream = stream_;
@@ -84,8 +91,9 @@ class Device final : public CudaDevice {
   }
 
   const char* Description() const override { return description_.c_str(); }
-  const char* ErrorText(int error) const override {
-    return cudaGetErrorString(static_cast<cudaError_t>(error));
+  const char* ErrorText(int error) override {
+    error_text_ = ErrorWithNextStep(static_cast<cudaError_t>(error));
+    return error_text_.c_str();
   }
   int MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
     return cudaMemGetInfo(free_bytes, total_bytes);
@@ -145,6 +153,14 @@ class Device final : public CudaDevice {
   }
 
  private:
+  static std::string WhyNoDevice(cudaError_t error) {
+    std::string why = "no CUDA device can be used: " + ErrorWithNextStep(error);
+    int driver = 0;
+    if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
+      why += driver == 0 ? "; there is none" : "; this one is of CUDA " + CudaVersionText(driver);
+    return why;
+  }
+
   // Changes with the addresses of work space (graphs.h).
   uint64_t WorkSpace() const {
     return scratch_->growths() + counters_->growths() + matmul_->growths();
@@ -153,6 +169,7 @@ class Device final : public CudaDevice {
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, kEvents> events_ = {};
   std::string description_;
+  std::string error_text_;
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Scratch> scratch_;

@@ -45,8 +45,8 @@ class CudaDevice {
 
   virtual ~CudaDevice() = default;
 
-  virtual const char* Description() const = 0;  // "NVIDIA H200, compute capability 9.0, 139.8 GiB"
-  virtual const char* ErrorText(int error) const = 0;
+  virtual const char* Description() const = 0;   // "NVIDIA H200, compute capability 9.0, 139.8 GiB"
+  virtual const char* ErrorText(int error) = 0;  // with the next step; until the next call
   virtual int MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
 
   virtual int Allocate(size_t bytes, void** pointer) = 0;      // zeroed, aligned to 256 bytes

@@ -1,5 +1,6 @@
 // The two programs as an operator meets them: hydrantd serves a tiny model of the project's own,
 // hydrant talks to it.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -24,6 +26,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
+#include "tests/server/scrape.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
@@ -529,27 +532,52 @@ class EmulatedDevice {
   std::string name_;
 };
 
-TEST(Device, OneThatCannotBeUsedIsNamedWithTheReason) {
+TEST(Device, OneThatCannotBeUsedIsNamedWithTheReasonAndTheNextStep) {
   const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
-  {
-    const EmulatedDevice device("CAPABILITY", "7");
-    ExpectNoStart(flags, {"compute capability 7.0", "8.0 is the least"});
+  const std::tuple<const char*, const char*, std::vector<std::string>> cases[] = {
+      {"CAPABILITY", "7", {"emulated device", "7.0", "8.0 is the least", "--device cpu"}},
+      {"CODE_ERROR", "209", {"9.0: cudaErrorNoKernelImage", "HYDRANT_CUDA_ARCHITECTURES"}},
+      {"CODE_ERROR", "222", {"9.0: cudaErrorUnsupportedPtxVersion", "580 or later"}},
+      {"DEVICE_ERROR", "35", {"cudaErrorInsufficientDriver", "580 or later", "of CUDA 13.0"}},
+      {"DEVICE_ERROR", "100", {"cudaErrorNoDevice", "nvidia-smi", "--gpus all"}},
+      {"DEVICE_ERROR", "802", {"cudaErrorSystemNotReady", "nvidia-fabricmanager"}},
+      {"START_ERROR", "46", {"does not start", "cudaErrorDevicesUnavailable", "compute mode"}},
+      {"START_ERROR", "2", {"does not start", "cudaErrorMemoryAllocation", "nvidia-smi"}}};
+  for (const auto& [name, value, parts] : cases) {
+    const EmulatedDevice device(name, value);
+    ExpectNoStart(flags, parts);
   }
-  {
-    const EmulatedDevice device("DEVICE_ERROR", "35");
-    ExpectNoStart(flags, {"no CUDA device can be used", "cudaErrorInsufficientDriver"});
-  }
+}
+
+TEST(Device, AutomaticallyItIsTheCpuWhereTheGpuCannotBeUsed) {
+  const EmulatedDevice device("DEVICE_ERROR", "35");
+  Daemon daemon({}, kModel, "auto");
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  EXPECT_THAT(daemon.process().err(),
+              HasSubstr("device auto: cpu, because device cuda: no CUDA device can be used"));
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok());
 }
 
 TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
   const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
   {
     const EmulatedDevice device("MEMORY", "600000");
-    ExpectNoStart(flags, {"the device cannot give", "of 585.9 KiB are free", "--max-num-seqs"});
+    ExpectNoStart(
+        flags, {"the device cannot give", "of 585.9 KiB are free", "nvidia-smi", "--max-num-seqs"});
   }
   {
     const EmulatedDevice device("MEMORY", "6000000");
     ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 5.7 MiB"});
+  }
+  {
+    const EmulatedDevice device("TAKEN", std::to_string(uint64_t{7} << 30));
+    Daemon daemon({}, kModel, "cuda");
+    EXPECT_FALSE(daemon.address().empty()) << "a GiB is enough: " << daemon.process().err();
+  }
+  {
+    const EmulatedDevice device("TAKEN", std::to_string((uint64_t{8} << 30) * 95 / 100));
+    ExpectNoStart(flags, {"0.9 of the device's 8.0 GiB leaves nothing", "7.6 GiB are in use",
+                          "other processes, which nvidia-smi lists"});
   }
 }
 
@@ -568,6 +596,86 @@ TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
   }));
   EXPECT_EQ(daemon.process().Wait(), 1);
   EXPECT_THAT(daemon.process().err(), HasSubstr("hydrantd: the engine is lost: CUDA failed"));
+}
+
+// Prompts that are read, streams that decode under several policies, and those that wait: each has
+// ended once by the daemon's own count, by its last token or by the fault, and the client knows.
+void ExpectOneEndForEach(const std::string& setting, const std::string& value,
+                         const std::string& fault) {
+  SCOPED_TRACE(setting + "=" + value);
+  const EmulatedDevice device(setting, value);
+  Daemon daemon(
+      {"--metrics-listen", "127.0.0.1:0", "--max-num-seqs", "4", "--kv-cache-memory-bytes", "4M"},
+      kModel, "cuda");
+  if (daemon.address().empty()) {  // as early as that
+    EXPECT_EQ(daemon.process().Wait(), 1);
+    EXPECT_THAT(daemon.process().err(), HasSubstr(fault));
+    return;
+  }
+  const std::string metrics = daemon.MetricsAddress();
+  constexpr int kStreams = 8;
+  std::vector<StreamResult> results(kStreams);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.emplace_back([&, i] {
+      v1::GenerateRequest request = LongRequest(i == 0 ? 4 : 400);
+      for (int id = 0; id < 20 * i; ++id) request.mutable_token_ids()->add_ids(7 + id % 9);
+      if (i % 3 == 1) {
+        request.mutable_cache()->set_cache_policy("h2o");
+        request.mutable_cache()->set_max_cache_tokens(32);
+      }
+      if (i % 3 == 2) request.mutable_sampling()->set_temperature(1);
+      results[i] = RunToEnd(daemon.stub(), request);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  Scrape scrape;
+  EXPECT_TRUE(WaitFor([&] {
+    scrape = ParseScrape(HttpGet(metrics, "/metrics").body);
+    return scrape.Sum("hydrant_requests_total") + scrape.Sum("hydrant_requests_refused_total") >=
+           kStreams;
+  }));
+  int failed = 0;
+  for (const StreamResult& result : results) {
+    if (result.status.ok()) continue;
+    ++failed;
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL);
+    EXPECT_EQ(DetailsOf(result.status).reason, "ENGINE_FAULT");
+    EXPECT_THAT(result.status.error_message(), HasSubstr(fault));
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(scrape.Sum("hydrant_requests_total") + scrape.Sum("hydrant_requests_refused_total"),
+            kStreams);
+  EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"error\"}"] +
+                scrape["hydrant_requests_refused_total{reason=\"ENGINE_FAULT\"}"],
+            failed);
+  EXPECT_EQ(daemon.process().Wait(), 1);
+  EXPECT_THAT(daemon.process().err(), HasSubstr("hydrantd: the engine is lost: CUDA failed"));
+  EXPECT_THAT(daemon.process().err(), HasSubstr(fault));
+}
+
+TEST(Device, AKernelThatFailsInMidStepLeavesNoRequestWithoutItsEnd) {
+  for (const char* last : {"1", "400", "1500", "3700"})
+    ExpectOneEndForEach("LAST_LAUNCH", last, "cudaErrorLaunchFailure; the host's kernel log");
+}
+
+// Work space grows with the first long prompt, and others have taken what was free.
+TEST(Device, MemoryThatOthersTakeInMidStepLeavesNoRequestWithoutItsEnd) {
+  ExpectOneEndForEach("TAKEN_AFTER", "300", "cudaErrorMemoryAllocation; nvidia-smi lists");
+}
+#endif
+
+#ifdef REAL_CUDA
+// The backend as nvcc made it, on a machine without a driver, and with one of an older CUDA.
+TEST(Device, WithoutADriverTheRealBackendSaysSo) {
+  if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY); driver != nullptr)
+    GTEST_SKIP() << "there is a driver";
+  const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
+  ExpectNoStart(flags, {"device cuda: there is no NVIDIA driver", "580 or later", "--gpus all"});
+  setenv("HYDRANT_CUDA_MODULE", REAL_CUDA, 1);
+  ExpectNoStart(flags,
+                {"device cuda: no CUDA device can be used", "580 or later", "there is none"});
+  unsetenv("HYDRANT_CUDA_MODULE");
 }
 #endif
 

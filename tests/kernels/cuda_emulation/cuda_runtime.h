@@ -222,8 +222,17 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorDevicesUnavailable = 46,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
+  cudaErrorSystemNotReady = 802,
+  cudaErrorSystemDriverMismatch = 803,
+  cudaErrorCompatNotSupportedOnDevice = 804,
   cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind {
@@ -254,6 +263,7 @@ struct cudaLaunchConfig_t {
 
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
@@ -289,6 +299,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
+struct cudaFuncAttributes {};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)());
 template <typename Function>
 cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
   return cudaSuccess;

@@ -30,6 +30,13 @@ size_t TotalBytes() {
   return bytes;
 }
 
+// What other processes hold of it: from the start, or also all that is left once so many kernels
+// have run.
+size_t TakenBytes() {
+  static const size_t bytes = Setting("TAKEN", 0);
+  return bytes;
+}
+
 // What cudaMalloc has given, for cudaMemGetInfo, and cudaMallocHost, to tell pinned memory. One
 // thread drives a device at a time.
 struct AllocationTable {
@@ -114,6 +121,12 @@ bool IsLost() {
 uint64_t launches = 0;
 std::vector<unsigned char> dynamic_shared;
 
+size_t FreeBytes() {
+  static const uint64_t last = Setting("TAKEN_AFTER", UINT64_MAX);
+  const size_t held = Allocations().bytes + TakenBytes();
+  return launches >= last || held > TotalBytes() ? 0 : TotalBytes() - held;
+}
+
 }  // namespace
 
 void* DynamicSharedMemory() { return dynamic_shared.data(); }
@@ -178,20 +191,47 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
 hydrant::emulation::Counts* HydrantEmulationCounts() { return &hydrant::emulation::TheCounts(); }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess                   ? "cudaSuccess"
-         : error == cudaErrorInvalidValue       ? "cudaErrorInvalidValue"
-         : error == cudaErrorMemoryAllocation   ? "cudaErrorMemoryAllocation"
-         : error == cudaErrorInsufficientDriver ? "cudaErrorInsufficientDriver"
-         : error == cudaErrorNoDevice           ? "cudaErrorNoDevice"
-                                                : "cudaErrorLaunchFailure";
+  switch (error) {
+#define HYDRANT_NAME(name) \
+  case name:               \
+    return #name;
+    HYDRANT_NAME(cudaSuccess)
+    HYDRANT_NAME(cudaErrorInvalidValue)
+    HYDRANT_NAME(cudaErrorMemoryAllocation)
+    HYDRANT_NAME(cudaErrorInsufficientDriver)
+    HYDRANT_NAME(cudaErrorDevicesUnavailable)
+    HYDRANT_NAME(cudaErrorInvalidDeviceFunction)
+    HYDRANT_NAME(cudaErrorNoDevice)
+    HYDRANT_NAME(cudaErrorNoKernelImageForDevice)
+    HYDRANT_NAME(cudaErrorECCUncorrectable)
+    HYDRANT_NAME(cudaErrorUnsupportedPtxVersion)
+    HYDRANT_NAME(cudaErrorIllegalAddress)
+    HYDRANT_NAME(cudaErrorLaunchFailure)
+    HYDRANT_NAME(cudaErrorSystemNotReady)
+    HYDRANT_NAME(cudaErrorSystemDriverMismatch)
+    HYDRANT_NAME(cudaErrorCompatNotSupportedOnDevice)
+    HYDRANT_NAME(cudaErrorStreamCaptureUnsupported)
+#undef HYDRANT_NAME
+  }
+  return "an error without a name";
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = static_cast<int>(hydrant::emulation::Setting("DRIVER", 13000));
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return static_cast<cudaError_t>(hydrant::emulation::Setting("DEVICE_ERROR", cudaSuccess));
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaSetDevice(int device) {
+  if (device != 0) return cudaErrorInvalidValue;
+  return static_cast<cudaError_t>(hydrant::emulation::Setting("START_ERROR", cudaSuccess));
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, void (*)()) {
+  return static_cast<cudaError_t>(hydrant::emulation::Setting("CODE_ERROR", cudaSuccess));
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::snprintf(properties->name, sizeof(properties->name), "emulated device");
   return cudaSuccess;
@@ -215,7 +255,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *total = hydrant::emulation::TotalBytes();
-  *free = *total - hydrant::emulation::Allocations().bytes;
+  *free = hydrant::emulation::FreeBytes();
   return cudaSuccess;
 }
 
@@ -223,9 +263,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
   if (hydrant::emulation::captured != nullptr) return cudaErrorStreamCaptureUnsupported;
   if (bytes == 0) return cudaSuccess;
-  hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
-  if (bytes > hydrant::emulation::TotalBytes() - table.bytes) return cudaErrorMemoryAllocation;
-  return table.Allocate(pointer, bytes);
+  if (bytes > hydrant::emulation::FreeBytes()) return cudaErrorMemoryAllocation;
+  return hydrant::emulation::Allocations().Allocate(pointer, bytes);
 }
 cudaError_t cudaFree(void* pointer) {
   const cudaError_t error = hydrant::emulation::TheStream().RunAll();
