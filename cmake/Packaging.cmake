@@ -26,7 +26,7 @@ each of one KV head of one layer, and evicts from them by a policy that every
 request chooses. With it come a client for the command line, a load generator,
 a laboratory that compares cache policies, and a simulator.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-# Without the component `cuda`, whose libraries are no packages of Debian.
+# Without the component `cuda`, which has a package of its own.
 set(CPACK_INSTALL_CMAKE_PROJECTS
   "${PROJECT_BINARY_DIR};hydrant;Unspecified;/;${PROJECT_BINARY_DIR};hydrant;debian;/")
 set(CPACK_STRIP_FILES ON)
@@ -42,3 +42,14 @@ file(WRITE ${PROJECT_BINARY_DIR}/conffiles "/etc/hydrant/hydrantd.yaml\n")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
   ${debian}/postinst ${debian}/prerm ${debian}/postrm ${PROJECT_BINARY_DIR}/conffiles)
 include(CPack)
+
+# The package of the CUDA backend, where it is built: `scripts/package --cuda`, or cpack --config CPackCuda.cmake.
+if(TARGET hydrant_cuda)
+  set(PACKAGED_CUDA COMPONENT debian_cuda EXCLUDE_FROM_ALL)
+  install(FILES ${debian}/cuda.conf DESTINATION /lib/systemd/system/hydrantd.service.d ${PACKAGED_CUDA})
+  install(FILES ${debian}/cuda-copyright DESTINATION share/doc/hydrant-cuda RENAME copyright ${PACKAGED_CUDA})
+  install(FILES ${debian}/cuda-lintian-overrides DESTINATION share/lintian/overrides RENAME hydrant-cuda ${PACKAGED_CUDA})
+  install(CODE "execute_process(COMMAND gzip -9nc ${debian}/changelog
+    OUTPUT_FILE \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/hydrant-cuda/changelog.gz COMMAND_ERROR_IS_FATAL ANY)" ${PACKAGED_CUDA})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/CPackCuda.cmake.in ${PROJECT_BINARY_DIR}/CPackCuda.cmake @ONLY)
+endif()

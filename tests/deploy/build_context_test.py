@@ -119,6 +119,48 @@ class BuildContext(unittest.TestCase):
         self.assertTrue(all(os.access(ROOT / name, os.X_OK) for name in named))
 
 
+class CudaTarget(unittest.TestCase):
+    """What a build of the target cuda would show only where a toolkit's image is."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stages = {}
+        for step in steps():
+            if begins := re.match(r"FROM (\S+)(?: AS (\S+))?$", step):
+                cls.stages[begins[2] or "default"] = body = [step]
+            elif step.strip() and cls.stages:
+                body.append(step.strip())
+
+    def words(self, stage):
+        return " ".join(self.stages[stage])
+
+    def test_is_the_same_image_but_for_the_backend(self):
+        self.assertEqual(self.stages["cuda"][0], "FROM runtime AS cuda")
+        self.assertEqual(self.stages["build-cuda"][0], "FROM tools AS build-cuda")
+        self.assertEqual(self.stages["default"], ["FROM cpu"])
+        self.assertIn("COPY --from=build-cuda /opt/hydrant /usr/local", self.stages["cuda"])
+
+    def test_has_what_the_container_toolkit_looks_for(self):
+        self.assertRegex(self.words("cuda"), r"NVIDIA_VISIBLE_DEVICES=all\b.*NVIDIA_DRIVER_CAPABILITIES=compute,utility\b")
+
+    def test_brings_cublas_once_and_looks_for_every_library(self):
+        self.assertRegex(self.words("build-cuda"), r"cp --dereference /usr/local/cuda-13.0/\S*/libcublasLt.so.13 /opt/hydrant/lib/")
+        self.assertNotIn("libcublasLt", self.words("cuda"))
+        self.assertRegex(self.words("cuda"), r"ldd /usr/local/lib/libhydrant_cuda.so .*not found")
+
+    def test_the_toolkit_is_one_version_everywhere(self):
+        version = re.search(r"^ARG CUDA_TOOLKIT=nvidia/cuda:(\d+\.\d+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)[1]
+        named = set(re.findall(r"/usr/local/cuda-(\d+\.\d+)", self.words("build-cuda")))
+        self.assertEqual(named, {version})
+        script = (ROOT / "scripts" / "container-image").read_text(encoding="utf-8")
+        self.assertIn(f"nvidia/cuda:{version}.", script)
+        self.assertIn(f"/usr/local/cuda-{version}/", script.replace("usr/local", "/usr/local").replace("//", "/"))
+
+    def test_compiles_for_what_cmake_does_by_default(self):
+        default = re.search(r'set\(HYDRANT_CUDA_ARCHITECTURES "([^"]+)"', (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+        self.assertIn(f'ARG CUDA_ARCHITECTURES="{default}"', self.stages["build-cuda"])
+
+
 class Patterns(unittest.TestCase):
     def test_the_last_one_decides(self):
         ignored = Ignored("# all\n*\n!a\n!b/c\na/**/*.o\n")

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Builds the container image with buildah and asks its programs for their version.
+"""Builds the container image with buildah, whose last step runs its programs.
 
-Exit status: 0 passed, 1 failed, 77 skipped: buildah is not installed, or cannot run here.
+With --cuda it is the one with the CUDA backend, for one architecture, and what it says of a machine without a driver is looked at.
+
+Exit status: 0 passed, 1 failed, 77 skipped: buildah is not installed, or cannot run here; for --cuda also where nvcc 13.0 is not.
 """
+import argparse
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -24,18 +28,46 @@ def why_not():
     return None if done.returncode == 0 else f"buildah cannot run: {done.stdout.strip()}"
 
 
+def has_toolkit():
+    if shutil.which("nvcc") is None:
+        return False
+    said = subprocess.run(["nvcc", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    return "release 13.0," in said
+
+
+def refuses_without_a_driver(tag):
+    """Whether the daemon of the image ends with status 1 and one line, where the container has no GPU."""
+    podman = ["podman"] + ([] if pathlib.Path("/run/systemd/system").is_dir() else ["--cgroup-manager", "cgroupfs"])
+    done = subprocess.run([*podman, "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit",
+                           "nproc=4096:4096", tag, "--device", "cuda", "--model", "/models/model.gguf", "--listen", "127.0.0.1:0",
+                           "--log-level", "error"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    said = re.fullmatch(r"hydrantd: device cuda: [^\n]*no NVIDIA driver[^\n]*--gpus all[^\n]*\n", done.stderr)
+    if done.returncode == 1 and said:
+        return True
+    print(f"exit status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return False
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cuda", action="store_true")
+    cuda = parser.parse_args().cuda
     reason = why_not()
+    if reason is None and cuda and not has_toolkit():
+        reason = "nvcc 13.0 is not installed"
     if reason:
         print(f"skipped: {reason}")
         return SKIPPED
-    # The image's last step runs its programs.
-    done = subprocess.run([str(ROOT / "scripts" / "container-image"), "--tool", "buildah", "--tag", TAG], stdout=subprocess.PIPE, text=True,
-                          check=False)
+    tag = TAG + (":cuda" if cuda else "")
+    target = ["--target", "cuda", "--architectures", "90a-real"] if cuda else []
+    done = subprocess.run([str(ROOT / "scripts" / "container-image"), "--tool", "buildah", "--tag", tag, *target], stdout=subprocess.PIPE,
+                          text=True, check=False)
     if done.returncode != 0:
         return 1
-    subprocess.run(["podman", "rmi", TAG], stdout=subprocess.DEVNULL, check=False)
-    return 0 if done.stdout.splitlines()[-1] == TAG else 1
+    passed = done.stdout.splitlines()[-1] == tag and (not cuda or refuses_without_a_driver(tag))
+    subprocess.run(["podman", "rmi", tag], stdout=subprocess.DEVNULL, check=False)
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ MODEL = ROOT / "models" / "hydrant-tiny.gguf"
 SKIPPED = 77
 PROGRAMS = {"hydrantd", "hydrant", "hydrant-load", "hydrant-eval", "hydrant-sim"}
 package = None  # its path
+cuda_package = None  # that of hydrant-cuda; None where the build has no nvcc
 
 
 def run(*command, **options):
@@ -58,7 +59,9 @@ class Notifications:
         self._socket.close()
 
 
-class Package(unittest.TestCase):
+class Installed(unittest.TestCase):
+    """A root of its own, in which a package can be installed."""
+
     def setUp(self):
         self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/log"):
@@ -68,6 +71,8 @@ class Package(unittest.TestCase):
     def install(self):
         dpkg(self.root, "--install", package)
 
+
+class Package(Installed):
     def unit(self, name):
         text = (self.root / "lib/systemd/system/hydrantd.service").read_text(encoding="utf-8")
         return re.search(rf"^{name}=(.*)$", text, re.MULTILINE)[1]
@@ -169,19 +174,80 @@ class Package(unittest.TestCase):
         run("lintian", "--allow-root", "--fail-on=error,warning", package)
 
 
+class CudaPackage(Installed):
+    """hydrant-cuda beside hydrant."""
+
+    def setUp(self):
+        if cuda_package is None:
+            self.skipTest("built without nvcc")
+        super().setUp()
+
+    def install(self):
+        super().install()
+        dpkg(self.root, "--install", cuda_package)
+
+    def test_what_is_in_it(self):
+        control = run("dpkg-deb", "--field", cuda_package)
+        version = run("dpkg-deb", "--field", package, "Version").strip()
+        self.assertRegex(control, rf"(?m)^Depends: .*\bhydrant \(= {re.escape(version)}\)")
+        self.assertRegex(control, r"(?m)^Recommends: libcublas-13-0\b")
+        self.assertNotIn("libgrpc", control)
+        super().install()
+        before = files_of(self.root)
+        dpkg(self.root, "--install", cuda_package)
+        brought = {name for name in files_of(self.root) - before if "/share/" not in name}
+        self.assertEqual(brought, {"usr/lib/libhydrant_cuda.so", "lib/systemd/system/hydrantd.service.d/cuda.conf"})
+
+    def test_without_a_driver_the_daemon_says_so_in_a_line(self):
+        self.install()
+        command = [self.root / "usr/bin/hydrantd", "--model", MODEL, "--listen", "127.0.0.1:0", "--log-level", "error", "--device", "cuda"]
+        # It looks for a driver first; where a variable names the module it loads that at once.
+        module = {"HYDRANT_CUDA_MODULE": str(self.root / "usr/lib/libhydrant_cuda.so")}
+        for more, words in (({}, "no NVIDIA driver"), (module, "no CUDA device can be used")):
+            done = subprocess.run(command, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  check=False, timeout=60)
+            if "libcublasLt.so.13" in done.stderr:
+                self.skipTest("cuBLAS 13 is not where the loader looks")
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, rf"\Ahydrantd: device cuda: [^\n]*{words}[^\n]*580 or later[^\n]*\n\Z")
+
+    def test_the_unit_sees_the_gpu_and_no_other_device(self):
+        self.install()
+        text = (self.root / "lib/systemd/system/hydrantd.service.d/cuda.conf").read_text(encoding="utf-8")
+        settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+        self.assertEqual(settings["PrivateDevices"], "no")
+        self.assertEqual(settings["DevicePolicy"], "closed")
+        self.assertEqual(settings["DeviceAllow"], "char-nvidia* rw")
+        self.assertTrue(settings["Environment"].startswith("CUDA_CACHE_PATH=%C/hydrant/"))
+
+    def test_removing_it_leaves_the_daemon(self):
+        super().install()
+        before = files_of(self.root)
+        dpkg(self.root, "--install", cuda_package)
+        dpkg(self.root, "--purge", "hydrant-cuda")
+        self.assertEqual(files_of(self.root), before)
+
+    def test_lintian(self):
+        if not shutil.which("lintian"):
+            self.skipTest("lintian is not installed")
+        run("lintian", "--allow-root", "--fail-on=error,warning", cuda_package)
+
+
 def main():
-    global package
+    global package, cuda_package
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True, help="a build folder in which all programs are built")
     args, rest = parser.parse_known_args()
-    made = subprocess.run([ROOT / "scripts" / "package", "--built", "--dir", args.build.resolve()], stdout=subprocess.PIPE, text=True,
-                          check=False)
+    command = [ROOT / "scripts" / "package", "--built", "--dir", args.build.resolve()]
+    cuda = (args.build / "lib" / "libhydrant_cuda.so").exists()
+    made = subprocess.run(command + ["--cuda"] * cuda, stdout=subprocess.PIPE, text=True, check=False)
     if made.returncode == 2:
         print("skipped: the tools that make Debian packages are not installed")
         return SKIPPED
     if made.returncode != 0:
         return 1
-    package = made.stdout.strip().splitlines()[-1]
+    package, *others = made.stdout.strip().splitlines()[-1 - cuda:]
+    cuda_package = others[0] if others else None
     return not unittest.main(argv=[sys.argv[0], *rest], verbosity=2, exit=False).result.wasSuccessful()
 
 
