@@ -451,7 +451,10 @@ void Engine::Impl::DrawRows(int begin, int end) {
                    .vocab = SampledVocab(),
                    .row_stride = vocab,
                    .rows = rows.sampling() + begin,
-                   .tokens = tokens.data() + begin});
+                   .tokens = tokens.data() + begin,
+                   .any_drawn = rows.any_drawn(),
+                   .any_top_k = rows.any_top_k(),
+                   .any_top_p = rows.any_top_p()});
   logprobs.Score(begin, end, tokens.data());
 }
 

@@ -17,12 +17,15 @@ void StepRows::AddSampled(int slot, const SamplingRow& sampling) {
   Host<SamplingRow>(6)[num_sampled_] = sampling;
   ++num_sampled_;
   any_penalties_ = any_penalties_ || sampling.penalties.Any();
+  any_drawn_ = any_drawn_ || sampling.temperature > 0.0f;
+  any_top_k_ = any_top_k_ || sampling.top_k > 0;
+  any_top_p_ = any_top_p_ || sampling.top_p < 1.0f;
 }
 
 void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
                      int padded_rows) {
   num_sampled_ = 0;
-  any_penalties_ = false;
+  any_penalties_ = any_drawn_ = any_top_k_ = any_top_p_ = false;
   rows_in_prompt_.clear();
   num_more_ = 0;
   const int rows = static_cast<int>(batch.decode.size());

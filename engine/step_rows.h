@@ -39,6 +39,9 @@ class StepRows {
   int num_sampled() const { return num_sampled_; }
   int num_more() const { return num_more_; }  // of these, the last: they are no slot's latest
   bool any_penalties() const { return any_penalties_; }
+  bool any_drawn() const { return any_drawn_; }  // of the sampled rows
+  bool any_top_k() const { return any_top_k_; }
+  bool any_top_p() const { return any_top_p_; }
   const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decode rows
 
  private:
@@ -58,6 +61,7 @@ class StepRows {
   int num_sampled_ = 0;
   int num_more_ = 0;
   bool any_penalties_ = false;
+  bool any_drawn_ = false, any_top_k_ = false, any_top_p_ = false;
   std::vector<int> rows_in_prompt_;
   std::vector<uint8_t> host_;
   DeviceArray<uint8_t> device_;

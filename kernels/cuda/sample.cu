@@ -1,195 +1,383 @@
-// A block per row. Cuts are kept as a threshold on the logits' order and a quota of those equal to
-// it, found by radix searches; sums are of integers (kernels/ops/sample_weight.h), so the order in
-// which threads come changes nothing.
+// Many blocks a row, each on a part of its logits; the block of a row that ends last joins what all
+// have found. The first launch finds the highest logits, and with it the tokens of greedy rows.
+// Each further one takes every row one step on: eleven bits of a cut by top_k or top_p
+// (sample_search.cuh), at last the draw. Sums are of integers (kernels/ops/sample_weight.h), so the
+// order in which blocks and threads come changes nothing.
+#include <algorithm>
 #include <cfloat>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/cuda/sample_search.cuh"
 #include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
 
 namespace hydrant::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kVector = 4;                     // logits of 16 bytes
+constexpr int kTile = kThreads * 4 * kVector;  // the least part: four loads a thread
+constexpr int kMostTiles = (1 << 17) / kTile;  // of a part: see PartialBins
+constexpr int kMostParts = kThreads;
 
-using Sum = unsigned long long;
-
-// The candidates: those above `key`, and the first `quota` (by id) of those equal to it; of these,
-// those of at least `least_weight`.
-struct Cut {
-  uint32_t key;
-  int quota;
-  Sum least_weight;
-};
+using Sum = SampleSum;
 
 struct Highest {
   float logit;
   uint32_t id;
-  bool any_finite;
+  int any_finite;
+};
+
+// What the draw knows of a part: the weights above the cut, and how many are equal to it.
+struct DrawPart {
+  Sum above;
+  int equals;
+};
+
+// Work space, [num_rows] each.
+struct SampleWork {
+  SampleArgs args;
+  int parts;  // of a row
+  int tiles_per_part;
+  SampleRowState* rows;
+  Sum* bins;         // [num_rows, kSearchBins], zero between launches
+  Highest* highest;  // [num_rows, parts]
+  DrawPart* draws;   // [num_rows, parts]
+  unsigned* parts_done;
 };
 
 __device__ inline float LogitOfKey(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
-template <typename T>
-__device__ T BlockSum(T value, T* shared) {
-  value = WarpSum(value);
-  const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();
-  if (thread % kWarpSize == 0) shared[thread / kWarpSize] = value;
-  __syncthreads();
-  T sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp];
-  return sum;
+__device__ inline Sum Weight(const SampleRowState& row, float logit) {
+  return SampleWeight((static_cast<double>(logit) - row.highest) * row.inverse_temperature);
 }
 
-// The sum of `value` over the threads before this one.
-template <typename T>
-__device__ T SumBefore(T value, T* shared) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
-  T inclusive = value;
-  for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const T below = __shfl_up_sync(kAllLanes, inclusive, delta);
-    if (lane >= delta) inclusive += below;
+// One part of one row's logits. Parts begin where memory is aligned to 16 bytes, whatever the row.
+class RowPart {
+ public:
+  __device__ RowPart(const SampleWork& work, int part)
+      : logits_(work.args.Row(static_cast<int>(blockIdx.x))), vocab_(work.args.vocab) {
+    skew_ = static_cast<int>(reinterpret_cast<uintptr_t>(logits_) / sizeof(float) % kVector);
+    const int length = work.tiles_per_part * kTile;
+    begin_ = part * length - skew_;
+    end_ = begin_ + length;
+  }
+
+  // visit(id, logit) for every element of this thread; NaN comes as -infinity.
+  template <typename Visit>
+  __device__ void ForEach(Visit visit) const {
+    for (int id = begin_ + static_cast<int>(threadIdx.x) * kVector; id < end_ && id < vocab_;
+         id += kThreads * kVector) {
+      if (id >= 0 && id + kVector <= vocab_) {
+        const float4 four = *reinterpret_cast<const float4*>(logits_ + id);
+        visit(id, four.x);
+        visit(id + 1, four.y);
+        visit(id + 2, four.z);
+        visit(id + 3, four.w);
+      } else {
+        for (int i = max(id, 0); i < min(id + kVector, vocab_); ++i) visit(i, logits_[i]);
+      }
+    }
+  }
+
+  // A thread's own run of consecutive ids, so that threads come in the order of ids.
+  struct Run {
+    int begin, end;
+  };
+  __device__ Run RunOfThread() const {
+    const int length = (end_ - begin_) / kThreads;
+    const int begin = begin_ + static_cast<int>(threadIdx.x) * length;
+    return {min(max(begin, 0), vocab_), min(max(begin + length, 0), vocab_)};
+  }
+  __device__ float operator[](int id) const { return CandidateLogit(logits_[id]); }
+
+ private:
+  const float* logits_;
+  int vocab_, skew_, begin_, end_;
+};
+
+// Whether the other blocks of this row have ended, and what they left is to be seen.
+__device__ bool IsLastOfRow(const SampleWork& work) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const auto most = static_cast<unsigned>(work.parts) - 1;
+    last = atomicInc(&work.parts_done[blockIdx.x], most) == most;
   }
   __syncthreads();
-  if (lane == kWarpSize - 1) shared[thread / kWarpSize] = inclusive;
-  __syncthreads();
-  T before = inclusive - value;
-  for (int warp = 0; warp < thread / kWarpSize; ++warp) before += shared[warp];
-  return before;
+  if (last) __threadfence();
+  return last;
 }
 
-class RowSampler {
+// ---- The first launch --------------------------------------------------------------------------
+
+__device__ Highest Higher(const Highest& a, const Highest& b) {
+  const bool second = b.logit > a.logit || (b.logit == a.logit && b.id < a.id);
+  return {second ? b.logit : a.logit, second ? b.id : a.id, a.any_finite | b.any_finite};
+}
+
+__device__ Highest HighestOfBlock(Highest mine, Highest* shared) {
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+    mine = Higher(mine, {__shfl_xor_sync(kAllLanes, mine.logit, mask),
+                         __shfl_xor_sync(kAllLanes, mine.id, mask),
+                         __shfl_xor_sync(kAllLanes, mine.any_finite, mask)});
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread % kWarpSize == 0) shared[thread / kWarpSize] = mine;
+  __syncthreads();
+  for (int warp = 0; warp < kWarps; ++warp) mine = Higher(mine, shared[warp]);
+  __syncthreads();
+  return mine;
+}
+
+// After a search, or before the first one: the next that the row asks for.
+__device__ void BeginPhase(const SampleArgs& args, const SamplingRow& asked, SamplePhase after,
+                           SampleRowState* row) {
+  row->pass = 0;
+  row->prefix = 0;
+  if (after == SamplePhase::kTopK && asked.top_k > 0 && asked.top_k < args.vocab) {
+    row->phase = SamplePhase::kTopK;
+    row->left = static_cast<Sum>(asked.top_k);
+    return;
+  }
+  row->cut.least_weight = asked.min_p > 0.0f ? MinPWeight(asked.min_p) : 0;
+  row->phase =
+      after != SamplePhase::kDraw && asked.top_p < 1.0f ? SamplePhase::kTopP : SamplePhase::kDraw;
+}
+
+__device__ void StartRow(const SampleWork& work, const Highest& highest) {
+  const int row = static_cast<int>(blockIdx.x);
+  const SamplingRow asked = work.args.rows[row];
+  SampleRowState* state = &work.rows[row];
+  if (!highest.any_finite || asked.temperature <= 0.0f) {
+    work.args.tokens[row] = highest.any_finite ? highest.id : UINT32_MAX;
+    state->phase = SamplePhase::kDone;
+    return;
+  }
+  state->highest = highest.logit;
+  state->inverse_temperature = 1.0 / static_cast<double>(asked.temperature);
+  // -infinity is no candidate: the lowest key that counts is above it.
+  state->cut = {OrderedKey(-FLT_MAX) - 1, 0, 0};
+  BeginPhase(work.args, asked, SamplePhase::kTopK, state);
+}
+
+__global__ void __launch_bounds__(kThreads) SampleHighestKernel(SampleWork work) {
+  __shared__ Highest shared[kWarps];
+  const int thread = static_cast<int>(threadIdx.x), part = static_cast<int>(blockIdx.y);
+  Highest mine = {-INFINITY, 0, 0};
+  RowPart(work, part).ForEach([&](int id, float raw) {
+    const float logit = CandidateLogit(raw);
+    mine.any_finite |= raw >= -FLT_MAX && raw <= FLT_MAX ? 1 : 0;
+    if (logit > mine.logit) mine = {logit, static_cast<uint32_t>(id), mine.any_finite};
+  });
+  mine = HighestOfBlock(mine, shared);
+  Highest* of_row = work.highest + static_cast<size_t>(blockIdx.x) * work.parts;
+  if (thread == 0) of_row[part] = mine;
+  if (!IsLastOfRow(work)) return;
+  Sum* bins = work.bins + static_cast<size_t>(blockIdx.x) * kSearchBins;
+  for (int i = thread; i < kSearchBins; i += kThreads) bins[i] = 0;
+  if (thread < work.parts) {
+    mine.logit = __ldcg(&of_row[thread].logit);
+    mine.id = __ldcg(&of_row[thread].id);
+    mine.any_finite = __ldcg(&of_row[thread].any_finite);
+  }
+  mine = HighestOfBlock(mine, shared);
+  if (thread == 0) StartRow(work, mine);
+}
+
+// ---- Every further launch ----------------------------------------------------------------------
+
+class SampleStep {
  public:
-  struct Shared {
-    RadixSearch<int> counts;
-    RadixSearch<Sum> weights;
-    Sum sums[kWarps];
-    int numbers[kWarps];
-    Highest highest[kWarps];
+  union Shared {
+    PartialBins bins;
+    struct {
+      Sum sums[kWarps];
+      int numbers[kWarps];
+      DrawPart parts[kMostParts];
+      Sum left;
+      int part, equals_before;
+    } join;
   };
 
-  __device__ RowSampler(const SampleArgs& args, Shared* shared)
-      : logits_(args.Row(static_cast<int>(blockIdx.x))),
-        vocab_(args.vocab),
-        row_(args.rows[blockIdx.x]),
-        token_(args.tokens + blockIdx.x),
+  __device__ SampleStep(const SampleWork& work, Shared* shared)
+      : work_(work),
+        row_index_(static_cast<int>(blockIdx.x)),
+        row_(work.rows[row_index_]),
+        asked_(work.args.rows[row_index_]),
+        bins_(work.bins + static_cast<size_t>(row_index_) * kSearchBins),
         shared_(*shared),
         thread_(static_cast<int>(threadIdx.x)) {}
 
   __device__ void Run() {
-    const Highest highest = FindHighest();
-    if (!highest.any_finite || row_.temperature <= 0.0f) {
-      if (thread_ == 0) *token_ = highest.any_finite ? highest.id : UINT32_MAX;
-      return;
+    const RowPart part(work_, static_cast<int>(blockIdx.y));
+    switch (row_.phase) {
+      case SamplePhase::kTopK:
+      case SamplePhase::kTopP:
+        AddToBins(part);
+        if (IsLastOfRow(work_)) JoinSearch();
+        return;
+      case SamplePhase::kDraw:
+        SumDrawPart(part);
+        if (IsLastOfRow(work_)) Draw();
+        return;
+      case SamplePhase::kDone:
+        return;
     }
-    highest_ = highest.logit;
-    inverse_temperature_ = 1.0 / static_cast<double>(row_.temperature);
-    // -infinity is no candidate: the lowest key that counts is above it.
-    Cut cut = {OrderedKey(-FLT_MAX) - 1, 0, 0};
-    CutTopK(&cut);
-    if (row_.min_p > 0.0f) cut.least_weight = MinPWeight(row_.min_p);
-    CutTopP(&cut);
-    Draw(cut);
   }
 
  private:
-  __device__ float Logit(int id) const { return CandidateLogit(logits_[id]); }
-  __device__ Sum Weight(float logit) const {
-    return SampleWeight((static_cast<double>(logit) - highest_) * inverse_temperature_);
-  }
-
-  __device__ Highest FindHighest() {
-    Highest mine = {-INFINITY, 0, false};
-    for (int id = thread_; id < vocab_; id += kThreads) {
-      const float raw = logits_[id], logit = CandidateLogit(raw);
-      mine.any_finite |= raw >= -FLT_MAX && raw <= FLT_MAX;
-      if (logit > mine.logit) mine = {logit, static_cast<uint32_t>(id), mine.any_finite};
-    }
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
-      mine = Higher(mine, {__shfl_xor_sync(kAllLanes, mine.logit, mask),
-                           __shfl_xor_sync(kAllLanes, mine.id, mask),
-                           __shfl_xor_sync(kAllLanes, mine.any_finite ? 1 : 0, mask) != 0});
-    }
-    if (thread_ % kWarpSize == 0) shared_.highest[thread_ / kWarpSize] = mine;
-    __syncthreads();
-    for (int warp = 0; warp < kWarps; ++warp) mine = Higher(mine, shared_.highest[warp]);
-    return mine;
-  }
-  __device__ static Highest Higher(const Highest& a, const Highest& b) {
-    const bool second = b.logit > a.logit || (b.logit == a.logit && b.id < a.id);
-    return {second ? b.logit : a.logit, second ? b.id : a.id, a.any_finite || b.any_finite};
-  }
-
-  __device__ void CutTopK(Cut* cut) {
-    if (row_.top_k <= 0 || row_.top_k >= vocab_) return;
-    int mine = 0;
-    for (int id = thread_; id < vocab_; id += kThreads) mine += OrderedKey(Logit(id)) > cut->key;
-    if (row_.top_k >= BlockSum(mine, shared_.numbers)) return;
-    const uint32_t none = cut->key;
-    shared_.counts.Find(row_.top_k, [&](auto visit) {
-      for (int id = thread_; id < vocab_; id += kThreads) {
-        const uint32_t key = OrderedKey(Logit(id));
-        if (key > none) visit(key, 1);
-      }
-    });
-    cut->key = shared_.counts.threshold();
-    cut->quota = shared_.counts.remaining();
-  }
-
-  // Calls visit(key, weight) so that the block together visits every candidate's weight once; those
-  // at the cut's key come as one.
-  template <typename Visit>
-  __device__ void ForEachWeight(const Cut& cut, Visit visit) const {
-    for (int id = thread_; id < vocab_; id += kThreads) {
-      const float logit = Logit(id);
+  __device__ void AddToBins(const RowPart& part) {
+    shared_.bins.Clear();
+    const bool counts = row_.phase == SamplePhase::kTopK;
+    part.ForEach([&](int, float raw) {
+      const float logit = CandidateLogit(raw);
       const uint32_t key = OrderedKey(logit);
-      if (key <= cut.key) continue;
-      const Sum weight = Weight(logit);
-      if (weight >= cut.least_weight) visit(key, weight);
+      if (key <= row_.cut.key || !IsUnderPrefix(key, row_)) return;
+      const Sum weight = counts ? 1 : Weight(row_, logit);
+      if (weight > 0 && weight >= row_.cut.least_weight)
+        shared_.bins.Add(SearchDigit(key, row_.pass), weight);
+    });
+    shared_.bins.AddTo(bins_);
+  }
+
+  // Each thread has the same number of bins, the first one those of the highest digits.
+  static constexpr int kBinsPerThread = kSearchBins / kThreads;
+  __device__ int BinOf(int i) const { return kSearchBins - 1 - (thread_ * kBinsPerThread + i); }
+
+  __device__ void JoinSearch() {
+    Sum own[kBinsPerThread], mine = 0, total = 0;
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) {
+      own[i] = __ldcg(&bins_[BinOf(i)]) + OfCut(BinOf(i));
+      bins_[BinOf(i)] = 0;
+      mine += own[i];
     }
-    if (thread_ != 0 || cut.quota == 0) return;
-    const Sum weight = Weight(LogitOfKey(cut.key));
-    if (weight >= cut.least_weight) visit(cut.key, weight * static_cast<Sum>(cut.quota));
+    Sum before = SumBefore<kWarps>(mine, shared_.join.sums, &total);
+    SampleRowState next = row_;
+    if (row_.pass == 0 && row_.phase == SamplePhase::kTopK && row_.left >= total) {
+      // No more candidates than top_k allows.
+      BeginPhase(work_.args, asked_, SamplePhase::kTopP, &next);
+      if (thread_ == 0) work_.rows[row_index_] = next;
+      return;
+    }
+    if (row_.pass == 0 && row_.phase == SamplePhase::kTopP)
+      next.left = TopPWeight(asked_.top_p, total);
+    if (next.left <= before || next.left > before + mine) return;
+    // The one thread in whose bins the need is reached.
+    int reached = -1;
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) {
+      if (reached >= 0) continue;
+      if (next.left <= before + own[i]) reached = i;
+      if (reached < 0) before += own[i];
+    }
+    next.left -= before;
+    next.prefix |= static_cast<uint32_t>(BinOf(reached)) << SearchShift(row_.pass);
+    if (++next.pass == kSearchPasses) EndSearch(&next);
+    work_.rows[row_index_] = next;
   }
 
-  __device__ void CutTopP(Cut* cut) {
-    if (row_.top_p >= 1.0f) return;
-    Sum mine = 0;
-    ForEachWeight(*cut, [&](uint32_t, Sum weight) { mine += weight; });
-    const Sum need = TopPWeight(row_.top_p, BlockSum(mine, shared_.sums));
-    const Cut before = *cut;
-    shared_.weights.Find(need, [&](auto visit) { ForEachWeight(before, visit); });
-    const Sum each = Weight(LogitOfKey(shared_.weights.threshold()));
-    cut->key = shared_.weights.threshold();
-    cut->quota = static_cast<int>((shared_.weights.remaining() + each - 1) / each);
+  // What the cut before leaves of those equal to it, as one.
+  __device__ Sum OfCut(int bin) const {
+    if (row_.phase != SamplePhase::kTopP || row_.cut.quota == 0) return 0;
+    if (!IsUnderPrefix(row_.cut.key, row_) || SearchDigit(row_.cut.key, row_.pass) != bin) return 0;
+    const Sum weight = Weight(row_, LogitOfKey(row_.cut.key));
+    return weight >= row_.cut.least_weight ? weight * static_cast<Sum>(row_.cut.quota) : 0;
   }
 
-  // Each thread owns a run of ids, so that threads come in the order of ids.
-  __device__ void Draw(const Cut& cut) {
-    const int run = (vocab_ + kThreads - 1) / kThreads;
-    const int begin = min(thread_ * run, vocab_), end = min(begin + run, vocab_);
-    int equals = 0;
-    for (int id = begin; id < end; ++id) equals += OrderedKey(Logit(id)) == cut.key;
-    const int equals_before = SumBefore(equals, shared_.numbers);
-    Sum mine = 0;
-    Walk(cut, begin, end, equals_before, [&](int, Sum weight) {
+  __device__ void EndSearch(SampleRowState* next) const {
+    next->cut.key = next->prefix;
+    if (row_.phase == SamplePhase::kTopK) {
+      next->cut.quota = static_cast<int>(next->left);
+      return BeginPhase(work_.args, asked_, SamplePhase::kTopP, next);
+    }
+    const Sum each = Weight(row_, LogitOfKey(next->cut.key));
+    next->cut.quota = static_cast<int>((next->left + each - 1) / each);
+    BeginPhase(work_.args, asked_, SamplePhase::kDraw, next);
+  }
+
+  __device__ void SumDrawPart(const RowPart& part) {
+    DrawPart mine = {0, 0};
+    part.ForEach([&](int, float raw) {
+      const float logit = CandidateLogit(raw);
+      const uint32_t key = OrderedKey(logit);
+      if (key > row_.cut.key) mine.above += WeightIfKept(logit);
+      mine.equals += key == row_.cut.key ? 1 : 0;
+    });
+    DrawPart total = {};
+    SumBefore<kWarps>(mine.above, shared_.join.sums, &total.above);
+    SumBefore<kWarps>(mine.equals, shared_.join.numbers, &total.equals);
+    if (thread_ == 0) DrawsOfRow()[blockIdx.y] = total;
+  }
+  __device__ DrawPart* DrawsOfRow() const {
+    return work_.draws + static_cast<size_t>(row_index_) * work_.parts;
+  }
+  __device__ Sum WeightIfKept(float logit) const {
+    const Sum weight = Weight(row_, logit);
+    return weight >= row_.cut.least_weight ? weight : 0;
+  }
+
+  // Which part the target falls into, then which id of it.
+  __device__ void Draw() {
+    if (thread_ < work_.parts) {
+      shared_.join.parts[thread_].above = __ldcg(&DrawsOfRow()[thread_].above);
+      shared_.join.parts[thread_].equals = __ldcg(&DrawsOfRow()[thread_].equals);
+    }
+    __syncthreads();
+    if (thread_ == 0) {
+      FindPart();
+      work_.rows[row_index_].phase = SamplePhase::kDone;
+    }
+    __syncthreads();
+    FindId(RowPart(work_, shared_.join.part), shared_.join.left, shared_.join.equals_before);
+  }
+
+  __device__ void FindPart() {
+    // The weight of one at the cut, 0 where there is none: -infinity.
+    const Sum at_cut = row_.cut.quota > 0 ? WeightIfKept(LogitOfKey(row_.cut.key)) : 0;
+    const auto of_part = [&](const DrawPart& part, int equals_before) {
+      const int kept = min(max(row_.cut.quota - equals_before, 0), part.equals);
+      return part.above + at_cut * static_cast<Sum>(kept);
+    };
+    Sum total = 0;
+    for (int i = 0, equals = 0; i < work_.parts; equals += shared_.join.parts[i++].equals)
+      total += of_part(shared_.join.parts[i], equals);
+    Sum left = RandomBelow(RandomBits(asked_.seed, asked_.position), total);
+    int equals = 0, i = 0;
+    for (; i + 1 < work_.parts; equals += shared_.join.parts[i++].equals) {
+      const Sum sum = of_part(shared_.join.parts[i], equals);
+      if (left < sum) break;
+      left -= sum;
+    }
+    shared_.join.part = i;
+    shared_.join.equals_before = equals;
+    shared_.join.left = left;
+  }
+
+  __device__ void FindId(const RowPart& part, Sum left, int equals_before_part) {
+    const RowPart::Run run = part.RunOfThread();
+    int equals = 0, all_equals = 0;
+    for (int id = run.begin; id < run.end; ++id) equals += OrderedKey(part[id]) == row_.cut.key;
+    const int equals_before =
+        equals_before_part + SumBefore<kWarps>(equals, shared_.join.numbers, &all_equals);
+    Sum mine = 0, total = 0;
+    Walk(part, run, equals_before, [&](int, Sum weight) {
       mine += weight;
       return true;
     });
-    const Sum before = SumBefore(mine, shared_.sums);
-    const Sum total = BlockSum(mine, shared_.sums);
-    const Sum target = RandomBelow(RandomBits(row_.seed, row_.position), total);
-    if (target < before || target >= before + mine) return;
-    Sum left = target - before;
-    Walk(cut, begin, end, equals_before, [&](int id, Sum weight) {
+    const Sum before = SumBefore<kWarps>(mine, shared_.join.sums, &total);
+    if (left < before || left >= before + mine) return;
+    left -= before;
+    Walk(part, run, equals_before, [&](int id, Sum weight) {
       if (left < weight) {
-        *token_ = static_cast<uint32_t>(id);
+        work_.args.tokens[row_index_] = static_cast<uint32_t>(id);
         return false;
       }
       left -= weight;
@@ -197,37 +385,75 @@ class RowSampler {
     });
   }
 
-  // The candidates among ids [begin, end) in their order, until visit(id, weight) says false.
+  // The candidates of a run in their order, until visit(id, weight) says false.
   template <typename Visit>
-  __device__ void Walk(const Cut& cut, int begin, int end, int equals_before, Visit visit) const {
-    for (int id = begin; id < end; ++id) {
-      const float logit = Logit(id);
+  __device__ void Walk(const RowPart& part, RowPart::Run run, int equals_before,
+                       Visit visit) const {
+    for (int id = run.begin; id < run.end; ++id) {
+      const float logit = part[id];
       const uint32_t key = OrderedKey(logit);
-      if (key < cut.key || (key == cut.key && equals_before++ >= cut.quota)) continue;
-      const Sum weight = Weight(logit);
-      if (weight >= cut.least_weight && !visit(id, weight)) return;
+      if (key < row_.cut.key || (key == row_.cut.key && equals_before++ >= row_.cut.quota))
+        continue;
+      if (!visit(id, WeightIfKept(logit))) return;
     }
   }
 
-  const float* const logits_;
-  const int vocab_;
-  const SamplingRow row_;
-  uint32_t* const token_;
+  const SampleWork& work_;
+  const int row_index_;
+  const SampleRowState row_;
+  const SamplingRow asked_;
+  Sum* const bins_;
   Shared& shared_;
   const int thread_;
-  double highest_ = 0.0, inverse_temperature_ = 0.0;
 };
 
-__global__ void __launch_bounds__(kThreads) SampleKernel(SampleArgs args) {
-  __shared__ RowSampler::Shared shared;
-  RowSampler(args, &shared).Run();
+// Room for registers: none of them goes to memory.
+__global__ void __launch_bounds__(kThreads, 4) SampleStepKernel(SampleWork work) {
+  __shared__ SampleStep::Shared shared;
+  SampleStep(work, &shared).Run();
+}
+
+// ---- On the host -------------------------------------------------------------------------------
+
+// Parts are as small as fills the device some times over. REQUIRES: vocab <= 2^19 (sample_weight.h)
+void ChooseParts(const Context& context, SampleWork* work) {
+  constexpr int kBlocksPerSm = 8;
+  const int tiles = CeilDiv(work->args.vocab + kVector - 1, kTile);
+  const int64_t rounds = CeilDiv(static_cast<int64_t>(tiles) * work->args.num_rows,
+                                 std::max(context.num_sms, 1) * kBlocksPerSm);
+  const int least = CeilDiv(tiles, kMostParts);
+  work->tiles_per_part = static_cast<int>(std::clamp<int64_t>(rounds, least, kMostTiles));
+  work->parts = CeilDiv(tiles, work->tiles_per_part);
 }
 
 }  // namespace
 
 cudaError_t Sample(const Context& context, const SampleArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
-  return Launch(SampleKernel, dim3(args.num_rows), dim3(kThreads), 0, context.stream, args);
+  SampleWork work = {};
+  work.args = args;
+  ChooseParts(context, &work);
+  const size_t rows = args.num_rows, parts = rows * work.parts;
+  ScratchLayout layout;
+  const size_t states = layout.Add<SampleRowState>(rows);
+  const size_t bins = layout.Add<Sum>(rows * kSearchBins);
+  const size_t highest = layout.Add<Highest>(parts);
+  const size_t draws = layout.Add<DrawPart>(parts);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error == cudaSuccess) error = context.counters->Get(rows, context.stream, &work.parts_done);
+  if (error != cudaSuccess) return error;
+  work.rows = At<SampleRowState>(scratch, states);
+  work.bins = At<Sum>(scratch, bins);
+  work.highest = At<Highest>(scratch, highest);
+  work.draws = At<DrawPart>(scratch, draws);
+  const dim3 grid(args.num_rows, work.parts);
+  error = Launch(SampleHighestKernel, grid, dim3(kThreads), 0, context.stream, work);
+  const int searches = (args.any_top_k ? 1 : 0) + (args.any_top_p ? 1 : 0);
+  const int steps = args.any_drawn ? kSearchPasses * searches + 1 : 0;
+  for (int step = 0; step < steps && error == cudaSuccess; ++step)
+    error = Launch(SampleStepKernel, grid, dim3(kThreads), 0, context.stream, work);
+  return error;
 }
 
 }  // namespace hydrant::cuda

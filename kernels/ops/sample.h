@@ -31,6 +31,9 @@ struct SampleArgs {
   int row_stride = 0;                 // at least vocab; 0: vocab
   const SamplingRow* rows = nullptr;  // [num_rows]
   uint32_t* tokens = nullptr;  // [num_rows]; UINT32_MAX where a row's logits hold no finite value
+  // Unset where no row draws (all have temperature 0), none has a top_k, none a top_p below 1: a
+  // device, which learns of its rows late, then leaves out passes over the logits.
+  bool any_drawn = true, any_top_k = true, any_top_p = true;
 
   constexpr const float* Row(int row) const {
     return logits + static_cast<int64_t>(row) * (row_stride > 0 ? row_stride : vocab);

@@ -14,9 +14,13 @@
 namespace hydrant {
 namespace {
 
+struct Needs {
+  bool drawn = true, top_k = true, top_p = true;
+};
+
 std::vector<uint32_t> RunOn(Backend& backend, const std::vector<float>& logits,
                             const std::vector<SamplingRow>& rows,
-                            std::optional<int> vocab = std::nullopt) {
+                            std::optional<int> vocab = std::nullopt, const Needs& needs = {}) {
   const int stride = static_cast<int>(logits.size() / rows.size());
   DeviceArray<float> logits_device(backend, logits);
   std::vector<uint8_t> bytes(rows.size() * sizeof(SamplingRow));
@@ -28,7 +32,10 @@ std::vector<uint32_t> RunOn(Backend& backend, const std::vector<float>& logits,
                   .vocab = vocab.value_or(stride),
                   .row_stride = vocab.has_value() ? stride : 0,
                   .rows = reinterpret_cast<const SamplingRow*>(rows_device.data()),
-                  .tokens = tokens.data()});
+                  .tokens = tokens.data(),
+                  .any_drawn = needs.drawn,
+                  .any_top_k = needs.top_k,
+                  .any_top_p = needs.top_p});
   return tokens.Read();
 }
 
@@ -292,6 +299,53 @@ TEST_P(SampleTest, DrawnRowsAgreeWithTheReference) {
                              .top_k = static_cast<int32_t>(one_of({0, 0, 0, 1, 20, 300})),
                              .seed = seed};
     EXPECT_EQ(Run(logits, {row}), RunOn(*reference, logits, {row})) << "seed " << seed;
+  }
+}
+
+// Rows of which several blocks have parts, that begin anywhere in memory: cuts and draws fall into
+// any of them, ties run across their borders, and candidates are few, or in one part alone.
+TEST_P(SampleTest, PartsOfLongRowsJoin) {
+  const auto reference = MakeBackend("reference");
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<SamplingRow> rows = Settings();
+    if (seed % 3 == 0) rows.resize(1 + random() % 3);
+    const int vocab = static_cast<int>(4090 + random() % 17000);
+    const int stride = vocab + static_cast<int>(random() % 6);
+    std::vector<float> logits =
+        RandomFloats(rows.size() * stride, static_cast<unsigned>(seed), 4.0f);
+    for (float& logit : logits) {
+      if (random() % 2 == 0) logit = std::round(logit);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].seed = random();
+      float* row = logits.data() + i * stride;
+      const int kind = static_cast<int>(random() % 4);
+      const int from = static_cast<int>(random() % vocab);
+      if (kind == 1) std::fill(row, row + from, -INFINITY);
+      if (kind == 2) std::fill(row + from, row + vocab, NAN);
+      if (kind == 3) std::fill(row, row + vocab, 1.5f);
+    }
+    EXPECT_EQ(RunOn(backend(), logits, rows, vocab), RunOn(*reference, logits, rows, vocab))
+        << "seed " << seed;
+  }
+}
+
+// A device leaves out passes where it is told that no row needs them.
+TEST_P(SampleTest, WhatNoRowAsksForMayBeLeftOut) {
+  const auto reference = MakeBackend("reference");
+  constexpr int kVocab = 5000;
+  for (int asked = 0; asked < 8; ++asked) {
+    const bool draws = (asked & 1) != 0, top_k = (asked & 2) != 0, top_p = (asked & 4) != 0;
+    const SamplingRow row = {.temperature = draws ? 0.9f : 0.0f,
+                             .top_p = top_p ? 0.7f : 1.0f,
+                             .top_k = top_k ? 40 : 0,
+                             .seed = 77};
+    const std::vector<SamplingRow> rows = {row, {.temperature = 0}, row};
+    const std::vector<float> logits = RandomFloats(3 * kVocab, 40 + asked, 2.0f);
+    const Needs needs = {.drawn = draws, .top_k = top_k, .top_p = top_p};
+    EXPECT_EQ(RunOn(backend(), logits, rows, std::nullopt, needs), RunOn(*reference, logits, rows))
+        << asked;
   }
 }
 
