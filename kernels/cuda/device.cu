@@ -72,6 +72,9 @@ class Device final : public CudaDevice {
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "
              "nvidia-smi";
+    if (const std::string products = matmul_->Summary();
+        !products.empty() && !options.batch_invariant)
+      description_ += ", " + products;
     staging_ = std::make_unique<Staging>();
     error = staging_->Open();
     for (cudaEvent_t& event : events_) {

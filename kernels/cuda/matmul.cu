@@ -1,11 +1,18 @@
-// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, fp32 in and out. The library's
-// choice of algorithm is asked for once a shape and kept.
+// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, fp32 in and out. Of the algorithms
+// that the library proposes the fastest one is found out once for all products of about the same
+// shape, and kept in a file (matmul_choices.h). Where results must not depend on the batch it is
+// the library's first one.
 #include <cublasLt.h>
 
+#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <map>
-#include <tuple>
+#include <string>
+#include <vector>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul_choices.h"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 
@@ -13,16 +20,17 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr int kMostCandidates = 16;
 // The number of rows that one product always has where results must not depend on the batch: the
 // library's order of summation is a matter of the shape.
 constexpr int kInvariantRows = 128;
 
-struct Shape {
-  int m, n, k;
-  bool bf16, accumulate;
-  auto Key() const { return std::tie(m, n, k, bf16, accumulate); }
-  bool operator<(const Shape& other) const { return Key() < other.Key(); }
-};
+static_assert(sizeof(AlgorithmWords) == sizeof(cublasLtMatmulAlgo_t));
+AlgorithmWords WordsOf(const cublasLtMatmulAlgo_t& algorithm) {
+  AlgorithmWords words;
+  std::memcpy(words.data(), &algorithm, sizeof(algorithm));
+  return words;
+}
 
 // y^T [n, m] = W [n, k] * x^T [k, m] in the library's column-major words: A is W read as k x n and
 // transposed, B is x read as k x m, C and D are y read as n x m.
@@ -38,7 +46,7 @@ class Plan {
     if (operation_ != nullptr) cublasLtMatmulDescDestroy(operation_);
   }
 
-  cublasStatus_t Make(cublasLtHandle_t library, const Shape& shape) {
+  cublasStatus_t Describe(const ProductShape& shape) {
     const cudaDataType_t in = shape.bf16 ? CUDA_R_16BF : CUDA_R_32F;
     const cublasOperation_t transpose = CUBLAS_OP_T;
     cublasStatus_t status = cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -49,46 +57,133 @@ class Plan {
       return cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
                                             sizeof(transpose));
     });
-    then([&] { return cublasLtMatrixLayoutCreate(&a_, in, shape.k, shape.n, shape.k); });
-    then([&] { return cublasLtMatrixLayoutCreate(&b_, in, shape.k, shape.m, shape.k); });
-    then([&] { return cublasLtMatrixLayoutCreate(&c_, CUDA_R_32F, shape.n, shape.m, shape.n); });
-    cublasLtMatmulPreference_t preference = nullptr;
-    then([&] { return cublasLtMatmulPreferenceCreate(&preference); });
+    const int k = shape.inner;
+    then([&] { return cublasLtMatrixLayoutCreate(&a_, in, k, shape.outputs, k); });
+    then([&] { return cublasLtMatrixLayoutCreate(&b_, in, k, shape.rows, k); });
     then([&] {
-      return cublasLtMatmulPreferenceSetAttribute(preference,
-                                                  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                  &kWorkspaceBytes, sizeof(kWorkspaceBytes));
+      return cublasLtMatrixLayoutCreate(&c_, CUDA_R_32F, shape.outputs, shape.rows, shape.outputs);
     });
-    // y may begin at any row of an array; the library expects 256 bytes unless told.
-    constexpr uint32_t kAlignment = 16;
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      then([&] {
-        return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &kAlignment,
-                                                    sizeof(kAlignment));
-      });
-    }
-    int found = 0;
-    then([&] {
-      return cublasLtMatmulAlgoGetHeuristic(library, operation_, a_, b_, c_, c_, preference, 1,
-                                            &algorithm_, &found);
-    });
-    if (preference != nullptr) cublasLtMatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_SUCCESS && found == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
+    beta_ = shape.accumulate ? 1.0f : 0.0f;
     return status;
   }
 
+  // Up to `most` algorithms, at most kMostCandidates, the one first that the library thinks the
+  // fastest. None where it has none, or failed. REQUIRES: described
+  std::vector<AlgorithmWords> Candidates(cublasLtHandle_t library, int most) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return {};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    // y may begin at any row of an array; the library expects 256 bytes unless told.
+    constexpr uint32_t kAlignment = 16;
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
+    std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found = {};
+    int count = 0;
+    if (status == CUBLAS_STATUS_SUCCESS)
+      status = cublasLtMatmulAlgoGetHeuristic(library, operation_, a_, b_, c_, c_, preference, most,
+                                              found.data(), &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    std::vector<AlgorithmWords> algorithms;
+    for (int i = 0; i < count && status == CUBLAS_STATUS_SUCCESS; ++i) {
+      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(WordsOf(found[i].algo));
+    }
+    return algorithms;
+  }
+
+  void Take(const AlgorithmWords& words) {
+    std::memcpy(&algorithm_, words.data(), sizeof(algorithm_));
+  }
+  // The same; false where it cannot do this product. REQUIRES: described
+  bool TakeIfPossible(cublasLtHandle_t library, const AlgorithmWords& words) {
+    Take(words);
+    cublasLtMatmulHeuristicResult_t result = {};
+    return cublasLtMatmulAlgoCheck(library, operation_, a_, b_, c_, c_, &algorithm_, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= kWorkspaceBytes;
+  }
   cublasStatus_t Run(cublasLtHandle_t library, const void* weight, const void* x, float* y,
-                     bool accumulate, void* workspace, cudaStream_t stream) const {
-    const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(library, operation_, &alpha, weight, a_, x, b_, &beta, y, c_, y, c_,
-                          &algorithm_.algo, workspace, kWorkspaceBytes, stream);
+                     void* workspace, cudaStream_t stream) const {
+    const float alpha = 1.0f;
+    return cublasLtMatmul(library, operation_, &alpha, weight, a_, x, b_, &beta_, y, c_, y, c_,
+                          &algorithm_, workspace, kWorkspaceBytes, stream);
   }
 
  private:
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
-  cublasLtMatmulHeuristicResult_t algorithm_ = {};
+  cublasLtMatmulAlgo_t algorithm_ = {};
+  float beta_ = 0.0f;
+};
+
+// What the candidates of one product are timed on: x and y of its own, and, of a weight that a
+// cache could hold, copies enough that each run reads another one from memory. Freed at the end.
+class TimingGround {
+ public:
+  TimingGround() = default;
+  TimingGround(const TimingGround&) = delete;
+  TimingGround& operator=(const TimingGround&) = delete;
+  ~TimingGround() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+    cudaFree(memory_);
+  }
+
+  cudaError_t Open(const ProductShape& shape, const void* weight, int num_events,
+                   cudaStream_t stream) {
+    const DType dtype = shape.bf16 ? DType::kBF16 : DType::kF32;
+    weight_ = weight;
+    weight_bytes_ = RoundUp(BytesOf(dtype, size_t{1} * shape.outputs * shape.inner));
+    const size_t x_bytes = RoundUp(BytesOf(dtype, size_t{1} * shape.rows * shape.inner));
+    const size_t y_bytes = RoundUp(size_t{1} * shape.rows * shape.outputs * sizeof(float));
+    int device = 0, cache_bytes = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+      error = cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);
+    if (error != cudaSuccess) return error;
+    const size_t cached = 2 * static_cast<size_t>(cache_bytes);
+    copies_ = weight_bytes_ < cached ? static_cast<int>(cached / weight_bytes_) + 1 : 0;
+    const size_t bytes = copies_ * weight_bytes_ + x_bytes + y_bytes;
+    error = cudaMalloc(&memory_, bytes);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // the error of an allocation is not the device's
+      return error;
+    }
+    x_ = static_cast<char*>(memory_) + copies_ * weight_bytes_;
+    y_ = x_ + x_bytes;
+    // 0.0115 as bf16 and as fp32: no zeros, which would cost less power.
+    constexpr int kByte = 0x3c;
+    error = cudaMemsetAsync(memory_, kByte, bytes, stream);
+    events_.reserve(num_events);
+    for (int i = 0; i < num_events && error == cudaSuccess; ++i) {
+      cudaEvent_t event = nullptr;
+      error = cudaEventCreate(&event);
+      if (error == cudaSuccess) events_.push_back(event);
+    }
+    return error;
+  }
+
+  const void* NextWeight() {
+    if (copies_ == 0) return weight_;
+    next_ = (next_ + 1) % copies_;
+    return static_cast<const char*>(memory_) + next_ * weight_bytes_;
+  }
+  const void* x() const { return x_; }
+  float* y() const { return reinterpret_cast<float*>(y_); }
+  cudaEvent_t event(int i) const { return events_[i]; }
+
+ private:
+  static constexpr size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  const void* weight_ = nullptr;
+  size_t weight_bytes_ = 0;
+  int copies_ = 0, next_ = 0;
+  void* memory_ = nullptr;
+  char *x_ = nullptr, *y_ = nullptr;
+  std::vector<cudaEvent_t> events_;
 };
 
 class CublasRunner final : public MatmulRunner {
@@ -99,8 +194,27 @@ class CublasRunner final : public MatmulRunner {
     if (library_ != nullptr) cublasLtDestroy(library_);
   }
   bool Start() {
-    return cublasLtCreate(&library_) == CUBLAS_STATUS_SUCCESS &&
-           cudaMalloc(&workspace_, kWorkspaceBytes) == cudaSuccess;
+    if (cublasLtCreate(&library_) != CUBLAS_STATUS_SUCCESS ||
+        cudaMalloc(&workspace_, kWorkspaceBytes) != cudaSuccess)
+      return false;
+    const ChoiceSettings settings =
+        ChoiceSettingsOf([](const char* name) { return std::getenv(name); });
+    int device = 0, driver = 0;
+    cudaDeviceProp card = {};
+    if (!settings.timed || cudaGetDevice(&device) != cudaSuccess ||
+        cudaGetDeviceProperties(&card, device) != cudaSuccess ||
+        cudaDriverGetVersion(&driver) != cudaSuccess)
+      return true;
+    choices_ = std::make_unique<ChoiceFile>(settings.path,
+                                            ChoiceOwner{card.name, cublasLtGetVersion(), driver});
+    return true;
+  }
+
+  std::string Summary() const override {
+    if (choices_ == nullptr) return "matrix products untimed";
+    if (choices_->path().empty()) return "matrix products timed anew";
+    if (choices_->damaged()) return choices_->path() + " is damaged and ignored";
+    return std::to_string(choices_->found()) + " timed matrix products in " + choices_->path();
   }
 
   uint64_t growths() const override { return tail_.growths(); }
@@ -175,23 +289,96 @@ class CublasRunner final : public MatmulRunner {
   cudaError_t Multiply(const Context& context, const MatmulArgs& args, int m, const void* x,
                        float* y) {
     const auto& weight = static_cast<const CudaWeight&>(*args.weight);
-    const Shape shape = {m, weight.rows(), weight.cols(), weight.dtype() == DType::kBF16,
-                         args.accumulate};
+    const ProductShape shape = {.rows = m,
+                                .outputs = weight.rows(),
+                                .inner = weight.cols(),
+                                .bf16 = weight.dtype() == DType::kBF16,
+                                .accumulate = args.accumulate};
     auto found = plans_.find(shape);
     if (found == plans_.end()) {
       auto plan = std::make_unique<Plan>();
-      if (plan->Make(library_, shape) != CUBLAS_STATUS_SUCCESS) return cudaErrorNotSupported;
+      const cudaError_t error = MakePlan(context, shape, weight.data(), plan.get());
+      if (error != cudaSuccess) return error;
       found = plans_.emplace(shape, std::move(plan)).first;
     }
-    const cublasStatus_t status = found->second->Run(library_, weight.data(), x, y, args.accumulate,
-                                                     workspace_, context.stream);
+    const cublasStatus_t status =
+        found->second->Run(library_, weight.data(), x, y, workspace_, context.stream);
     return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
   }
+
+  // A shape's plan is made once and never changes, so neither does the order of its sums.
+  cudaError_t MakePlan(const Context& context, const ProductShape& shape, const void* weight,
+                       Plan* plan) {
+    if (plan->Describe(shape) != CUBLAS_STATUS_SUCCESS) return cudaErrorNotSupported;
+    if (choices_ != nullptr && !context.batch_invariant) {
+      ProductShape bucket = shape;
+      bucket.rows = RowsBucket(shape.rows);
+      if (choices_->Find(bucket) == nullptr) {
+        const cudaError_t error = Time(context, bucket, weight);
+        if (error != cudaSuccess) return error;
+      }
+      const AlgorithmWords* chosen = choices_->Find(bucket);
+      if (chosen != nullptr && plan->TakeIfPossible(library_, *chosen)) return cudaSuccess;
+    }
+    const std::vector<AlgorithmWords> candidates = plan->Candidates(library_, 1);
+    if (candidates.empty()) return cudaErrorNotSupported;
+    plan->Take(candidates[0]);
+    return cudaSuccess;
+  }
+
+  // Chooses for a bucket, unless the stream is captured, where nothing can be timed, or memory is
+  // short. Waits for the device.
+  cudaError_t Time(const Context& context, const ProductShape& bucket, const void* weight) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(context.stream, &capture);
+    if (error != cudaSuccess || capture != cudaStreamCaptureStatusNone) return error;
+    Plan plan;
+    if (plan.Describe(bucket) != CUBLAS_STATUS_SUCCESS) return cudaSuccess;
+    const std::vector<AlgorithmWords> candidates = plan.Candidates(library_, kMostCandidates);
+    if (candidates.empty()) return cudaSuccess;
+    const int count = static_cast<int>(candidates.size());
+    TimingGround ground;
+    error = ground.Open(bucket, weight, 2 * count * kRounds, context.stream);
+    if (error == cudaErrorMemoryAllocation) return cudaSuccess;
+    if (error != cudaSuccess) return error;
+    // One round after another, so that all candidates meet the same clocks; the first one loads
+    // code and does not count.
+    std::vector<bool> failed(count, false);
+    for (int round = 0; round < kRounds; ++round) {
+      for (int i = 0; i < count && error == cudaSuccess; ++i) {
+        if (failed[i]) continue;
+        const int event = 2 * (round * count + i);
+        plan.Take(candidates[i]);
+        error = cudaEventRecord(ground.event(event), context.stream);
+        failed[i] = plan.Run(library_, ground.NextWeight(), ground.x(), ground.y(), workspace_,
+                             context.stream) != CUBLAS_STATUS_SUCCESS;
+        if (error == cudaSuccess) error = cudaEventRecord(ground.event(event + 1), context.stream);
+      }
+    }
+    if (error == cudaSuccess) error = cudaStreamSynchronize(context.stream);
+    if (error != cudaSuccess) return error;
+    std::vector<std::vector<float>> times(count);
+    for (int i = 0; i < count; ++i) {
+      for (int round = 1; round < kRounds && !failed[i]; ++round) {
+        const int event = 2 * (round * count + i);
+        times[i].push_back(0.0f);
+        error =
+            cudaEventElapsedTime(&times[i].back(), ground.event(event), ground.event(event + 1));
+        if (error != cudaSuccess) return error;
+      }
+    }
+    const int fastest = FastestOf(times);
+    if (fastest >= 0) (void)choices_->Keep(bucket, candidates[fastest]);
+    return cudaSuccess;
+  }
+
+  static constexpr int kRounds = 4;
 
   cublasLtHandle_t library_ = nullptr;
   void* workspace_ = nullptr;
   Scratch tail_;
-  std::map<Shape, std::unique_ptr<Plan>> plans_;
+  std::map<ProductShape, std::unique_ptr<Plan>> plans_;
+  std::unique_ptr<ChoiceFile> choices_;  // null: nothing is timed
 };
 
 }  // namespace

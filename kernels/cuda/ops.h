@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <memory>
+#include <string>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scratch.h"
@@ -30,6 +31,8 @@ class MatmulRunner {
   virtual ~MatmulRunner() = default;
   virtual cudaError_t Run(const Context& context, const MatmulArgs& args) = 0;
   virtual uint64_t growths() const { return 0; }  // of work space of its own
+  // A clause of the device's description; empty: nothing to say.
+  virtual std::string Summary() const { return ""; }
 };
 std::unique_ptr<MatmulRunner> MakeMatmulRunner();  // null where the library cannot be had
 

