@@ -91,6 +91,10 @@ class Backend {
   // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
+  // kBF16 where a product by this weight may write its results in bf16 (MatmulArgs::y_bf16), which
+  // saves memory traffic; else kF32.
+  virtual DType ResultDType(const Weight& /*weight*/) const { return DType::kF32; }
+
   // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie
   // in pages of `kv`, and the model's matrices are packed as `weights`: a type of as many bits as
   // the pages', or of more, of those that are multiplied faster than fp32; or kQ8_0, where matrix

@@ -425,13 +425,19 @@ void Transformer::FeedForward(const Layer& layer, float* hidden, int rows,
                act.experts, hidden);
   }
   if (layer.gate_up.weight == nullptr) return;
+  // Results that are only activated need no more bits than what the activation gives.
+  const bool rounds = layer.gate_up.bias.data() == nullptr &&
+                      backend_->ResultDType(*layer.gate_up.weight) == DType::kBF16;
+  auto* rounded = rounds ? reinterpret_cast<uint16_t*>(act.gate_up.data()) : nullptr;
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = layer.gate_up.weight.get(),
-                    .y = act.gate_up.data(),
-                    .bias = layer.gate_up.bias.data()});
-  backend_->Activate({.x = act.gate_up.data(),
+                    .y = rounds ? nullptr : act.gate_up.data(),
+                    .bias = layer.gate_up.bias.data(),
+                    .y_bf16 = rounded});
+  backend_->Activate({.x = rounds ? nullptr : act.gate_up.data(),
+                      .x_bf16 = rounded,
                       .activation = config().activation,
                       .gated = config().gated,
                       .m = rows,

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/parallel_rows.h"
+#include "kernels/float16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
@@ -330,7 +332,11 @@ void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads) {
 void Activate(const ActivateArgs& args, ThreadPool& threads) {
   const size_t n = args.n, width = args.gated ? 2 * n : n;
   ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
-    const float* x = args.x + row * width;
+    std::vector<float> wide;  // products here write fp32, so nothing asks for bf16 in earnest
+    if (args.x_bf16 != nullptr) {
+      for (size_t i = 0; i < width; ++i) wide.push_back(BF16ToFloat(args.x_bf16[row * width + i]));
+    }
+    const float* x = args.x_bf16 != nullptr ? wide.data() : args.x + row * width;
     HWY_DYNAMIC_DISPATCH(ActivateRow)
     (args.activation, x, args.gated ? x + n : nullptr, n, static_cast<float*>(args.out) + row * n);
   });

@@ -97,6 +97,10 @@ class CudaBackend final : public Backend {
   DType ActivationDType(WeightDType dtype) const override {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
+  DType ResultDType(const Weight& weight) const override {
+    return static_cast<const CudaWeight&>(weight).dtype() == DType::kBF16 ? DType::kBF16
+                                                                          : DType::kF32;
+  }
   // The tensor cores' of 16 bits.
   DType AttentionDType(DType kv, DType /*weights*/) const override {
     return BlockElements(kv) == 1 ? kv : DType::kBF16;

@@ -1,6 +1,7 @@
 // The shared object's device: memory, the stream, and the operations by way of ops.h.
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/error_text.h"
 #include "kernels/cuda/graphs.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/staging.h"
 
@@ -66,8 +68,11 @@ class Device final : public CudaDevice {
              ErrorWithNextStep(error);
     char memory[32];
     std::snprintf(memory, sizeof(memory), "%.1f GiB", static_cast<double>(total) / (1 << 30));
+    const char* overlap = std::getenv("HYDRANT_CUDA_OVERLAP");
+    overlap_kernels = major >= 9 && overlap != nullptr && std::string(overlap) == "1";
     description_ = std::string(properties.name) + ", compute capability " + capability + ", " +
-                   memory + (options.batch_invariant ? ", batch-invariant" : "");
+                   memory + (options.batch_invariant ? ", batch-invariant" : "") +
+                   (overlap_kernels ? ", overlapped kernels" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "

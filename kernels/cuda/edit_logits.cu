@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void BiasLogitsKernel(BiasLogitsArgs args) {
+  WaitForPredecessor();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= args.num_biases) return;
   const TokenBias bias = args.biases[i];
@@ -17,6 +19,7 @@ __global__ void BiasLogitsKernel(BiasLogitsArgs args) {
 
 // A thread a token.
 __global__ void MaskLogitsKernel(MaskLogitsArgs args) {
+  WaitForPredecessor();
   const int token = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (token >= args.vocab) return;
   const size_t row = blockIdx.y;
@@ -30,13 +33,13 @@ __global__ void MaskLogitsKernel(MaskLogitsArgs args) {
 cudaError_t BiasLogits(const Context& context, const BiasLogitsArgs& args) {
   if (args.num_biases == 0) return cudaSuccess;
   const dim3 grid(CeilDiv(args.num_biases, kThreads));
-  return Launch(BiasLogitsKernel, grid, dim3(kThreads), 0, context.stream, args);
+  return LaunchOverlapped(BiasLogitsKernel, grid, dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t MaskLogits(const Context& context, const MaskLogitsArgs& args) {
   if (args.num_masks == 0) return cudaSuccess;
   const dim3 grid(CeilDiv(args.vocab, kThreads), args.num_masks);
-  return Launch(MaskLogitsKernel, grid, dim3(kThreads), 0, context.stream, args);
+  return LaunchOverlapped(MaskLogitsKernel, grid, dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_row.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -42,6 +43,7 @@ struct RowElements {
 // order of the sum depends on n alone.
 template <int kBlockThreads>
 __global__ void __launch_bounds__(kBlockThreads) RmsNormKernel(RmsNormArgs args) {
+  WaitForPredecessor();
   __shared__ double partial[kBlockThreads / kWarpSize];
   const int run = static_cast<int>(blockIdx.x);
   const size_t first =
@@ -69,6 +71,7 @@ __global__ void __launch_bounds__(kBlockThreads) RmsNormKernel(RmsNormArgs args)
 // As RmsNormKernel, with the mean before it.
 template <int kBlockThreads>
 __global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs args) {
+  WaitForPredecessor();
   __shared__ double partial[2][kBlockThreads / kWarpSize];
   const size_t first = static_cast<size_t>(blockIdx.x) * args.n;
   const float* x = args.x + first;
@@ -104,6 +107,7 @@ __device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
 // Several blocks per row, along y; a thread rotates pairs, then copies the rest. With
 // `queries_are_there` queries are read where they go.
 __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
+  WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const int threads = static_cast<int>(gridDim.y) * kThreads;
@@ -152,6 +156,7 @@ struct RoundHeads {
   DType dtype;
 };
 __global__ void RoundHeadsKernel(RoundHeads args) {
+  WaitForPredecessor();
   const auto row = static_cast<int64_t>(blockIdx.x);
   for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
        i < args.heads * args.head_dim; i += static_cast<int>(gridDim.y) * kThreads) {
@@ -193,32 +198,45 @@ __device__ float Activated(const ActivateArgs& args, float x, float up) {
                                                        : Activated(args.activation, x) * up;
 }
 
+__device__ float OneOf(const ActivateArgs& args, size_t at) {
+  return args.x_bf16 != nullptr ? HalfOf<true>(args.x_bf16[at], 0) : args.x[at];
+}
+__device__ float4 FourOf(const ActivateArgs& args, size_t at) {
+  if (args.x_bf16 == nullptr) return *reinterpret_cast<const float4*>(args.x + at);
+  const uint2 words = *reinterpret_cast<const uint2*>(args.x_bf16 + at);
+  return make_float4(HalfOf<true>(words.x, 0), HalfOf<true>(words.x, 1), HalfOf<true>(words.y, 0),
+                     HalfOf<true>(words.y, 1));
+}
+
 // A thread per element, or per four where rows are whole vectors; blocks along x within a row, rows
 // along y and, beyond the grid's limit, by steps.
 template <bool kVectors>
 __global__ void ActivateKernel(ActivateArgs args) {
+  WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * (kVectors ? 4 : 1);
   if (j >= args.n) return;
   const int width = args.gated ? 2 * args.n : args.n;
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
-    const float* x = args.x + static_cast<size_t>(row) * width + j;
+    const size_t from = static_cast<size_t>(row) * width + j;
     const size_t to = static_cast<size_t>(row) * args.n + j;
     if constexpr (kVectors) {
-      const float4 in = *reinterpret_cast<const float4*>(x);
+      const float4 in = FourOf(args, from);
       float4 up = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-      if (args.gated) up = *reinterpret_cast<const float4*>(x + args.n);
+      if (args.gated) up = FourOf(args, from + args.n);
       StorePair(args.out_dtype, args.out, to, Activated(args, in.x, up.x),
                 Activated(args, in.y, up.y));
       StorePair(args.out_dtype, args.out, to + 2, Activated(args, in.z, up.z),
                 Activated(args, in.w, up.w));
     } else {
-      StoreElement(args.out_dtype, args.out, to,
-                   Activated(args, x[0], args.gated ? x[args.n] : 1.0f));
+      StoreElement(
+          args.out_dtype, args.out, to,
+          Activated(args, OneOf(args, from), args.gated ? OneOf(args, from + args.n) : 1.0f));
     }
   }
 }
 
 __global__ void SoftCapKernel(SoftCapArgs args) {
+  WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
@@ -229,6 +247,7 @@ __global__ void SoftCapKernel(SoftCapArgs args) {
 
 // A thread per column.
 __global__ void SumRowsKernel(SumRowsArgs args) {
+  WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;
   double sum = 0.0;
@@ -248,17 +267,18 @@ cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const dim3 runs(args.m * args.groups);
   if (args.n < kLongRow)
-    return Launch(RmsNormKernel<kThreads>, runs, dim3(kThreads), 0, context.stream, args);
-  return Launch(RmsNormKernel<kLongRowThreads>, runs, dim3(kLongRowThreads), 0, context.stream,
-                args);
+    return LaunchOverlapped(RmsNormKernel<kThreads>, runs, dim3(kThreads), 0, context.stream, args);
+  return LaunchOverlapped(RmsNormKernel<kLongRowThreads>, runs, dim3(kLongRowThreads), 0,
+                          context.stream, args);
 }
 
 cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
   if (args.n < kLongRow)
-    return Launch(LayerNormKernel<kThreads>, dim3(args.m), dim3(kThreads), 0, context.stream, args);
-  return Launch(LayerNormKernel<kLongRowThreads>, dim3(args.m), dim3(kLongRowThreads), 0,
-                context.stream, args);
+    return LaunchOverlapped(LayerNormKernel<kThreads>, dim3(args.m), dim3(kThreads), 0,
+                            context.stream, args);
+  return LaunchOverlapped(LayerNormKernel<kLongRowThreads>, dim3(args.m), dim3(kLongRowThreads), 0,
+                          context.stream, args);
 }
 
 cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
@@ -273,7 +293,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   cudaError_t error = cudaSuccess;
   const auto round = [&](const RoundHeads& rows) {
     if (error == cudaSuccess)
-      error = Launch(RoundHeadsKernel, grid, dim3(kThreads), 0, context.stream, rows);
+      error = LaunchOverlapped(RoundHeadsKernel, grid, dim3(kThreads), 0, context.stream, rows);
   };
   const int64_t d = args.head_dim;
   if (round_queries) {
@@ -288,7 +308,8 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
            .dtype = args.query_precision});
   }
   if (error == cudaSuccess)
-    error = Launch(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, split, round_queries);
+    error = LaunchOverlapped(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, split,
+                             round_queries);
   if (!round_kv) return error;
   for (float* rows : {args.k, args.v}) {
     round({.from = rows,
@@ -306,23 +327,24 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
 
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  const bool vectors = args.n % 4 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0 &&
-                       reinterpret_cast<uintptr_t>(args.out) % 8 == 0;
-  return Launch(vectors ? ActivateKernel<true> : ActivateKernel<false>,
-                ElementGrid(args.m, vectors ? args.n / 4 : args.n), dim3(kThreads), 0,
-                context.stream, args);
+  const bool aligned = args.x_bf16 != nullptr ? reinterpret_cast<uintptr_t>(args.x_bf16) % 8 == 0
+                                              : reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  const bool vectors = args.n % 4 == 0 && aligned && reinterpret_cast<uintptr_t>(args.out) % 8 == 0;
+  return LaunchOverlapped(vectors ? ActivateKernel<true> : ActivateKernel<false>,
+                          ElementGrid(args.m, vectors ? args.n / 4 : args.n), dim3(kThreads), 0,
+                          context.stream, args);
 }
 
 cudaError_t SumRows(const Context& context, const SumRowsArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(SumRowsKernel, dim3(CeilDiv(args.n, kThreads)), dim3(kThreads), 0, context.stream,
-                args);
+  return LaunchOverlapped(SumRowsKernel, dim3(CeilDiv(args.n, kThreads)), dim3(kThreads), 0,
+                          context.stream, args);
 }
 
 cudaError_t SoftCap(const Context& context, const SoftCapArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(SoftCapKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
-                args);
+  return LaunchOverlapped(SoftCapKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0,
+                          context.stream, args);
 }
 
 }  // namespace hydrant::cuda

@@ -15,9 +15,15 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 constexpr int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
+// Whether LaunchOverlapped() overlaps: the device can (compute capability 9.0), and it was asked
+// for (HYDRANT_CUDA_OVERLAP=1). Set once, when the device is opened.
+inline bool overlap_kernels = false;
+
+namespace launch {
+
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, Arguments&&... arguments) {
+cudaError_t Launch(bool overlapped, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                   size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
   // More than this needs leave, once a kernel; asking each time costs little beside a launch.
   constexpr size_t kSharedWithoutLeave = 48 * 1024;
   if (shared_bytes > kSharedWithoutLeave) {
@@ -30,7 +36,33 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  if (overlapped) {
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+  }
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace launch
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Arguments&&... arguments) {
+  return launch::Launch(false, kernel, grid, block, shared_bytes, stream,
+                        std::forward<Arguments>(arguments)...);
+}
+
+// Programmatic dependent launch: the kernel's blocks may be there before the kernel before it in
+// the stream has ended, so that the time of a launch is hidden. REQUIRES: the kernel begins with
+// WaitForPredecessor() (ptx.cuh), in every thread.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                             size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  return launch::Launch(overlap_kernels, kernel, grid, block, shared_bytes, stream,
+                        std::forward<Arguments>(arguments)...);
 }
 
 template <typename T>

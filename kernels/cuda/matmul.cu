@@ -1,7 +1,7 @@
-// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, fp32 in and out. Of the algorithms
-// that the library proposes the fastest one is found out once for all products of about the same
-// shape, and kept in a file (matmul_choices.h). Where results must not depend on the batch it is
-// the library's first one.
+// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, results in fp32 or bf16. Of the
+// algorithms that the library proposes the fastest one is found out once for all products of about
+// the same shape, and kept in a file (matmul_choices.h). Where results must not depend on the batch
+// it is the library's first one.
 #include <cublasLt.h>
 
 #include <array>
@@ -60,9 +60,11 @@ class Plan {
     const int k = shape.inner;
     then([&] { return cublasLtMatrixLayoutCreate(&a_, in, k, shape.outputs, k); });
     then([&] { return cublasLtMatrixLayoutCreate(&b_, in, k, shape.rows, k); });
+    const cudaDataType_t out = shape.bf16_result ? CUDA_R_16BF : CUDA_R_32F;
     then([&] {
-      return cublasLtMatrixLayoutCreate(&c_, CUDA_R_32F, shape.outputs, shape.rows, shape.outputs);
+      return cublasLtMatrixLayoutCreate(&c_, out, shape.outputs, shape.rows, shape.outputs);
     });
+    bf16_result_ = shape.bf16_result;
     beta_ = shape.accumulate ? 1.0f : 0.0f;
     return status;
   }
@@ -82,6 +84,10 @@ class Plan {
     constexpr uint32_t kAlignment = 16;
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
+    // No sums of parts that were rounded to bf16.
+    constexpr uint32_t kInFloat =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (bf16_result_) prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kInFloat);
     std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found = {};
     int count = 0;
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -106,7 +112,7 @@ class Plan {
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= kWorkspaceBytes;
   }
-  cublasStatus_t Run(cublasLtHandle_t library, const void* weight, const void* x, float* y,
+  cublasStatus_t Run(cublasLtHandle_t library, const void* weight, const void* x, void* y,
                      void* workspace, cudaStream_t stream) const {
     const float alpha = 1.0f;
     return cublasLtMatmul(library, operation_, &alpha, weight, a_, x, b_, &beta_, y, c_, y, c_,
@@ -118,6 +124,7 @@ class Plan {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_ = {};
   float beta_ = 0.0f;
+  bool bf16_result_ = false;
 };
 
 // What the candidates of one product are timed on: x and y of its own, and, of a weight that a
@@ -172,7 +179,7 @@ class TimingGround {
     return static_cast<const char*>(memory_) + next_ * weight_bytes_;
   }
   const void* x() const { return x_; }
-  float* y() const { return reinterpret_cast<float*>(y_); }
+  void* y() const { return y_; }
   cudaEvent_t event(int i) const { return events_[i]; }
 
  private:
@@ -251,7 +258,7 @@ class CublasRunner final : public MatmulRunner {
   cudaError_t RunRows(const Context& context, const MatmulArgs& args) {
     const void* x = nullptr;
     const cudaError_t error = Prepare(context, args, args.m, false, &x);
-    return error != cudaSuccess ? error : Multiply(context, args, args.m, x, args.y);
+    return error != cudaSuccess ? error : Multiply(context, args, args.m, x, Result(args));
   }
 
   // Always kInvariantRows rows at once: whole chunks straight into y, the last one, padded, by way
@@ -264,35 +271,41 @@ class CublasRunner final : public MatmulRunner {
     const void* x = nullptr;
     cudaError_t error = Prepare(context, args, padded, rest > 0, &x);
     const size_t row_bytes = BytesOf(weight.dtype(), cols);
+    const size_t y_bytes = outputs * (args.y_bf16 != nullptr ? sizeof(uint16_t) : sizeof(float));
     for (int row = 0; row < whole && error == cudaSuccess; row += kInvariantRows) {
       error = Multiply(context, args, kInvariantRows, static_cast<const char*>(x) + row * row_bytes,
-                       args.y + static_cast<size_t>(row) * outputs);
+                       Result(args) + row * y_bytes);
     }
     if (rest == 0 || error != cudaSuccess) return error;
     void* result = nullptr;
-    const size_t rest_bytes = static_cast<size_t>(rest) * outputs * sizeof(float);
-    error = tail_.Get(static_cast<size_t>(kInvariantRows) * outputs * sizeof(float), &result);
-    float* y = args.y + static_cast<size_t>(whole) * outputs;
+    const size_t rest_bytes = rest * y_bytes;
+    error = tail_.Get(kInvariantRows * y_bytes, &result);
+    char* y = Result(args) + whole * y_bytes;
     const auto copy = [&](void* to, const void* from) {
       if (error == cudaSuccess)
         error = cudaMemcpyAsync(to, from, rest_bytes, cudaMemcpyDeviceToDevice, context.stream);
     };
     if (args.accumulate) copy(result, y);
     if (error == cudaSuccess)
-      error =
-          Multiply(context, args, kInvariantRows, static_cast<const char*>(x) + whole * row_bytes,
-                   static_cast<float*>(result));
+      error = Multiply(context, args, kInvariantRows,
+                       static_cast<const char*>(x) + whole * row_bytes, result);
     copy(y, result);
     return error;
   }
 
+  static char* Result(const MatmulArgs& args) {
+    return args.y_bf16 != nullptr ? reinterpret_cast<char*>(args.y_bf16)
+                                  : reinterpret_cast<char*>(args.y);
+  }
+
   cudaError_t Multiply(const Context& context, const MatmulArgs& args, int m, const void* x,
-                       float* y) {
+                       void* y) {
     const auto& weight = static_cast<const CudaWeight&>(*args.weight);
     const ProductShape shape = {.rows = m,
                                 .outputs = weight.rows(),
                                 .inner = weight.cols(),
                                 .bf16 = weight.dtype() == DType::kBF16,
+                                .bf16_result = args.y_bf16 != nullptr,
                                 .accumulate = args.accumulate};
     auto found = plans_.find(shape);
     if (found == plans_.end()) {

@@ -12,6 +12,7 @@ constexpr int kThreads = 256;
 
 __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, int cols, float* out,
                             bool accumulate, float scale) {
+  WaitForPredecessor();
   const size_t row = blockIdx.x;
   const size_t from = static_cast<size_t>(ids[row]) * cols;
   for (int j = static_cast<int>(threadIdx.x); j < cols; j += kThreads) {
@@ -28,6 +29,7 @@ __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, i
 
 // Four elements a thread.
 __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) {
+  WaitForPredecessor();
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
   if (first + 4 <= count) {
     const float4 v = *reinterpret_cast<const float4*>(x + first);
@@ -41,6 +43,7 @@ __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) 
 
 // A thread per column; rows along y and, beyond the grid's limit, by steps.
 __global__ void AddBiasKernel(const float* bias, int m, int n, float* y) {
+  WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= n) return;
   const float value = bias[j];
@@ -54,13 +57,13 @@ cudaError_t AddBias(cudaStream_t stream, const float* bias, int m, int n, float*
   if (m == 0) return cudaSuccess;
   constexpr int kMostRows = 65535;
   const dim3 grid(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);
-  return Launch(AddBiasKernel, grid, dim3(kThreads), 0, stream, bias, m, n, y);
+  return LaunchOverlapped(AddBiasKernel, grid, dim3(kThreads), 0, stream, bias, m, n, y);
 }
 
 cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint16_t* out) {
   if (count == 0) return cudaSuccess;
-  return Launch(RoundToBF16Kernel, dim3(CeilDiv(count, kThreads * 4)), dim3(kThreads), 0, stream, x,
-                count, out);
+  return LaunchOverlapped(RoundToBF16Kernel, dim3(CeilDiv(count, kThreads * 4)), dim3(kThreads), 0,
+                          stream, x, count, out);
 }
 
 cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
@@ -72,9 +75,9 @@ cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
 cudaError_t Embed(const Context& context, const EmbedArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const auto& table = static_cast<const CudaWeight&>(*args.table);
-  return Launch(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
-                table.data(), table.dtype() == DType::kBF16, table.cols(), args.out,
-                args.accumulate, args.scale);
+  return LaunchOverlapped(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
+                          table.data(), table.dtype() == DType::kBF16, table.cols(), args.out,
+                          args.accumulate, args.scale);
 }
 
 }  // namespace hydrant::cuda

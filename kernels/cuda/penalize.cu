@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -8,6 +9,7 @@ constexpr int kThreads = 256;
 constexpr int kEach = 4;  // tokens a thread
 
 __global__ void PenalizeKernel(PenalizeArgs args) {
+  WaitForPredecessor();
   const size_t row = blockIdx.y;
   const Penalties penalties = args.rows[row].penalties;
   if (!penalties.Any()) return;
@@ -32,7 +34,7 @@ __global__ void PenalizeKernel(PenalizeArgs args) {
 cudaError_t Penalize(const Context& context, const PenalizeArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
   const dim3 grid(CeilDiv(args.vocab, kThreads * kEach), args.num_rows);
-  return Launch(PenalizeKernel, grid, dim3(kThreads), 0, context.stream, args);
+  return LaunchOverlapped(PenalizeKernel, grid, dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda

@@ -19,6 +19,17 @@ __device__ T* DynamicShared() {
   return reinterpret_cast<T*>(hydrant_dynamic_shared);
 }
 
+// The first statement of a kernel of LaunchOverlapped() (launch.cuh): the kernel after it may bring
+// its blocks, and this one waits until all kernels before it have ended and what they have written
+// is to be seen. So nothing is read or written before it, and no kernel ends before its
+// predecessors.
+__device__ inline void WaitForPredecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
 // Copies 16 bytes to shared memory past the registers; zeros where !valid (`global` must still be
 // some address). Both addresses are multiples of 16.
 __device__ inline void CopyAsync16(void* shared, const void* global, bool valid) {

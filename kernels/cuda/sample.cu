@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/cuda/sample_search.cuh"
 #include "kernels/ops/sample_weight.h"
@@ -168,6 +169,7 @@ __device__ void StartRow(const SampleWork& work, const Highest& highest) {
 }
 
 __global__ void __launch_bounds__(kThreads) SampleHighestKernel(SampleWork work) {
+  WaitForPredecessor();
   __shared__ Highest shared[kWarps];
   const int thread = static_cast<int>(threadIdx.x), part = static_cast<int>(blockIdx.y);
   Highest mine = {-INFINITY, 0, 0};
@@ -409,6 +411,7 @@ class SampleStep {
 
 // Room for registers: none of them goes to memory.
 __global__ void __launch_bounds__(kThreads, 4) SampleStepKernel(SampleWork work) {
+  WaitForPredecessor();
   __shared__ SampleStep::Shared shared;
   SampleStep(work, &shared).Run();
 }
@@ -448,11 +451,11 @@ cudaError_t Sample(const Context& context, const SampleArgs& args) {
   work.highest = At<Highest>(scratch, highest);
   work.draws = At<DrawPart>(scratch, draws);
   const dim3 grid(args.num_rows, work.parts);
-  error = Launch(SampleHighestKernel, grid, dim3(kThreads), 0, context.stream, work);
+  error = LaunchOverlapped(SampleHighestKernel, grid, dim3(kThreads), 0, context.stream, work);
   const int searches = (args.any_top_k ? 1 : 0) + (args.any_top_p ? 1 : 0);
   const int steps = args.any_drawn ? kSearchPasses * searches + 1 : 0;
   for (int step = 0; step < steps && error == cudaSuccess; ++step)
-    error = Launch(SampleStepKernel, grid, dim3(kThreads), 0, context.stream, work);
+    error = LaunchOverlapped(SampleStepKernel, grid, dim3(kThreads), 0, context.stream, work);
   return error;
 }
 

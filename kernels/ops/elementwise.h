@@ -88,7 +88,8 @@ inline constexpr float kSwigluLimit = 7.0f, kSwigluSlope = 1.702f;
 // kClampedSwiglu), where gate and up are the two halves of each row of x (GLU Variants, arXiv
 // 2002.05202, section 2). NaN stays NaN.
 struct ActivateArgs {
-  const float* x = nullptr;  // [m, n]; gated [m, 2 n]
+  const float* x = nullptr;          // [m, n]; gated [m, 2 n]
+  const uint16_t* x_bf16 = nullptr;  // the same in bf16, in the place of x
   Activation activation = Activation::kRelu;
   bool gated = false;
   int m = 0;

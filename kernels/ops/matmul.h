@@ -4,6 +4,8 @@
 #ifndef HYDRANT_KERNELS_OPS_MATMUL_H_
 #define HYDRANT_KERNELS_OPS_MATMUL_H_
 
+#include <cstdint>
+
 #include "kernels/dtype.h"
 #include "kernels/weight.h"
 
@@ -17,6 +19,9 @@ struct MatmulArgs {
   float* y = nullptr;           // [m, weight.rows()]
   bool accumulate = false;      // y += instead of y =
   const float* bias = nullptr;  // [weight.rows()], added last; null: none
+  // In the place of y: each sum rounded once to bf16. Only where Backend::ResultDType() says so;
+  // neither with accumulate nor with a bias.
+  uint16_t* y_bf16 = nullptr;  // [m, weight.rows()]
 };
 
 // out[i] = scale * row ids[i] of the table, as fp32; or out[i] += that.

@@ -4,6 +4,7 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/float16.h"
 #include "kernels/page_element.h"
 #include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
@@ -122,12 +123,15 @@ double ClampedSwiglu(double gate, double up) {
 void Activate(const ActivateArgs& args) {
   const int width = args.gated ? 2 * args.n : args.n;
   for (int i = 0; i < args.m; ++i) {
-    const float* x = args.x + static_cast<size_t>(i) * width;
+    const auto x = [&](int j) {
+      const size_t at = static_cast<size_t>(i) * width + j;
+      return args.x_bf16 != nullptr ? BF16ToFloat(args.x_bf16[at]) : args.x[at];
+    };
     for (int j = 0; j < args.n; ++j) {
-      const double up = args.gated ? x[args.n + j] : 1.0;
+      const double up = args.gated ? x(args.n + j) : 1.0;
       const double value = args.activation == Activation::kClampedSwiglu
-                               ? ClampedSwiglu(x[j], up)
-                               : Activated(args.activation, x[j]) * up;
+                               ? ClampedSwiglu(x(j), up)
+                               : Activated(args.activation, x(j)) * up;
       StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
                        static_cast<float>(value));
     }

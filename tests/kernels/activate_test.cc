@@ -74,6 +74,41 @@ TEST_P(ActivateTest, MatchesDouble) {
   }
 }
 
+// x in bf16 is what those numbers are in fp32, to the bit; rows whole vectors or not, wherever they
+// begin.
+TEST_P(ActivateTest, TakesBFloat16) {
+  for (const bool gated : {false, true}) {
+    for (const int n : {1, 7, 8, 64, 257, 1000}) {
+      for (const int offset : {0, 4, 3}) {
+        constexpr int kRows = 3;
+        const size_t count = static_cast<size_t>(kRows) * n * (gated ? 2 : 1);
+        const std::vector<float> values = RandomFloats(offset + count, 5 + n, 3.0f);
+        std::vector<float> rounded;
+        std::vector<uint16_t> halves;
+        for (const float value : values) {
+          halves.push_back(FloatToBF16(value));
+          rounded.push_back(BF16ToFloat(halves.back()));
+        }
+        auto x = Upload(rounded);
+        auto x_bf16 = Upload(halves);
+        auto expected = Output(static_cast<size_t>(kRows) * n), out = Output(expected.size());
+        ActivateArgs args = {.x = x.data() + offset,
+                             .activation = Activation::kSilu,
+                             .gated = gated,
+                             .m = kRows,
+                             .n = n,
+                             .out = expected.data()};
+        backend().Activate(args);
+        args.x = nullptr;
+        args.x_bf16 = x_bf16.data() + offset;
+        args.out = out.data();
+        backend().Activate(args);
+        EXPECT_EQ(out.Read(), expected.Read()) << "n " << n << " offset " << offset;
+      }
+    }
+  }
+}
+
 TEST_P(ActivateTest, OfExtremeValues) {
   const std::vector<float> x = {0.0f,  -0.0f,  1e-30f, -1e-30f, 0.5f,    -0.5f,    6.0f, -6.0f,
                                 13.0f, -13.0f, 20.0f,  -20.0f,  100.0f,  -100.0f,  1e6f, -1e6f,

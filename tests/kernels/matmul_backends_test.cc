@@ -106,6 +106,30 @@ TEST_P(MatmulBackendsTest, EqualsTheDoubleProduct) {
   }
 }
 
+// Where a backend writes bf16, each result is the fp32 one rounded once, whatever was in its place.
+TEST_P(MatmulBackendsTest, ResultsInBFloat16) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    for (const int rows : {8, 77}) {
+      const std::unique_ptr<Weight> weight = Pack(rows, 72, dtype);
+      if (backend().ResultDType(*weight) != DType::kBF16) continue;
+      for (const int m : {1, 3, 17, 128, 130, 260}) {
+        const std::vector<float> x = Activations(m, 72);
+        auto device_x = Upload(x);
+        auto y = Upload(std::vector<uint16_t>(static_cast<size_t>(m) * rows, 0x7FC0));
+        backend().Matmul(
+            {.x = device_x.data(), .m = m, .weight = weight.get(), .y_bf16 = y.data()});
+        const std::vector<uint16_t> halves = y.Read();
+        const std::vector<float> sums = Run(*weight, x, m, 0.0f);
+        for (size_t i = 0; i < sums.size(); ++i) {
+          // A device may sum in another order there.
+          EXPECT_NEAR(BF16ToFloat(halves[i]), sums[i], std::abs(sums[i]) / 256 + 1e-5)
+              << "m " << m << " rows " << rows << " element " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(MatmulBackendsTest, RowsDoNotDependOnTheBatch) {
   for (const WeightDType dtype : kPlainDTypes) {
     const std::unique_ptr<Weight> weight = Pack(40, 136, dtype);

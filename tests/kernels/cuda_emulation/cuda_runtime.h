@@ -252,7 +252,13 @@ using cudaStream_t = struct EmulatedStream*;
 struct cudaDeviceProp {
   char name[256];
 };
-struct cudaLaunchAttribute {};
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;
@@ -313,6 +319,12 @@ cudaError_t CheckGrid(dim3 grid, dim3 block, size_t shared_bytes);
 // Runs body in every thread of every block.
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// A kernel that is launched to overlap with the one before it fails unless each of its threads
+// waits for that one. Kernels run one after another all the same.
+cudaError_t RunOverlappedGrid(dim3 grid, dim3 block, size_t shared_bytes,
+                              const std::function<void()>& body);
+void NoteWait();  // the running thread waits for its kernel's predecessors
+
 // Does it now or later, or, while the stream is captured, notes it for the graph. What the
 // operation uses of the host's must be its own.
 cudaError_t Enqueue(std::function<cudaError_t()> operation);
@@ -325,11 +337,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const cudaError_t error =
       hydrant::emulation::CheckGrid(config->gridDim, config->blockDim, config->dynamicSmemBytes);
   if (error != cudaSuccess) return error;
+  const auto run =
+      config->numAttrs > 0 ? hydrant::emulation::RunOverlappedGrid : hydrant::emulation::RunGrid;
   // A kernel's arguments are taken when it is launched.
   return hydrant::emulation::Enqueue(
       [grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes, kernel,
+       run,
        taken = std::tuple<std::decay_t<Parameters>...>(static_cast<Parameters>(arguments)...)] {
-        return hydrant::emulation::RunGrid(grid, block, shared, [&] { std::apply(kernel, taken); });
+        return run(grid, block, shared, [&] { std::apply(kernel, taken); });
       });
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/float16.h"
 #include "kernels/page_element.h"
 #include "tests/kernels/cuda_emulation/counts.h"
 
@@ -45,6 +46,10 @@ class PlainRunner final : public MatmulRunner {
       for (int i = 0; i < args.m; ++i) {
         float sum = 0.0f;
         for (size_t j = 0; j < cols; ++j) sum += x[i * cols + j] * w[j];
+        if (args.y_bf16 != nullptr) {
+          args.y_bf16[i * outputs + o] = FloatToBF16(sum);
+          continue;
+        }
         float& y = args.y[i * outputs + o];
         y = args.accumulate ? y + sum : sum;
       }

@@ -186,6 +186,24 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
   return cudaSuccess;
 }
 
+namespace {
+uint64_t waits = 0;  // of the running kernel's threads
+}  // namespace
+
+void NoteWait() { ++waits; }
+
+cudaError_t RunOverlappedGrid(dim3 grid, dim3 block, size_t shared_bytes,
+                              const std::function<void()>& body) {
+  waits = 0;
+  const cudaError_t error = RunGrid(grid, block, shared_bytes, body);
+  if (error != cudaSuccess) return error;
+  const uint64_t threads = uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z;
+  if (waits == threads) return cudaSuccess;
+  std::fprintf(stderr, "cuda emulation: %llu of %llu threads wait for the kernel before theirs\n",
+               static_cast<unsigned long long>(waits), static_cast<unsigned long long>(threads));
+  return cudaErrorLaunchFailure;
+}
+
 }  // namespace hydrant::emulation
 
 hydrant::emulation::Counts* HydrantEmulationCounts() { return &hydrant::emulation::TheCounts(); }

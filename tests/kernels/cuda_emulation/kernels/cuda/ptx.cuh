@@ -25,6 +25,8 @@ T* DynamicShared() {
   return static_cast<T*>(emulation::DynamicSharedMemory());
 }
 
+inline void WaitForPredecessor() { emulation::NoteWait(); }
+
 inline void CopyAsync16(void* shared, const void* global, bool valid) {
   emulation::QueueCopy(shared, global, valid);
 }

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Kernels that are launched to overlap with the one before them begin with the wait for it.
+
+Reads the sources of kernels/cuda: each kernel of a file with LaunchOverlapped() calls WaitForPredecessor() before anything else.
+Exit status: 0 passed, 1 failed.
+"""
+import pathlib
+import re
+import sys
+import unittest
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "kernels" / "cuda"
+WAIT = "WaitForPredecessor();"
+
+
+def kernels(text):
+    """Names of the kernels defined in a source, each with its first statement."""
+    for found in re.finditer(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^{}]*)\) \{(.*?);", text, re.S):
+        yield found[1], re.sub(r"//[^\n]*\n", "", found[3]).strip() + ";"
+
+
+class Overlap(unittest.TestCase):
+    def test_each_kernel_waits_first(self):
+        seen = 0
+        for source in sorted(FOLDER.glob("*.cu")):
+            text = source.read_text(encoding="utf-8")
+            if "LaunchOverlapped(" not in text:
+                continue
+            self.assertNotRegex(text, r"(?<!\w)Launch\(", f"{source.name}: one way of launching a file, so that each kernel is sure of its own")
+            for name, first in kernels(text):
+                seen += 1
+                self.assertEqual(first, WAIT, f"{source.name}: {name} does something before it waits")
+            self.assertEqual(text.count("__global__"), sum(1 for _ in kernels(text)), source.name)
+        self.assertGreater(seen, 10)
+
+    def test_it_finds_one_that_does_not(self):
+        text = "__global__ void __launch_bounds__(8) A(int x) {\n  // why\n  WaitForPredecessor();\n}\n__global__ void B(int* x) {\n  *x = 1;\n}\n"
+        self.assertEqual(dict(kernels(text)), {"A": WAIT, "B": "*x = 1;"})
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
