@@ -199,12 +199,23 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const 
   return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, std::move(buffer));
 }
 
-// A machine without a driver must not pay for loading cuBLAS to find that out.
-bool HasDriver() {
+// The CUDA that the driver is of, 12040 for 12.4. A machine without a driver, or with an old one,
+// must not pay for loading cuBLAS to find that out.
+constexpr int kLeastDriver = 13000;
+absl::Status CheckDriver() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) return false;
+  if (driver == nullptr)
+    return absl::UnavailableError(
+        "device cuda: there is no NVIDIA driver (libcuda.so.1); install version 580 or later, or "
+        "give the container a GPU (--gpus all, or the limit nvidia.com/gpu)");
+  auto* ask = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDriverGetVersion"));
+  int version = kLeastDriver;
+  const bool known = ask != nullptr && ask(&version) == 0;
   dlclose(driver);
-  return true;
+  if (!known || version >= kLeastDriver) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("device cuda: the NVIDIA driver is too old, of CUDA ",
+                                             version / 1000, ".", version % 1000 / 10,
+                                             "; CUDA 13 needs version 580 or later on the host"));
 }
 
 }  // namespace
@@ -212,10 +223,7 @@ bool HasDriver() {
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions& options) {
   // Another shared object with the same function: tests have one that needs no device.
   const char* replacement = std::getenv("HYDRANT_CUDA_MODULE");
-  if (replacement == nullptr && !HasDriver())
-    return absl::UnavailableError(
-        "device cuda: there is no NVIDIA driver (libcuda.so.1); install version 580 or later, or "
-        "give the container a GPU (--gpus all, or the limit nvidia.com/gpu)");
+  if (replacement == nullptr) HYDRANT_RETURN_IF_ERROR(CheckDriver());
   const char* path = replacement == nullptr ? kModule : replacement;
   void* module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)

@@ -162,11 +162,7 @@ class Device final : public CudaDevice {
 
  private:
   static std::string WhyNoDevice(cudaError_t error) {
-    std::string why = "no CUDA device can be used: " + ErrorWithNextStep(error);
-    int driver = 0;
-    if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
-      why += driver == 0 ? "; there is none" : "; this one is of CUDA " + CudaVersionText(driver);
-    return why;
+    return "no CUDA device can be used: " + ErrorWithNextStep(error);
   }
 
   // Changes with the addresses of work space (graphs.h).

@@ -44,11 +44,6 @@ inline std::string ErrorWithNextStep(cudaError_t error) {
   return next.empty() ? text : text + "; " + next;
 }
 
-// "12.4" of what cudaDriverGetVersion gives, 12040.
-inline std::string CudaVersionText(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 }  // namespace hydrant::cuda
 
 #endif  // HYDRANT_KERNELS_CUDA_ERROR_TEXT_H_

@@ -1,17 +1,21 @@
-// A block per row: the ranks one after another, each the highest of those behind the rank before,
-// then the sum of exponentials and the token's own rank.
+// Many blocks a row, each on a part of its logits: it finds the first in rank of its part, the sum
+// of exponentials, and how many stand before the token; the block of a row that ends last merges
+// the parts. How a row is cut hangs on the vocabulary alone, and parts are added in their order, so
+// a row's numbers do not depend on the batch.
 #include <cfloat>
 #include <cmath>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_parts.cuh"
 #include "kernels/ops/sample_weight.h"
 
 namespace hydrant::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kThreads = kRowThreads, kWarps = kRowWarps;
+constexpr int kMostParts = kThreads;
 
 // A token and its logit; none: UINT32_MAX and -infinity.
 struct Ranked {
@@ -22,112 +26,174 @@ struct Ranked {
     return logit > other.logit || (logit == other.logit && id < other.id);
   }
 };
+__device__ Ranked None() { return {-INFINITY, UINT32_MAX}; }
 
-class RowLogprobs {
- public:
-  struct Shared {
-    Ranked best[kWarps];
-    double sums[kWarps];
-    int counts[kWarps];
-  };
-
-  __device__ RowLogprobs(const LogprobsArgs& args, Shared* shared)
-      : logits_(args.Row(static_cast<int>(blockIdx.x))),
-        vocab_(args.vocab),
-        token_(args.tokens[blockIdx.x]),
-        out_(args.out + blockIdx.x),
-        shared_(*shared),
-        thread_(static_cast<int>(threadIdx.x)) {}
-
-  __device__ void Run() {
-    const Ranked highest = FirstBehind({INFINITY, 0});
-    const bool any = highest.logit > -INFINITY;
-    const double log_sum = any ? LogOfSum(highest.logit) : 0.0;
-    const auto logprob = [&](float logit) {
-      return static_cast<float>(static_cast<double>(logit) - highest.logit - log_sum);
-    };
-    Ranked ranked = highest;
-    for (int rank = 0; rank < kTopLogprobs; ++rank) {
-      if (thread_ == 0) {
-        out_->top_tokens[rank] = any ? ranked.id : UINT32_MAX;
-        out_->top_logprobs[rank] = any ? logprob(ranked.logit) : -INFINITY;
-      }
-      if (any && ranked.id != UINT32_MAX) ranked = FirstBehind(ranked);
-    }
-    const bool has_token = any && token_ < static_cast<uint32_t>(vocab_);
-    const int rank = has_token ? RankOf({Logit(static_cast<int>(token_)), token_}) : 0;
-    if (thread_ != 0) return;
-    out_->token = token_;
-    out_->logprob = has_token ? logprob(Logit(static_cast<int>(token_))) : NAN;
-    out_->rank = rank;
-  }
-
- private:
-  __device__ float Logit(int id) const { return CandidateLogit(logits_[id]); }
-
-  __device__ Ranked FirstBehind(const Ranked& last) {
-    Ranked mine = {-INFINITY, UINT32_MAX};
-    for (int id = thread_; id < vocab_; id += kThreads) {
-      const Ranked candidate = {Logit(id), static_cast<uint32_t>(id)};
-      if (last.IsBefore(candidate) && candidate.IsBefore(mine)) mine = candidate;
-    }
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
-      const Ranked other = {__shfl_xor_sync(kAllLanes, mine.logit, mask),
-                            __shfl_xor_sync(kAllLanes, mine.id, mask)};
-      if (other.IsBefore(mine)) mine = other;
-    }
-    __syncthreads();
-    if (thread_ % kWarpSize == 0) shared_.best[thread_ / kWarpSize] = mine;
-    __syncthreads();
-    for (int warp = 0; warp < kWarps; ++warp) {
-      if (shared_.best[warp].IsBefore(mine)) mine = shared_.best[warp];
-    }
-    return mine;
-  }
-
-  __device__ double LogOfSum(float highest) {
-    double mine = 0.0;
-    for (int id = thread_; id < vocab_; id += kThreads) mine += expf(Logit(id) - highest);
-    mine = WarpSum(mine);
-    __syncthreads();
-    if (thread_ % kWarpSize == 0) shared_.sums[thread_ / kWarpSize] = mine;
-    __syncthreads();
-    double sum = 0.0;
-    for (int warp = 0; warp < kWarps; ++warp) sum += shared_.sums[warp];
-    return log(sum);
-  }
-
-  __device__ int RankOf(const Ranked& token) {
-    int mine = 0;
-    for (int id = thread_; id < vocab_; id += kThreads)
-      mine += Ranked{Logit(id), static_cast<uint32_t>(id)}.IsBefore(token) ? 1 : 0;
-    mine = WarpSum(mine);
-    __syncthreads();
-    if (thread_ % kWarpSize == 0) shared_.counts[thread_ / kWarpSize] = mine;
-    __syncthreads();
-    int before = 0;
-    for (int warp = 0; warp < kWarps; ++warp) before += shared_.counts[warp];
-    return before + 1;
-  }
-
-  const float* const logits_;
-  const int vocab_;
-  const uint32_t token_;
-  TokenLogprobs* const out_;
-  Shared& shared_;
-  const int thread_;
+// Of one tile of a row.
+struct PartLogprobs {
+  Ranked first[kTopLogprobs];
+  double sum;  // of exp(logit - first[0].logit); 0 where that is -infinity
+  int before;  // so many stand before the token
 };
 
-__global__ void __launch_bounds__(kThreads) LogprobsKernel(LogprobsArgs args) {
-  __shared__ RowLogprobs::Shared shared;
-  RowLogprobs(args, &shared).Run();
+struct Shared {
+  float tile[kRowTile];  // of the row's logits; NaN where the row has none
+  Ranked first[kWarps];
+  double sums[kMostParts];
+  int counts[kMostParts];
+};
+
+// The one that stands before all threads' others.
+__device__ Ranked FirstOfBlock(Ranked mine, Shared* shared) {
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+    const Ranked other = {__shfl_xor_sync(kAllLanes, mine.logit, mask),
+                          __shfl_xor_sync(kAllLanes, mine.id, mask)};
+    if (other.IsBefore(mine)) mine = other;
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  if (thread % kWarpSize == 0) shared->first[thread / kWarpSize] = mine;
+  __syncthreads();
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (shared->first[warp].IsBefore(mine)) mine = shared->first[warp];
+  }
+  return mine;
+}
+
+// Over the warps' numbers in their order.
+template <typename T>
+__device__ T SumOfBlock(T value, T* shared) {
+  value = WarpSum(value);
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  if (thread % kWarpSize == 0) shared[thread / kWarpSize] = value;
+  __syncthreads();
+  T sum = 0;
+  for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp];
+  return sum;
+}
+
+__device__ float LogitOf(const LogprobsArgs& args, uint32_t token) {
+  return CandidateLogit(args.Row(static_cast<int>(blockIdx.x))[token]);
+}
+
+__device__ void ReadPart(const LogprobsArgs& args, Shared* shared, PartLogprobs* out) {
+  const uint32_t token = args.tokens[blockIdx.x];
+  Ranked asked = None();
+  if (token < static_cast<uint32_t>(args.vocab)) asked = {LogitOf(args, token), token};
+  const RowPart part(args.Row(static_cast<int>(blockIdx.x)), args.vocab, 1,
+                     static_cast<int>(blockIdx.y), PartStarts::kFixed);
+  for (int i = static_cast<int>(threadIdx.x); i < kRowTile; i += kThreads) shared->tile[i] = NAN;
+  __syncthreads();
+  int before = 0;
+  part.ForEach([&](int id, float raw) {
+    const Ranked one = {CandidateLogit(raw), static_cast<uint32_t>(id)};
+    before += one.IsBefore(asked) ? 1 : 0;
+    shared->tile[id - part.begin()] = one.logit;
+  });
+  __syncthreads();
+  const auto for_each = [&](auto visit) {
+    for (int i = static_cast<int>(threadIdx.x); i < kRowTile; i += kThreads) {
+      const float logit = shared->tile[i];
+      if (logit == logit) visit(Ranked{logit, static_cast<uint32_t>(part.begin() + i)});
+    }
+  };
+  Ranked last = {INFINITY, 0};
+  for (int rank = 0; rank < kTopLogprobs; ++rank) {
+    Ranked best = None();
+    for_each([&](const Ranked& one) {
+      if (last.IsBefore(one) && one.IsBefore(best)) best = one;
+    });
+    last = FirstOfBlock(best, shared);
+    if (threadIdx.x == 0) out->first[rank] = last;
+    if (rank > 0) continue;
+    double sum = 0.0;
+    if (last.logit > -INFINITY)
+      for_each([&](const Ranked& one) { sum += expf(one.logit - last.logit); });
+    sum = SumOfBlock(sum, shared->sums);
+    if (threadIdx.x == 0) out->sum = sum;
+  }
+  before = SumOfBlock(before, shared->counts);
+  if (threadIdx.x == 0) out->before = before;
+}
+
+// A thread has a part, and offers the first of it that is not taken yet.
+__device__ void MergeParts(const LogprobsArgs& args, int parts, const PartLogprobs* of_row,
+                           Shared* shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool has_part = thread < parts;
+  const PartLogprobs* part = of_row + thread;
+  TokenLogprobs* out = args.out + blockIdx.x;
+  int taken = 0;
+  Ranked head = None();
+  const auto take_next = [&] {
+    head = None();
+    if (!has_part || taken == kTopLogprobs) return;
+    head = {__ldcg(&part->first[taken].logit), __ldcg(&part->first[taken].id)};
+    ++taken;
+  };
+  take_next();
+  const float highest_of_part = head.logit;
+  const Ranked highest = FirstOfBlock(head, shared);
+  const bool any = highest.logit > -INFINITY;
+  __syncthreads();
+  if (has_part) {
+    shared->sums[thread] =
+        any ? __ldcg(&part->sum) * exp(static_cast<double>(highest_of_part) - highest.logit) : 0.0;
+    shared->counts[thread] = __ldcg(&part->before);
+  }
+  __syncthreads();
+  double sum = 0.0;
+  int before = 0;
+  for (int i = 0; i < parts; ++i) {
+    sum += shared->sums[i];
+    before += shared->counts[i];
+  }
+  const double log_sum = any ? log(sum) : 0.0;
+  const auto logprob = [&](float logit) {
+    return static_cast<float>(static_cast<double>(logit) - highest.logit - log_sum);
+  };
+  for (int rank = 0; rank < kTopLogprobs; ++rank) {
+    const Ranked ranked = FirstOfBlock(head, shared);
+    if (thread == 0) {
+      out->top_tokens[rank] = any ? ranked.id : UINT32_MAX;
+      out->top_logprobs[rank] = any ? logprob(ranked.logit) : -INFINITY;
+    }
+    if (ranked.id != UINT32_MAX && ranked.id == head.id) take_next();
+  }
+  if (thread != 0) return;
+  const uint32_t token = args.tokens[blockIdx.x];
+  const bool has_token = any && token < static_cast<uint32_t>(args.vocab);
+  out->token = token;
+  out->logprob = has_token ? logprob(LogitOf(args, token)) : NAN;
+  out->rank = has_token ? before + 1 : 0;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    LogprobsKernel(LogprobsArgs args, PartLogprobs* parts, unsigned* parts_done) {
+  WaitForPredecessor();
+  __shared__ Shared shared;
+  PartLogprobs* of_row = parts + static_cast<size_t>(blockIdx.x) * gridDim.y;
+  ReadPart(args, &shared, of_row + blockIdx.y);
+  if (!IsLastOfRow(parts_done)) return;
+  MergeParts(args, static_cast<int>(gridDim.y), of_row, &shared);
 }
 
 }  // namespace
 
+// REQUIRES: vocab <= 2^19 (sample_weight.h)
 cudaError_t Logprobs(const Context& context, const LogprobsArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
-  return Launch(LogprobsKernel, dim3(args.num_rows), dim3(kThreads), 0, context.stream, args);
+  const int parts = RowTiles(args.vocab);
+  if (parts > kMostParts) return cudaErrorInvalidValue;
+  void* scratch = nullptr;
+  unsigned* parts_done = nullptr;
+  cudaError_t error = context.scratch->Get(
+      static_cast<size_t>(args.num_rows) * parts * sizeof(PartLogprobs), &scratch);
+  if (error == cudaSuccess)
+    error = context.counters->Get(args.num_rows, context.stream, &parts_done);
+  if (error != cudaSuccess) return error;
+  return LaunchOverlapped(LogprobsKernel, dim3(args.num_rows, parts), dim3(kThreads), 0,
+                          context.stream, args, static_cast<PartLogprobs*>(scratch), parts_done);
 }
 
 }  // namespace hydrant::cuda

@@ -251,7 +251,8 @@ class ChoiceFile {
 
 // HYDRANT_MATMUL_CHOICES: "off" for the library's own first choice, untimed; else the file, which
 // is $XDG_CACHE_HOME/hydrant/matmul-choices.tsv or ~/.cache/hydrant/matmul-choices.tsv where it is
-// not set. An empty path: no folder is known. `variable`: the environment, null for unset.
+// not set. An empty path: no folder is known, as for users without a home. `variable`: the
+// environment, null for unset.
 struct ChoiceSettings {
   bool timed = true;
   std::string path;
@@ -266,7 +267,7 @@ inline ChoiceSettings ChoiceSettingsOf(const auto& variable) {
   constexpr const char* kFile = "/hydrant/matmul-choices.tsv";
   if (const std::string cache = get("XDG_CACHE_HOME"); !cache.empty()) return {true, cache + kFile};
   const std::string home = get("HOME");
-  return {true, home.empty() ? "" : home + "/.cache" + kFile};
+  return {true, home.empty() || home == "/" ? "" : home + "/.cache" + kFile};
 }
 
 }  // namespace hydrant::cuda

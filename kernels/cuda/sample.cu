@@ -10,6 +10,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/cuda/row_parts.cuh"
 #include "kernels/cuda/sample_search.cuh"
 #include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
@@ -17,11 +18,8 @@
 namespace hydrant::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kVector = 4;                     // logits of 16 bytes
-constexpr int kTile = kThreads * 4 * kVector;  // the least part: four loads a thread
-constexpr int kMostTiles = (1 << 17) / kTile;  // of a part: see PartialBins
+constexpr int kThreads = kRowThreads, kWarps = kRowWarps;
+constexpr int kMostTiles = (1 << 17) / kRowTile;  // of a part: see PartialBins
 constexpr int kMostParts = kThreads;
 
 using Sum = SampleSum;
@@ -58,62 +56,9 @@ __device__ inline Sum Weight(const SampleRowState& row, float logit) {
   return SampleWeight((static_cast<double>(logit) - row.highest) * row.inverse_temperature);
 }
 
-// One part of one row's logits. Parts begin where memory is aligned to 16 bytes, whatever the row.
-class RowPart {
- public:
-  __device__ RowPart(const SampleWork& work, int part)
-      : logits_(work.args.Row(static_cast<int>(blockIdx.x))), vocab_(work.args.vocab) {
-    skew_ = static_cast<int>(reinterpret_cast<uintptr_t>(logits_) / sizeof(float) % kVector);
-    const int length = work.tiles_per_part * kTile;
-    begin_ = part * length - skew_;
-    end_ = begin_ + length;
-  }
-
-  // visit(id, logit) for every element of this thread; NaN comes as -infinity.
-  template <typename Visit>
-  __device__ void ForEach(Visit visit) const {
-    for (int id = begin_ + static_cast<int>(threadIdx.x) * kVector; id < end_ && id < vocab_;
-         id += kThreads * kVector) {
-      if (id >= 0 && id + kVector <= vocab_) {
-        const float4 four = *reinterpret_cast<const float4*>(logits_ + id);
-        visit(id, four.x);
-        visit(id + 1, four.y);
-        visit(id + 2, four.z);
-        visit(id + 3, four.w);
-      } else {
-        for (int i = max(id, 0); i < min(id + kVector, vocab_); ++i) visit(i, logits_[i]);
-      }
-    }
-  }
-
-  // A thread's own run of consecutive ids, so that threads come in the order of ids.
-  struct Run {
-    int begin, end;
-  };
-  __device__ Run RunOfThread() const {
-    const int length = (end_ - begin_) / kThreads;
-    const int begin = begin_ + static_cast<int>(threadIdx.x) * length;
-    return {min(max(begin, 0), vocab_), min(max(begin + length, 0), vocab_)};
-  }
-  __device__ float operator[](int id) const { return CandidateLogit(logits_[id]); }
-
- private:
-  const float* logits_;
-  int vocab_, skew_, begin_, end_;
-};
-
-// Whether the other blocks of this row have ended, and what they left is to be seen.
-__device__ bool IsLastOfRow(const SampleWork& work) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const auto most = static_cast<unsigned>(work.parts) - 1;
-    last = atomicInc(&work.parts_done[blockIdx.x], most) == most;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
+__device__ RowPart PartOf(const SampleWork& work, int part) {
+  return RowPart(work.args.Row(static_cast<int>(blockIdx.x)), work.args.vocab, work.tiles_per_part,
+                 part, PartStarts::kAligned);
 }
 
 // ---- The first launch --------------------------------------------------------------------------
@@ -173,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) SampleHighestKernel(SampleWork work)
   __shared__ Highest shared[kWarps];
   const int thread = static_cast<int>(threadIdx.x), part = static_cast<int>(blockIdx.y);
   Highest mine = {-INFINITY, 0, 0};
-  RowPart(work, part).ForEach([&](int id, float raw) {
+  PartOf(work, part).ForEach([&](int id, float raw) {
     const float logit = CandidateLogit(raw);
     mine.any_finite |= raw >= -FLT_MAX && raw <= FLT_MAX ? 1 : 0;
     if (logit > mine.logit) mine = {logit, static_cast<uint32_t>(id), mine.any_finite};
@@ -181,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) SampleHighestKernel(SampleWork work)
   mine = HighestOfBlock(mine, shared);
   Highest* of_row = work.highest + static_cast<size_t>(blockIdx.x) * work.parts;
   if (thread == 0) of_row[part] = mine;
-  if (!IsLastOfRow(work)) return;
+  if (!IsLastOfRow(work.parts_done)) return;
   Sum* bins = work.bins + static_cast<size_t>(blockIdx.x) * kSearchBins;
   for (int i = thread; i < kSearchBins; i += kThreads) bins[i] = 0;
   if (thread < work.parts) {
@@ -218,16 +163,16 @@ class SampleStep {
         thread_(static_cast<int>(threadIdx.x)) {}
 
   __device__ void Run() {
-    const RowPart part(work_, static_cast<int>(blockIdx.y));
+    const RowPart part = PartOf(work_, static_cast<int>(blockIdx.y));
     switch (row_.phase) {
       case SamplePhase::kTopK:
       case SamplePhase::kTopP:
         AddToBins(part);
-        if (IsLastOfRow(work_)) JoinSearch();
+        if (IsLastOfRow(work_.parts_done)) JoinSearch();
         return;
       case SamplePhase::kDraw:
         SumDrawPart(part);
-        if (IsLastOfRow(work_)) Draw();
+        if (IsLastOfRow(work_.parts_done)) Draw();
         return;
       case SamplePhase::kDone:
         return;
@@ -338,7 +283,7 @@ class SampleStep {
       work_.rows[row_index_].phase = SamplePhase::kDone;
     }
     __syncthreads();
-    FindId(RowPart(work_, shared_.join.part), shared_.join.left, shared_.join.equals_before);
+    FindId(PartOf(work_, shared_.join.part), shared_.join.left, shared_.join.equals_before);
   }
 
   __device__ void FindPart() {
@@ -421,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 4) SampleStepKernel(SampleWork work)
 // Parts are as small as fills the device some times over. REQUIRES: vocab <= 2^19 (sample_weight.h)
 void ChooseParts(const Context& context, SampleWork* work) {
   constexpr int kBlocksPerSm = 8;
-  const int tiles = CeilDiv(work->args.vocab + kVector - 1, kTile);
+  const int tiles = RowTiles(work->args.vocab);
   const int64_t rounds = CeilDiv(static_cast<int64_t>(tiles) * work->args.num_rows,
                                  std::max(context.num_sms, 1) * kBlocksPerSm);
   const int least = CeilDiv(tiles, kMostParts);

@@ -138,6 +138,24 @@ TEST_P(LogprobsTest, LargeVocabulary) {
   ExpectRow(logits.data(), kVocab, 77'777, Run(logits, 0, kVocab, {77'777})[0]);
 }
 
+// The same row at every place of a batch, which begins anywhere in memory, has the same bits; its
+// first are spread over the parts that a device cuts it into, or all in one.
+TEST_P(LogprobsTest, ARowsNumbersDoNotDependOnItsPlace) {
+  constexpr int kVocab = 13'001, kRows = 5;
+  for (const bool together : {false, true}) {
+    std::vector<float> row = RandomFloats(kVocab, together ? 8 : 9, 2.0f);
+    if (together) {
+      for (int i = 0; i < 30; ++i) row[9'000 + 7 * i] = 20.0f + static_cast<float>(i / 3);
+    }
+    std::vector<float> batch;
+    for (int i = 0; i < kRows; ++i) batch.insert(batch.end(), row.begin(), row.end());
+    const auto got = Run(batch, 0, kVocab, std::vector<uint32_t>(kRows, 12'345));
+    ExpectRow(row.data(), kVocab, 12'345, got[0]);
+    for (const TokenLogprobs& other : got)
+      EXPECT_EQ(std::memcmp(&other, got.data(), sizeof(other)), 0);
+  }
+}
+
 HYDRANT_FOR_EACH_BACKEND(LogprobsTest);
 
 }  // namespace

@@ -174,6 +174,7 @@ TEST(ChoiceSettingsTest, OfTheEnvironment) {
   EXPECT_FALSE(settings({{"HYDRANT_MATMUL_CHOICES", "off"}, {"HOME", "/h"}}).timed);
   EXPECT_TRUE(settings({}).timed);
   EXPECT_EQ(settings({}).path, "");
+  EXPECT_EQ(settings({{"HOME", "/"}}).path, "");
   EXPECT_EQ(settings({{"HOME", "/h"}}).path, "/h/.cache/hydrant/matmul-choices.tsv");
   EXPECT_EQ(settings({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/c"}}).path,
             "/c/hydrant/matmul-choices.tsv");

@@ -235,10 +235,6 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = static_cast<int>(hydrant::emulation::Setting("DRIVER", 13000));
-  return cudaSuccess;
-}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return static_cast<cudaError_t>(hydrant::emulation::Setting("DEVICE_ERROR", cudaSuccess));

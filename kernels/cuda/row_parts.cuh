@@ -1,0 +1,91 @@
+// Rows of logits of which several blocks have parts: blockIdx.x is the row, blockIdx.y the part.
+#ifndef HYDRANT_KERNELS_CUDA_ROW_PARTS_CUH_
+#define HYDRANT_KERNELS_CUDA_ROW_PARTS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/ops/sample_weight.h"
+
+namespace hydrant::cuda {
+
+inline constexpr int kRowThreads = 256;
+inline constexpr int kRowWarps = kRowThreads / kWarpSize;
+inline constexpr int kRowVector = 4;                           // logits of 16 bytes
+inline constexpr int kRowTile = kRowThreads * 4 * kRowVector;  // four loads a thread
+// Enough where parts begin before the row, too.
+constexpr int RowTiles(int vocab) { return CeilDiv(vocab + kRowVector - 1, kRowTile); }
+
+// Where parts begin: wherever memory is aligned, for what comes out the same however a row is cut,
+// or at the same ids in every row, wherever it lies.
+enum class PartStarts { kAligned, kFixed };
+
+// `tiles` tiles of a row of `vocab` logits, from tile part * tiles on.
+class RowPart {
+ public:
+  __device__ RowPart(const float* logits, int vocab, int tiles, int part, PartStarts starts)
+      : logits_(logits), vocab_(vocab) {
+    const auto skew =
+        static_cast<int>(reinterpret_cast<uintptr_t>(logits_) / sizeof(float) % kRowVector);
+    vectors_ = starts == PartStarts::kAligned || skew == 0;
+    begin_ = part * tiles * kRowTile - (starts == PartStarts::kAligned ? skew : 0);
+    end_ = begin_ + tiles * kRowTile;
+  }
+
+  // Ids [begin, end) but for those outside of the row.
+  __device__ int begin() const { return begin_; }
+
+  // visit(id, logit) for every element of this thread.
+  template <typename Visit>
+  __device__ void ForEach(Visit visit) const {
+    for (int id = begin_ + static_cast<int>(threadIdx.x) * kRowVector; id < end_ && id < vocab_;
+         id += kRowThreads * kRowVector) {
+      if (vectors_ && id >= 0 && id + kRowVector <= vocab_) {
+        const float4 four = *reinterpret_cast<const float4*>(logits_ + id);
+        visit(id, four.x);
+        visit(id + 1, four.y);
+        visit(id + 2, four.z);
+        visit(id + 3, four.w);
+      } else {
+        for (int i = max(id, 0); i < min(id + kRowVector, vocab_); ++i) visit(i, logits_[i]);
+      }
+    }
+  }
+
+  // A thread's own run of consecutive ids, so that threads come in the order of ids.
+  struct Run {
+    int begin, end;
+  };
+  __device__ Run RunOfThread() const {
+    const int length = (end_ - begin_) / kRowThreads;
+    const int begin = begin_ + static_cast<int>(threadIdx.x) * length;
+    return {min(max(begin, 0), vocab_), min(max(begin + length, 0), vocab_)};
+  }
+  __device__ float operator[](int id) const { return CandidateLogit(logits_[id]); }
+
+ private:
+  const float* logits_;
+  int vocab_, begin_, end_;
+  bool vectors_;
+};
+
+// Whether the other parts of this block's row have ended, and what they left is to be seen. Counts
+// in parts_done[row], which is zero again when it says so.
+__device__ inline bool IsLastOfRow(unsigned* parts_done) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned most = gridDim.y - 1;
+    last = atomicInc(&parts_done[blockIdx.x], most) == most;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_ROW_PARTS_CUH_
