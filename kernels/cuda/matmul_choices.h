@@ -121,13 +121,16 @@ inline std::vector<std::string_view> Split(std::string_view text, char separator
 // No name of a card has a tab or a line break.
 inline std::string FormatLine(const ChoiceKey& key, const AlgorithmWords& algorithm) {
   const auto& [owner, shape] = key;
-  std::string line = owner.card + "\t" + std::to_string(owner.library_version) + "\t" +
-                     std::to_string(owner.driver_version);
+  std::string line = owner.card;
+  const auto add = [&line](const std::string& field) { line.append("\t").append(field); };
+  add(std::to_string(owner.library_version));
+  add(std::to_string(owner.driver_version));
   for (const int number : {shape.rows, shape.outputs, shape.inner, int{shape.bf16},
                            int{shape.bf16_result}, int{shape.accumulate}})
-    line += "\t" + std::to_string(number);
-  for (const uint64_t word : algorithm) line += "\t" + Hex(word);
-  return line + "\t" + Hex(Checksum(line));
+    add(std::to_string(number));
+  for (const uint64_t word : algorithm) add(Hex(word));
+  add(Hex(Checksum(line)));
+  return line;
 }
 
 inline std::optional<std::pair<ChoiceKey, AlgorithmWords>> ParseLine(std::string_view line) {
