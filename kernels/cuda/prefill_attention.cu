@@ -1,9 +1,10 @@
 // Prompt attention: rounds to 16 bits for the tensor cores (prefill_attention_mma.cuh) where the
 // caller allows it, else works in fp32, as follows. A block works on one tile of queries of one
 // head, over the keys in tiles from the first, with a running maximum and sum (FlashAttention,
-// arXiv 2205.14135, section 3.1). A column statistic is a pass of its own that makes the weights
-// again from each query's log-sum-exp: a block owns a tile of keys and adds the query tiles in
-// their order, so that no slicing of the prompt changes a bit.
+// arXiv 2205.14135, section 3.1). Column statistics are passes of their own, one for each, on
+// tensor cores one for all, that make the weights again from each query's log-sum-exp: a block owns
+// a tile of keys and adds the query tiles in their order, so that no slicing of the prompt changes
+// a bit.
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -323,18 +324,44 @@ int StatisticSplits(const Context& context, const MmaArgs& m) {
   return std::clamp(CeilDiv(int64_t{context.num_sms} * kBlocksPerSm, columns), 1, tiles);
 }
 
-template <bool kBF16, int kDims>
-cudaError_t Count(const Context& context, const MmaArgs& m, const ColumnStatistic& statistic,
-                  const TileParts& parts) {
-  using Statistic = MmaColumnStatistic<kBF16, kDims>;
+// Those that want something of the run.
+PassStatistics StatisticsOf(const PrefillAttentionArgs& args) {
+  PassStatistics pass;
+  for (const ColumnStatistic& statistic : args.statistics) {
+    if (statistic.Touches(args.first_position, args.first_position + args.num_queries))
+      pass.of[pass.count++] = statistic;
+  }
+  return pass;
+}
+
+template <bool kBF16, int kDims, int kCount>
+cudaError_t CountAll(const Context& context, const MmaArgs& m, const PassStatistics& statistics,
+                     const TileParts& parts) {
+  using Statistics = MmaColumnStatistics<kBF16, kDims, kCount>;
   const int splits = parts.data == nullptr ? 1 : StatisticSplits(context, m);
   const dim3 grid = HeadTileGrid(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads, splits);
-  const cudaError_t error = Launch(MmaColumnStatisticKernel<kBF16, kDims>, grid, dim3(kMmaThreads),
-                                   Statistic::kSharedBytes, context.stream, m, statistic, parts);
+  const cudaError_t error =
+      Launch(MmaColumnStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
+             Statistics::kSharedBytes, context.stream, m, statistics, parts);
   if (error != cudaSuccess || parts.data == nullptr) return error;
-  return Launch(JoinTilesKernel<Statistic>,
-                dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads), dim3(kJoinThreads), 0,
-                context.stream, m, statistic, parts);
+  return Launch(JoinTilesKernel<Statistics>,
+                dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads, kCount),
+                dim3(kJoinThreads), 0, context.stream, m, statistics, parts);
+}
+
+template <bool kBF16, int kDims>
+cudaError_t Count(const Context& context, const MmaArgs& m, const TileParts& parts) {
+  const PassStatistics statistics = StatisticsOf(m.args);
+  switch (statistics.count) {
+    case 0:
+      return cudaSuccess;
+    case 1:
+      return CountAll<kBF16, kDims, 1>(context, m, statistics, parts);
+    case 2:
+      return CountAll<kBF16, kDims, 2>(context, m, statistics, parts);
+    default:
+      return CountAll<kBF16, kDims, 3>(context, m, statistics, parts);
+  }
 }
 
 template <bool kBF16, int kDims, int kRowTiles>
@@ -345,9 +372,7 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TilePart
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
-  return ForStatistics(m.args, [&](const ColumnStatistic& statistic) {
-    return Count<kBF16, kDims>(context, m, statistic, parts);
-  });
+  return Count<kBF16, kDims>(context, m, parts);
 }
 
 // The arguments without the keys that all queries' windows have left, in whole tiles; positions are
@@ -379,9 +404,10 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   const size_t k = layout.Add<uint16_t>(head_count * args.num_kv_heads);
   const size_t v = layout.Add<uint16_t>(head_count * args.num_kv_heads);
   const size_t lse = layout.Add<float>(static_cast<size_t>(args.num_heads) * args.num_queries);
+  TileParts parts{.tiles = CeilDiv(args.num_queries, kQueryTile)};
   const bool in_parts = Counts(args) && StatisticSplits(context, m) > 1;
   const size_t tile_parts =
-      layout.Add<float>(in_parts ? static_cast<size_t>(CeilDiv(args.num_queries, kQueryTile)) *
+      layout.Add<float>(in_parts ? static_cast<size_t>(StatisticsOf(m.args).count) * parts.tiles *
                                        args.num_kv_heads * m.keys
                                  : 0);
   void* scratch = nullptr;
@@ -413,7 +439,6 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   m.k = At<uint16_t>(scratch, k);
   m.v = At<uint16_t>(scratch, v);
   m.log_sum_exp = Counts(args) ? At<float>(scratch, lse) : nullptr;
-  TileParts parts;
   if (in_parts) parts.data = At<float>(scratch, tile_parts);
   if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m, parts);
   if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m, parts);

@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
+
 #include "kernels/cuda/column_statistic.cuh"
 #include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -309,17 +311,30 @@ class MmaAttention {
   float sum_[kRowTiles][2] = {};
 };
 
+// The statistics of one pass.
+struct PassStatistics {
+  ColumnStatistic of[kMaxColumnStatistics];
+  int count = 0;
+};
+
 // Where a statistic's blocks leave what each tile of queries gives, to be added in the tiles' order
 // afterwards, so that several blocks can work on the same keys.
 struct TileParts {
-  float* data = nullptr;  // [tiles of kQueryTile queries, num_kv_heads, keys]; null: one block adds
+  float* data = nullptr;  // [statistics, tiles of kQueryTile queries, num_kv_heads, keys]; null:
+                          // one block adds
+  int tiles = 0;
+
+  __device__ float* Of(int statistic, int tile, int kv_head, int num_kv_heads, int keys) const {
+    return data + ((static_cast<size_t>(statistic) * tiles + tile) * num_kv_heads + kv_head) * keys;
+  }
 };
 
-// A column statistic: a block owns 64 keys of one KV head, 16 a warp, whose fragments stay in
-// registers, and adds the tiles of 32 queries in their order. The next head's queries are on their
-// way while one is worked on. With TileParts the tiles are dealt to the grid's z.
-template <bool kBF16, int kDims>
-class MmaColumnStatistic {
+// kCount column statistics of the same weights: a block owns 64 keys of one KV head, 16 a warp,
+// whose fragments stay in registers, and adds the tiles of 32 queries in their order. The next
+// head's queries are on their way while one is worked on. With TileParts the tiles are dealt to the
+// grid's z. What a statistic gets does not depend on those beside it.
+template <bool kBF16, int kDims, int kCount>
+class MmaColumnStatistics {
  public:
   using Tile = HalfTile<kDims>;
   static constexpr int kQueryColumns = kQueryTile / 8;
@@ -327,10 +342,10 @@ class MmaColumnStatistic {
       (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
 
   // Blocks of kMmaKeys keys.
-  __device__ MmaColumnStatistic(const MmaArgs& m, const ColumnStatistic& statistic,
-                                const TileParts& parts, HeadTile block)
+  __device__ MmaColumnStatistics(const MmaArgs& m, const PassStatistics& statistics,
+                                 const TileParts& parts, HeadTile block)
       : m_(m),
-        statistic_(statistic),
+        statistics_(statistics),
         parts_(parts),
         k_{DynamicShared<uint16_t>()},
         group_(m.args.num_heads / m.args.num_kv_heads),
@@ -344,13 +359,17 @@ class MmaColumnStatistic {
   __device__ void Run() {
     const PrefillAttentionArgs& args = m_.args;
     const int dims = args.head_dim;
-    const int last_key = first_key_ + kMmaKeys - 1;
-    if (last_key < first_of_head_ || m_.prefix.Of(statistic_, kv_head_, last_key) == nullptr)
-      return;
-    const int all_tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
-    const int first_of_all = FirstTile(args, statistic_, first_key_);
+    if (first_key_ + kMmaKeys - 1 < first_of_head_) return;
+    int first_of_all = INT_MAX, all_tiles = 0;
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      if (!Wanted(s)) continue;
+      first_of_all = min(first_of_all, FirstTile(args, statistics_.of[s], first_key_));
+      all_tiles = max(all_tiles, CeilDiv(EndQuery(s), kQueryTile));
+    }
+    if (first_of_all >= all_tiles) return;
     // This block's share of the tiles.
-    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.z));
+    const int share = CeilDiv(all_tiles - first_of_all, static_cast<int>(gridDim.z));
     const int first_tile = first_of_all + static_cast<int>(blockIdx.z) * share;
     const int tiles = min(first_tile + share, all_tiles);
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
@@ -364,8 +383,13 @@ class MmaColumnStatistic {
     uint32_t keys[kDims / 16][4];
 #pragma unroll
     for (int d = 0; d < kDims / 16; ++d) k_.LoadA(keys[d], warp_row_, 16 * d);
-    float total[2] = {Running(0), Running(1)};
-    float reduced[kQueryColumns][4];
+    float total[kCount][2];
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      total[s][0] = Running(s, 0);
+      total[s][1] = Running(s, 1);
+    }
+    float reduced[kCount][kQueryColumns][4];
     for (int work = 0; work < works; ++work) {
       const int tile = first_tile + work / group_, g = work % group_;
       WaitCopies<0>();
@@ -381,11 +405,22 @@ class MmaColumnStatistic {
       } else {
         ToWeights<false>(tile, g, weights[0]);
       }
-      Reduce(g, weights[0], reduced);
-      if (g + 1 == group_) AddTile(tile, reduced, total);
+#pragma unroll
+      for (int s = 0; s < kCount; ++s) {
+        if (AllCount(s, tile)) {
+          Reduce<true>(s, tile, g, weights[0], reduced[s]);
+        } else {
+          Reduce<false>(s, tile, g, weights[0], reduced[s]);
+        }
+        if (g + 1 == group_) AddTile(s, tile, reduced[s], total[s]);
+      }
     }
-    for (int half = 0; half < 2; ++half) {
-      if (lane_ % 4 == 0 && Exists(half) && parts_.data == nullptr) *RunningAt(half) = total[half];
+    if (parts_.data != nullptr || lane_ % 4 != 0) return;
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      for (int half = 0; half < 2; ++half) {
+        if (Wanted(s) && Exists(half)) *RunningAt(s, half) = total[s][half];
+      }
     }
   }
   // The first tile of the run that holds queries which count, and see a key of a block.
@@ -404,10 +439,16 @@ class MmaColumnStatistic {
   __device__ bool Exists(int half) const {
     return Key(half) >= first_of_head_ && Key(half) < m_.keys;
   }
-  __device__ float* RunningAt(int half) const {
-    return m_.prefix.Of(statistic_, kv_head_, Key(half));
+  // Whether statistic s has a place for the block's keys. They are all of the prefix or of the run.
+  __device__ bool Wanted(int s) const {
+    return m_.prefix.Of(statistics_.of[s], kv_head_, first_key_ + kMmaKeys - 1) != nullptr;
   }
-  __device__ float Running(int half) const { return Exists(half) ? *RunningAt(half) : 0.0f; }
+  __device__ float* RunningAt(int s, int half) const {
+    return m_.prefix.Of(statistics_.of[s], kv_head_, Key(half));
+  }
+  __device__ float Running(int s, int half) const {
+    return Wanted(s) && Exists(half) ? *RunningAt(s, half) : 0.0f;
+  }
 
   __device__ void LoadQueries(int tile, int g, const Tile& to) const {
     const PrefillAttentionArgs& args = m_.args;
@@ -434,25 +475,31 @@ class MmaColumnStatistic {
     }
   }
 
-  // Of the run, the first that the statistic leaves out.
-  __device__ int EndQuery() const {
-    return min(m_.args.num_queries, statistic_.end_query - m_.args.first_position);
+  // Of the run, the first that a statistic leaves out.
+  __device__ int EndQuery(int s) const {
+    return min(m_.args.num_queries, statistics_.of[s].end_query - m_.args.first_position);
   }
   // The query (of the run) of element i of a column of a tile.
   __device__ int QueryOf(int tile, int column, int i) const {
     return tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
   }
-  // Whether a query counts, and sees the key of element i.
+  // Whether there is such a query, and it sees the key of element i.
   __device__ bool Seen(int query, int i) const {
-    const int position = m_.args.first_position + query;
-    return query < EndQuery() && Key(i / 2) <= position && position >= statistic_.first_query;
+    return query < m_.args.num_queries && Key(i / 2) <= m_.args.first_position + query;
+  }
+  __device__ bool Counts(int s, int query) const {
+    return query < EndQuery(s) && m_.args.first_position + query >= statistics_.of[s].first_query;
   }
 
-  // Whether all queries of a tile count, and see all keys of the block.
+  // Whether all queries of a tile are there, and see all keys of the block.
   __device__ bool AllSeen(int tile) const {
-    const int first = m_.args.first_position + tile * kQueryTile;
-    return (tile + 1) * kQueryTile <= EndQuery() && first >= first_key_ + kMmaKeys - 1 &&
-           first >= statistic_.first_query;
+    return (tile + 1) * kQueryTile <= m_.args.num_queries &&
+           m_.args.first_position + tile * kQueryTile >= first_key_ + kMmaKeys - 1;
+  }
+  // Whether they all count for a statistic.
+  __device__ bool AllCount(int s, int tile) const {
+    return (tile + 1) * kQueryTile <= EndQuery(s) &&
+           m_.args.first_position + tile * kQueryTile >= statistics_.of[s].first_query;
   }
 
   template <bool kAllSeen>
@@ -470,56 +517,59 @@ class MmaColumnStatistic {
     }
   }
 
-  __device__ void Reduce(int g, const float (&weights)[kQueryColumns][4],
+  template <bool kAllCount>
+  __device__ void Reduce(int s, int tile, int g, const float (&weights)[kQueryColumns][4],
                          float (&reduced)[kQueryColumns][4]) const {
 #pragma unroll
     for (int column = 0; column < kQueryColumns; ++column) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float before = g == 0 ? 0.0f : reduced[column][i];
-        reduced[column][i] = AddHead(statistic_.reduce, weights[column][i], before);
+        const bool counts = kAllCount || Counts(s, QueryOf(tile, column, i));
+        reduced[column][i] =
+            AddHead(statistics_.of[s].reduce, counts ? weights[column][i] : 0.0f, before);
       }
     }
   }
 
-  __device__ void AddTile(int tile, const float (&reduced)[kQueryColumns][4],
+  __device__ void AddTile(int s, int tile, const float (&reduced)[kQueryColumns][4],
                           float (&total)[2]) const {
-    const float share = ShareOf(statistic_.reduce, group_);
+    const ColumnStatistic& statistic = statistics_.of[s];
+    const float share = ShareOf(statistic.reduce, group_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float of_tile = 0.0f;
 #pragma unroll
       for (int column = 0; column < kQueryColumns; ++column) {
         const float* pair = reduced[column] + 2 * half;
-        if (statistic_.kind == ColumnStatistic::Kind::kSum) {
+        if (statistic.kind == ColumnStatistic::Kind::kSum) {
           of_tile += pair[0] + pair[1];
-        } else if (statistic_.kind == ColumnStatistic::Kind::kMax) {
+        } else if (statistic.kind == ColumnStatistic::Kind::kMax) {
           of_tile = fmaxf(of_tile, fmaxf(pair[0], pair[1]));
         } else {
-          of_tile += BelowMean(tile, column, 2 * half, pair[0] * share) +
-                     BelowMean(tile, column, 2 * half + 1, pair[1] * share);
+          of_tile += BelowMean(s, tile, column, 2 * half, pair[0] * share) +
+                     BelowMean(s, tile, column, 2 * half + 1, pair[1] * share);
         }
       }
-      of_tile =
-          statistic_.kind == ColumnStatistic::Kind::kMax ? QuadMax(of_tile) : QuadSum(of_tile);
-      if (statistic_.kind != ColumnStatistic::Kind::kBelowMean) of_tile *= share;
+      of_tile = statistic.kind == ColumnStatistic::Kind::kMax ? QuadMax(of_tile) : QuadSum(of_tile);
+      if (statistic.kind != ColumnStatistic::Kind::kBelowMean) of_tile *= share;
       if (parts_.data == nullptr) {
-        total[half] = Join(statistic_.kind, total[half], of_tile);
+        total[half] = Join(statistic.kind, total[half], of_tile);
       } else if (lane_ % 4 == 0 && Exists(half)) {
-        parts_.data[(static_cast<size_t>(tile) * m_.args.num_kv_heads + kv_head_) * m_.keys +
-                    Key(half)] = of_tile;
+        parts_.Of(s, tile, kv_head_, m_.args.num_kv_heads, m_.keys)[Key(half)] = of_tile;
       }
     }
   }
 
-  __device__ float BelowMean(int tile, int column, int i, float weight) const {
+  __device__ float BelowMean(int s, int tile, int column, int i, float weight) const {
     const int query = QueryOf(tile, column, i);
-    return Contribution(ColumnStatistic::Kind::kBelowMean, weight, Seen(query, i),
+    return Contribution(ColumnStatistic::Kind::kBelowMean, weight,
+                        Seen(query, i) && Counts(s, query),
                         m_.args.KeysSeenAt(m_.args.first_position + query) - first_of_head_);
   }
 
   const MmaArgs& m_;
-  const ColumnStatistic& statistic_;
+  const PassStatistics& statistics_;
   const TileParts& parts_;
   const Tile k_;
   const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
@@ -532,32 +582,33 @@ __global__ void __launch_bounds__(kMmaThreads)
   MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst()).Run();
 }
 
-template <bool kBF16, int kDims>
+template <bool kBF16, int kDims, int kCount>
 __global__ void __launch_bounds__(kMmaThreads)
-    MmaColumnStatisticKernel(const __grid_constant__ MmaArgs m,
-                             const __grid_constant__ ColumnStatistic statistic,
-                             const __grid_constant__ TileParts parts) {
-  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts, HeadTile::FirstTileFirst()).Run();
+    MmaColumnStatisticsKernel(const __grid_constant__ MmaArgs m,
+                              const __grid_constant__ PassStatistics statistics,
+                              const __grid_constant__ TileParts parts) {
+  MmaColumnStatistics<kBF16, kDims, kCount>(m, statistics, parts, HeadTile::FirstTileFirst()).Run();
 }
 
 inline constexpr int kJoinThreads = 128;
 
 // Adds what each tile gives to a key, in the tiles' order. A thread per key; blocks along y over
-// the KV heads.
-template <typename Statistic>
+// the KV heads, along z over the statistics.
+template <typename Statistics>
 __global__ void __launch_bounds__(kJoinThreads)
     JoinTilesKernel(const __grid_constant__ MmaArgs m,
-                    const __grid_constant__ ColumnStatistic statistic,
+                    const __grid_constant__ PassStatistics statistics,
                     const __grid_constant__ TileParts parts) {
   const int key = static_cast<int>(blockIdx.x * kJoinThreads + threadIdx.x);
-  const int head = static_cast<int>(blockIdx.y);
+  const int head = static_cast<int>(blockIdx.y), s = static_cast<int>(blockIdx.z);
   if (key >= m.keys || key < m.prefix.First(head)) return;
+  const ColumnStatistic& statistic = statistics.of[s];
   float* running = m.prefix.Of(statistic, head, key);
   if (running == nullptr) return;
   const int end = min(m.args.num_queries, statistic.end_query - m.args.first_position);
-  const int first = Statistic::FirstTile(m.args, statistic, key / kMmaKeys * kMmaKeys);
+  const int first = Statistics::FirstTile(m.args, statistic, key / kMmaKeys * kMmaKeys);
   const size_t stride = static_cast<size_t>(m.args.num_kv_heads) * m.keys;
-  const float* of_key = parts.data + static_cast<size_t>(head) * m.keys + key;
+  const float* of_key = parts.Of(s, 0, head, m.args.num_kv_heads, m.keys) + key;
   float total = *running;
 #pragma unroll 8
   for (int tile = first; tile * kQueryTile < end; ++tile)
