@@ -156,9 +156,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
                                        DefaultedDType(options), limits.max_model_len, progress));
   impl->limits = limits;
   HYDRANT_RETURN_IF_ERROR(impl->Allocate());
-  HYDRANT_ASSIGN_OR_RETURN(
-      impl->prefill,
-      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act, limits));
+  HYDRANT_ASSIGN_OR_RETURN(impl->prefill,
+                           PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
+                                                 limits, layout.dtype));
 
   // The pool comes last: it may take what all else has left.
   if (!asked_blocks.has_value()) {

@@ -104,6 +104,10 @@ class Backend {
   }
   // The same where only statistics are wanted, by which entries are ranked.
   virtual DType RankingDType(DType kv, DType weights) const { return AttentionDType(kv, weights); }
+  // How queries, keys and values of a layer of a prompt lie between its operations (ArenaRows),
+  // where pages are of `kv`: fp32, or `kv` where that loses nothing of what the pages hold, and
+  // PrefillAttention takes them so beside that precision.
+  virtual DType ArenaDType(DType /*kv*/, int /*head_dim*/) const { return DType::kF32; }
 
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture

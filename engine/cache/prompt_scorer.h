@@ -19,8 +19,8 @@ namespace hydrant {
 
 // Keys and values of a layer, of a prompt's first token: [kv_heads, ...] with the stride.
 struct LayerKv {
-  const float* k = nullptr;
-  const float* v = nullptr;
+  ArenaRows k = nullptr;
+  ArenaRows v = nullptr;
   int64_t head_stride = 0;  // elements
   int head_dim = 0;
   Rotary rotary;  // what turned the keys

@@ -11,8 +11,9 @@ namespace hydrant {
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
                                                                      const Transformer* model,
                                                                      const Activations* act,
-                                                                     const EngineLimits& limits) {
-  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits));
+                                                                     const EngineLimits& limits,
+                                                                     DType page_dtype) {
+  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits, page_dtype));
   HYDRANT_RETURN_IF_ERROR(runner->Allocate(limits));
   return runner;
 }
@@ -28,10 +29,10 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(positions_, tokens);
   allocate(hidden_, tokens * config.hidden_size);
   allocate(run_hidden_, static_cast<size_t>(max_rows_) * config.hidden_size);
-  allocate(k_, tokens * config.KvDim());
-  allocate(v_, tokens * config.KvDim());
+  allocate(k_, BytesOf(dtype_, tokens * config.KvDim()));
+  allocate(v_, BytesOf(dtype_, tokens * config.KvDim()));
   allocate(later_positions_, tokens);
-  allocate(later_q_, tokens * config.QDim());
+  allocate(later_q_, BytesOf(dtype_, tokens * config.QDim()));
   if (status.ok()) status = prefix_.Allocate(backend_, limits);
   if (!status.ok()) return status;
   HYDRANT_ASSIGN_OR_RETURN(compressor_, PromptCompressor::Create(backend_, limits));
@@ -112,9 +113,10 @@ void PrefillRunner::EndLayer(int layer, const PrefillSlice& slice, const KvState
   if (layer + 1 == model_->config().num_layers && !slice.Appends()) compressor_->Finish(slice, kv);
 }
 
-TokenRows PrefillRunner::KvRows(const DeviceArray<float>& array, const PrefillSlice& slice) const {
+TokenRows PrefillRunner::KvRows(const DeviceArray<uint8_t>& array,
+                                const PrefillSlice& slice) const {
   const int64_t head_dim = model_->config().head_dim;
-  return {.x = array.data() + slice.arena_begin * head_dim,
+  return {.x = At(array, slice.arena_begin * head_dim),
           .head_stride = arena_tokens_ * head_dim,
           .row_stride = head_dim};
 }
@@ -132,8 +134,8 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
   const LayerTables to = kv.TablesOf(layer);
   const int head_dim = model_->config().head_dim;
   const size_t start = static_cast<size_t>(slice.arena_begin) * head_dim;
-  const LayerKv layer_kv = {.k = k_.data() + start,
-                            .v = v_.data() + start,
+  const LayerKv layer_kv = {.k = At(k_, start),
+                            .v = At(v_, start),
                             .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
                             .head_dim = head_dim,
                             .rotary = model_->RotaryOf(layer)};
@@ -212,8 +214,8 @@ void PrefillRunner::Rotate(int layer, const Piece& piece, int row, const KvState
   const int head_dim = model_->config().head_dim;
   const size_t place = static_cast<size_t>(piece.ArenaRow()) * head_dim;
   model_->RotateQkv(layer, positions_.data() + piece.ArenaRow(), row, piece.rows(), *act_,
-                    {.k = k_.data() + place,
-                     .v = v_.data() + place,
+                    {.k = At(k_, place),
+                     .v = At(v_, place),
                      .row_stride = head_dim,
                      .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
                      .precision = kv.pages().layout.dtype});
@@ -226,8 +228,8 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
                                                 const KvState& kv) const {
   const ModelConfig& config = model_->config();
   const size_t start = static_cast<size_t>(slice.arena_begin) * config.head_dim;
-  return {.k = k_.data() + start,
-          .v = v_.data() + start,
+  return {.k = At(k_, start),
+          .v = At(v_, start),
           .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
@@ -242,7 +244,7 @@ void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState
   const size_t first = static_cast<size_t>(row) * model_->config().QDim();
   PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
   args.sink_logits = model_->SinkLogitsOf(layer);
-  args.q = act_->q.data() + first;
+  args.q = Transformer::Queries(*act_, dtype_) + static_cast<int64_t>(first);
   args.num_queries = piece.rows();
   args.first_position = piece.begin;
   args.out = act_->At(act_->attended, first);
@@ -294,7 +296,7 @@ void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, co
     const size_t row = slice.arena_begin + begin;
     prefix_.LoadQueries(layer, slice, begin, end, config.num_heads, RawQueries(0), kv);
     model_->RotateQueries(layer, later_positions_.data() + row, 0, end - begin, *act_,
-                          kv.pages().layout.dtype, later_q_.data() + row * config.QDim());
+                          kv.pages().layout.dtype, At(later_q_, row * config.QDim()));
   }
 }
 
@@ -303,7 +305,7 @@ void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, co
 void PrefillRunner::RotateForEcho(int layer, const Piece& piece, int row, const KvState& kv) {
   const size_t place = piece.ArenaRow();
   model_->RotateQueries(layer, later_positions_.data() + place, row, piece.rows(), *act_,
-                        kv.pages().layout.dtype, later_q_.data() + place * model_->config().QDim());
+                        kv.pages().layout.dtype, At(later_q_, place * model_->config().QDim()));
   prefix_.SaveQueries(layer, *piece.slice, piece.begin, piece.end, model_->config().num_heads,
                       RawQueries(row), kv);
 }
@@ -313,7 +315,7 @@ void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv
   const auto n = static_cast<int>(kv.plan(slice.slot).prompt.tokens);
   PrefillAttentionArgs args = AttentionTo(slice, kv);
   args.sink_logits = model_->SinkLogitsOf(layer);
-  args.q = later_q_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().QDim();
+  args.q = At(later_q_, int64_t{slice.arena_begin} * model_->config().QDim());
   args.num_queries = n;
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
   args.end_key = n;

@@ -27,12 +27,13 @@ namespace hydrant {
 
 class PrefillRunner {
  public:
-  // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. Borrows
-  // everything else.
+  // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. page_dtype:
+  // of the pool's pages. Borrows everything else.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
                                                                const Transformer* model,
                                                                const Activations* act,
-                                                               const EngineLimits& limits);
+                                                               const EngineLimits& limits,
+                                                               DType page_dtype);
 
   // Leaves what is kept in the pages of `kv`.
   void Run(std::span<const PrefillSlice> slices, const KvState& kv);
@@ -56,10 +57,11 @@ class PrefillRunner {
   };
 
   PrefillRunner(Backend* backend, const Transformer* model, const Activations* act,
-                const EngineLimits& limits)
+                const EngineLimits& limits, DType page_dtype)
       : backend_(backend),
         model_(model),
         act_(act),
+        dtype_(backend->ArenaDType(page_dtype, model->config().head_dim)),
         arena_tokens_(limits.prefill_arena_tokens),
         max_rows_(limits.prefill_rows),
         max_positions_(limits.max_model_len) {}
@@ -76,7 +78,11 @@ class PrefillRunner {
                        PrefillAttentionArgs* args);
   void BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv);
   void EndLayer(int layer, const PrefillSlice& slice, const KvState& kv);
-  TokenRows KvRows(const DeviceArray<float>& array, const PrefillSlice& slice) const;
+  // From an element of one of these on.
+  MutableArenaRows At(const DeviceArray<uint8_t>& array, int64_t element) const {
+    return MutableArenaRows(array.data(), dtype_) + element;
+  }
+  TokenRows KvRows(const DeviceArray<uint8_t>& array, const PrefillSlice& slice) const;
   TokenRows RawQueries(int row) const;
   void Keep(int layer, const PrefillSlice& slice, const KvState& kv);
   bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
@@ -90,6 +96,7 @@ class PrefillRunner {
   Backend* backend_;
   const Transformer* model_;
   const Activations* act_;
+  DType dtype_;  // of k_, v_, later_q_ and the queries at work
   int arena_tokens_;
   int max_rows_;
   int max_positions_;
@@ -97,11 +104,11 @@ class PrefillRunner {
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]
   DeviceArray<float> run_hidden_;   // [max_rows, hidden], of a run that lies in several places
-  DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
+  DeviceArray<uint8_t> k_, v_;      // [kv_heads, arena, head_dim], of the layer at work
   // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
   // [arena, heads, head_dim].
   DeviceArray<int32_t> later_positions_;
-  DeviceArray<float> later_q_;
+  DeviceArray<uint8_t> later_q_;
   std::unique_ptr<PromptCompressor> compressor_;
   PrefixTransfer prefix_;
 };

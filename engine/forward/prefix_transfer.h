@@ -18,7 +18,7 @@ namespace hydrant {
 // Rows of a prompt's tokens, from its first one on: that of a head at x + head * head_stride +
 // token * row_stride.
 struct TokenRows {
-  float* x = nullptr;
+  MutableArenaRows x = nullptr;
   int64_t head_stride = 0;
   int64_t row_stride = 0;
 };

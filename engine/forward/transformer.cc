@@ -333,7 +333,7 @@ void Transformer::ProjectQkv(int layer, const float* hidden, int rows,
 void Transformer::RotateQkv(int layer, const int32_t* positions, int first, int rows,
                             const Activations& act, const KvDestination& kv) const {
   RopeSplitArgs split = Splitting(layer, positions, first, rows, act);
-  split.q = act.q.data() + static_cast<size_t>(first) * config().QDim();
+  split.q = Queries(act, kv.k.dtype) + int64_t{first} * config().QDim();
   split.k = kv.k;
   split.v = kv.v;
   split.kv_row_stride = kv.row_stride;
@@ -361,7 +361,7 @@ void Transformer::NormaliseHeads(const Layer& layer, int rows, const Activations
 }
 
 void Transformer::RotateQueries(int layer, const int32_t* positions, int first, int rows,
-                                const Activations& act, DType precision, float* q) const {
+                                const Activations& act, DType precision, MutableArenaRows q) const {
   RopeSplitArgs split = Splitting(layer, positions, first, rows, act);
   split.q = q;
   split.query_precision = precision;

@@ -49,8 +49,8 @@ struct Activations {
 
 // Where a run of rows puts its turned keys and its values (kernels/ops/elementwise.h).
 struct KvDestination {
-  float* k = nullptr;
-  float* v = nullptr;
+  MutableArenaRows k = nullptr;
+  MutableArenaRows v = nullptr;
   int64_t row_stride = 0;
   int64_t head_stride = 0;
   DType precision = DType::kF32;  // what they are rounded to
@@ -83,15 +83,19 @@ class Transformer {
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
   // Queries, keys and values before they turn, into act.qkv. hidden: [rows, hidden].
   void ProjectQkv(int layer, const float* hidden, int rows, const Activations& act) const;
-  // Of the last ProjectQkv(), the rows from `first` on: queries into the same rows of act.q, keys
-  // and values into `kv`. positions: [rows].
+  // Of the last ProjectQkv(), the rows from `first` on: queries into the same rows of Queries(),
+  // keys and values into `kv`, all of one dtype. positions: [rows].
   void RotateQkv(int layer, const int32_t* positions, int first, int rows, const Activations& act,
                  const KvDestination& kv) const;
   // The queries of the last ProjectQkv(), or what else is in their place (RawQueries), at other
   // positions: q [rows, heads, head_dim], of the rows from `first` on. They are rounded to
   // `precision` before they turn.
   void RotateQueries(int layer, const int32_t* positions, int first, int rows,
-                     const Activations& act, DType precision, float* q) const;
+                     const Activations& act, DType precision, MutableArenaRows q) const;
+  // Where queries of a dtype lie once they have turned: [rows, heads, head_dim].
+  static MutableArenaRows Queries(const Activations& act, DType dtype) {
+    return {act.q.data(), dtype};
+  }
   // Where queries lie before they turn: that of a row's head at row * stride + head * head_dim.
   static float* RawQueries(const Activations& act) { return act.qkv.data(); }
   int64_t RawQueryStride() const { return config().QDim() + 2 * config().KvDim(); }

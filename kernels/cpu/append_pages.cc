@@ -24,8 +24,8 @@ namespace HWY_NAMESPACE {
 void WriteNewEntry(const AppendPagesArgs& args, int head, int token, size_t index) {
   const size_t d = args.pages.layout.head_dim;
   const size_t from = head * args.kv_head_stride + token * d;
-  StoreRow(args.pages.layout.dtype, args.k + from, d, args.pages.keys, index * d);
-  StoreRow(args.pages.layout.dtype, args.v + from, d, args.pages.values, index * d);
+  StoreRow(args.pages.layout.dtype, args.k.f32() + from, d, args.pages.keys, index * d);
+  StoreRow(args.pages.layout.dtype, args.v.f32() + from, d, args.pages.values, index * d);
 }
 
 }  // namespace HWY_NAMESPACE

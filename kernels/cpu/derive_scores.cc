@@ -15,7 +15,7 @@ constexpr int kRows = 8;  // side by side: none waits for its own last sum
 
 // kRows positions of one head from j on.
 void TimesLengths(const DeriveScoresArgs& args, int head, int j) {
-  const float* const row = args.rows + head * args.row_head_stride + int64_t{j} * args.dims;
+  const float* const row = args.rows.f32() + head * args.row_head_stride + int64_t{j} * args.dims;
   double squares[kRows] = {};
   for (int d = 0; d < args.dims; ++d) {
     Unroll<kRows>([&](auto i) __attribute__((always_inline)) {
@@ -33,7 +33,7 @@ void TimesLength(const DeriveScoresArgs& args, int head, int begin, int end) {
   int j = begin;
   for (; j + kRows <= end; j += kRows) TimesLengths(args, head, j);
   for (; j < end; ++j) {
-    const float* const row = args.rows + head * args.row_head_stride + int64_t{j} * args.dims;
+    const float* const row = args.rows.f32() + head * args.row_head_stride + int64_t{j} * args.dims;
     const int64_t i = head * args.stride + j;
     args.out[i] = args.a[i] * static_cast<float>(std::sqrt(SquaredLength(row, args.dims)));
   }

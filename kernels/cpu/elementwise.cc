@@ -140,7 +140,7 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
     turn(from, cos, sin, scale, half, to);
     std::memcpy(to + turned, from + turned, rest_bytes);
   };
-  float* const q = args.q + row * args.num_heads * d;
+  float* const q = args.q.f32() + row * args.num_heads * d;
   const bool rounds = args.query_precision != DType::kF32;
   if (rounds) {
     std::memcpy(q, in, args.num_heads * d * sizeof(float));
@@ -157,12 +157,12 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    float* const k = args.k + kv_row + h * args.kv_head_stride;
+    float* const k = args.k.f32() + kv_row + h * args.kv_head_stride;
     rotate(in, 1.0f, k);
     RoundRow(args.kv_precision, d, k);
   }
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    float* const v = args.v + kv_row + h * args.kv_head_stride;
+    float* const v = args.v.f32() + kv_row + h * args.kv_head_stride;
     std::memcpy(v, in, d * sizeof(float));
     RoundRow(args.kv_precision, d, v);
   }

@@ -39,7 +39,7 @@ Farthest Approach(const KCenterArgs& args, const float* k, int centre, float* ne
 }
 
 void ChooseCentres(const KCenterArgs& args, int head) {
-  const float* k = args.k + head * args.kv_head_stride;
+  const float* k = args.k.f32() + head * args.kv_head_stride;
   float* scores = args.scores + head * args.score_stride;
   std::fill_n(scores, args.n, 0.0f);
   std::vector<float> nearest(args.n, std::numeric_limits<float>::infinity());

@@ -142,7 +142,7 @@ KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, con
 // The run's keys and values, in memory of the calling thread.
 KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
-  const KeyRows from = {args.k, args.v, args.kv_head_stride, args.kv_head_stride};
+  const KeyRows from = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
   const RowCounts counts = {std::vector<int>(args.num_kv_heads, args.NumKeys()),
                             args.FirstSeenAt(args.first_position) / kKeyPanel};
   return RoundRows(form, args, from, counts, scratch, pool);
@@ -219,7 +219,7 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   if (TakesTiles(args))
     return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
             RoundRun(kTiles, args, pool)};
-  const KeyRows rows = {args.k, args.v, args.kv_head_stride, args.kv_head_stride};
+  const KeyRows rows = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
   return {args, shape, KernelFor(args), prefix, rows};
 }
 
@@ -229,7 +229,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   const size_t offset = static_cast<size_t>(first_query) * run.shape.query_stride +
                         static_cast<size_t>(kv_head) * run.shape.group * args.head_dim;
   PrefillTile work;
-  work.q = args.q + offset;
+  work.q = args.q.f32() + offset;
   work.k = run.keys.k + kv_head * run.keys.k_stride;
   work.v = run.keys.v + kv_head * run.keys.v_stride;
   work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;

@@ -48,8 +48,8 @@ void ForEachHead(const PrefixBlocksArgs& args, ThreadPool& threads, const Move& 
     const int64_t block = task / heads, head = task % heads;
     const int64_t row = head * args.kv_head_stride + block * kPrefixBlockTokens * args.row_stride;
     const size_t at = args.pool.KeysAt(args.blocks[block], args.layer, static_cast<int>(head));
-    move(args.k + row, at);
-    if (args.v != nullptr) move(args.v + row, at + args.pool.ValuesOffset());
+    move(args.k.f32() + row, at);
+    if (args.v.data != nullptr) move(args.v.f32() + row, at + args.pool.ValuesOffset());
   });
 }
 

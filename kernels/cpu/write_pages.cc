@@ -28,8 +28,8 @@ void WriteWhole(const WritePagesArgs& args, int head, int begin, int end) {
     run = std::min(end - entry, block_size - entry % block_size);
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t in = head * args.kv_head_stride + entry * d;
-    StoreRow(pages.layout.dtype, args.k + in, run * d, pages.keys, index * d);
-    StoreRow(pages.layout.dtype, args.v + in, run * d, pages.values, index * d);
+    StoreRow(pages.layout.dtype, args.k.f32() + in, run * d, pages.keys, index * d);
+    StoreRow(pages.layout.dtype, args.v.f32() + in, run * d, pages.values, index * d);
     std::iota(pages.positions + index, pages.positions + index + run, entry);
   }
 }
@@ -47,7 +47,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t in = head * args.kv_head_stride + position * d;
-    const float* key = args.k + in;
+    const float* key = args.k.f32() + in;
     if (rolling) {
       for (size_t i = 0; i < d; ++i) {
         rotated[i] = RotatedBack(args.rotary, position, static_cast<int>(i),
@@ -56,7 +56,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
       key = rotated;
     }
     StoreRow(pages.layout.dtype, key, d, pages.keys, index * d);
-    StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
+    StoreRow(pages.layout.dtype, args.v.f32() + in, d, pages.values, index * d);
     pages.positions[index] = rolling ? entry : position;
   }
 }

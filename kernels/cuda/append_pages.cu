@@ -109,8 +109,9 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
     const size_t index = head.Index(to);
     const size_t from = h * args.kv_head_stride + static_cast<size_t>(token) * d;
     for (int j = lane; j < d; j += kWarpSize) {
-      StoreRowElement(pages.layout.dtype, pages.keys, index * d + j, args.k[from + j]);
-      StoreRowElement(pages.layout.dtype, pages.values, index * d + j, args.v[from + j]);
+      StoreRowElement(pages.layout.dtype, pages.keys, index * d + j, LoadElement(args.k, from + j));
+      StoreRowElement(pages.layout.dtype, pages.values, index * d + j,
+                      LoadElement(args.v, from + j));
     }
     if (lane != 0) continue;
     pages.positions[index] = args.first_position + token;

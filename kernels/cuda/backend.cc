@@ -105,6 +105,10 @@ class CudaBackend final : public Backend {
   DType AttentionDType(DType kv, DType /*weights*/) const override {
     return BlockElements(kv) == 1 ? kv : DType::kBF16;
   }
+  // The tensor cores read them as they are, in pieces of 16 bytes.
+  DType ArenaDType(DType kv, int head_dim) const override {
+    return BlockElements(kv) == 1 && head_dim % 8 == 0 ? kv : DType::kF32;
+  }
   bool SupportsGraphs() const override { return true; }
   void RunGraph(uint64_t key, const std::function<void()>& record) override {
     bool replayed = false;

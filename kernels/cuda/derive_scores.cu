@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
 #include "kernels/ops/derive_scores.h"
 #include "kernels/random.h"
 
@@ -7,6 +8,16 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+
+// The same of a row in the arena, from element `first` on.
+__device__ double SquaredLength(const ArenaRows& rows, int64_t first, int dims) {
+  double sum = 0.0;
+  for (int i = 0; i < dims; ++i) {
+    const double x = LoadElement(rows, first + i);
+    sum += x * x;
+  }
+  return sum;
+}
 
 // A thread per position, for all heads: out may be a.
 __global__ void DeriveScoresKernel(DeriveScoresArgs args) {
@@ -25,8 +36,8 @@ __global__ void DeriveScoresKernel(DeriveScoresArgs args) {
       score = args.weight_a * args.a[index];
       if (args.b != nullptr) score += args.weight_b * args.b[index];
     } else if (args.step == ScoreStep::kTimesLength) {
-      const float* row = args.rows + h * args.row_head_stride + int64_t{j} * args.dims;
-      score = args.a[index] * static_cast<float>(sqrt(SquaredLength(row, args.dims)));
+      const int64_t row = h * args.row_head_stride + int64_t{j} * args.dims;
+      score = args.a[index] * static_cast<float>(sqrt(SquaredLength(args.rows, row, args.dims)));
     } else if (args.step == ScoreStep::kRandom) {
       score = UnitFloat(RandomBits(ScoreSeed(args.seed, args.layer, h), j));
     }

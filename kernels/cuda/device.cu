@@ -5,12 +5,14 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/error_text.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/sm90_attention.h"
 #include "kernels/cuda/staging.h"
 
 namespace hydrant::cuda {
@@ -95,6 +97,23 @@ class Device final : public CudaDevice {
     context_.counters = counters_.get();
     context_.matmul = matmul_.get();
     context_.batch_invariant = options.batch_invariant;
+    return major == 9 && minor == 0 ? OpenSm90Attention() : "";
+  }
+
+  // Prompts by wgmma where that is right on this device: no driver of CI ever ran it. Its results
+  // hang on which runs it takes, so on how a prompt is sliced beside others.
+  std::string OpenSm90Attention() {
+    const char* const wish = std::getenv("HYDRANT_SM90_ATTENTION");
+    if (!HasSm90Attention() || context_.batch_invariant ||
+        (wish != nullptr && std::string_view(wish) == "0"))
+      return "";
+    const Sm90Verdict verdict = CheckSm90Attention(context_);
+    if (verdict.fatal)
+      return "prompt attention by wgmma fails on it (" + verdict.why_not +
+             "); start with HYDRANT_SM90_ATTENTION=0 in the environment";
+    context_.sm90_attention = verdict.why_not.empty();
+    description_ += context_.sm90_attention ? ", prompts by wgmma"
+                                            : ", prompts not by wgmma, as " + verdict.why_not;
     return "";
   }
 

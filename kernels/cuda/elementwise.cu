@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs a
 }
 
 // Where a row's query or key of this head goes; keys are counted after the queries.
-__device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
+__device__ MutableArenaRows TurnedHead(const RopeSplitArgs& args, int row, int head) {
   if (head < args.num_heads)
     return args.q + (static_cast<size_t>(row) * args.num_heads + head) * args.head_dim;
   return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
@@ -112,7 +112,7 @@ __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   const int thread = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const int threads = static_cast<int>(gridDim.y) * kThreads;
   const int half = args.rotary_dim / 2;
-  const int turned_heads = args.num_heads + (args.k == nullptr ? 0 : args.num_kv_heads);
+  const int turned_heads = args.num_heads + (args.k.data == nullptr ? 0 : args.num_kv_heads);
   const float* in = args.qkv + static_cast<size_t>(row) * (args.num_heads + 2 * args.num_kv_heads) *
                                    args.head_dim;
   const float* cos = args.cos + static_cast<size_t>(args.positions[row]) * half;
@@ -121,29 +121,31 @@ __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
     const int head = i / half, pair = i % half;
     const int first = args.interleaved ? 2 * pair : pair;
     const int second = args.interleaved ? 2 * pair + 1 : pair + half;
-    float* to = TurnedHead(args, row, head);
-    const float* from = queries_are_there && head < args.num_heads ? to : in + head * args.head_dim;
+    const MutableArenaRows to = TurnedHead(args, row, head);
+    const float* from =
+        queries_are_there && head < args.num_heads ? to.f32() : in + head * args.head_dim;
     const float scale = head < args.num_heads ? args.query_scale : 1.0f;
     const DType before = head < args.num_heads ? args.query_precision : DType::kF32;
     const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
     const float a = RoundElement(before, from[first]), b = RoundElement(before, from[second]);
     const float c = scale * cos[pair], s = scale * sin[pair];
-    to[first] = RoundElement(dtype, a * c - b * s);
-    to[second] = RoundElement(dtype, b * c + a * s);
+    StoreElement(to, first, RoundElement(dtype, a * c - b * s));
+    StoreElement(to, second, RoundElement(dtype, b * c + a * s));
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = thread; i < turned_heads * rest; i += threads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
     const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;
     if (queries_are_there && head < args.num_heads) continue;
-    TurnedHead(args, row, head)[element] = RoundElement(dtype, in[head * args.head_dim + element]);
+    StoreElement(TurnedHead(args, row, head), element,
+                 RoundElement(dtype, in[head * args.head_dim + element]));
   }
-  if (args.k == nullptr) return;
+  if (args.k.data == nullptr) return;
   const float* values = in + turned_heads * args.head_dim;
   for (int i = thread; i < args.num_kv_heads * args.head_dim; i += threads) {
     const int head = i / args.head_dim;
-    args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] =
-        RoundElement(args.kv_precision, values[i]);
+    StoreElement(args.v, row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim,
+                 RoundElement(args.kv_precision, values[i]));
   }
 }
 
@@ -287,7 +289,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   const dim3 grid(args.m, CeilDiv(int64_t{heads} * args.head_dim, 4 * kThreads));
   RopeSplitArgs split = args;
   const bool round_queries = BlockElements(args.query_precision) > 1;
-  const bool round_kv = BlockElements(args.kv_precision) > 1 && args.k != nullptr;
+  const bool round_kv = BlockElements(args.kv_precision) > 1 && args.k.data != nullptr;
   if (round_queries) split.query_precision = DType::kF32;
   if (round_kv) split.kv_precision = DType::kF32;
   cudaError_t error = cudaSuccess;
@@ -298,7 +300,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   const int64_t d = args.head_dim;
   if (round_queries) {
     round({.from = args.qkv,
-           .to = args.q,
+           .to = args.q.f32(),
            .from_row = (args.num_heads + int64_t{2} * args.num_kv_heads) * d,
            .from_head = d,
            .to_row = args.num_heads * d,
@@ -311,7 +313,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
     error = LaunchOverlapped(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, split,
                              round_queries);
   if (!round_kv) return error;
-  for (float* rows : {args.k, args.v}) {
+  for (float* rows : {args.k.f32(), args.v.f32()}) {
     round({.from = rows,
            .to = rows,
            .from_row = args.kv_row_stride,

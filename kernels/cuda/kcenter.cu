@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
 #include "kernels/ops/kcenter.h"
 
 namespace hydrant::cuda {
@@ -35,18 +36,18 @@ __global__ void ApproachKernel(KCenterArgs args, Round round) {
     if (thread < blocks) mine = round.before[head * blocks + thread];
     centre = BlockNearest<kThreads>(mine, shared).index;
   }
-  const float* k = args.k + head * args.kv_head_stride;
-  const float* from = k + static_cast<int64_t>(centre) * args.head_dim;
+  const int64_t first = head * args.kv_head_stride;
+  const int64_t from = first + static_cast<int64_t>(centre) * args.head_dim;
   float* nearest = round.nearest + static_cast<int64_t>(head) * args.n;
   float* scores = args.scores + head * args.score_stride;
   const int begin = static_cast<int>(blockIdx.x) * round.chunk;
   const int end = min(begin + round.chunk, args.n);
   Nearest farthest = Nearest::None();
   for (int j = begin + warp; j < end; j += kWarps) {
-    const float* key = k + static_cast<int64_t>(j) * args.head_dim;
+    const int64_t key = first + static_cast<int64_t>(j) * args.head_dim;
     float sum = 0.0f;
     for (int d = lane; d < args.head_dim; d += kWarpSize) {
-      const float difference = key[d] - from[d];
+      const float difference = LoadElement(args.k, key + d) - LoadElement(args.k, from + d);
       sum = fmaf(difference, difference, sum);
     }
     sum = WarpSum(sum);

@@ -23,6 +23,7 @@ struct Context {
   MatmulRunner* matmul = nullptr;
   int num_sms = 0;
   bool batch_invariant = false;
+  bool sm90_attention = false;  // kernels/cuda/sm90_attention.h, where it may be used
 };
 
 // Matrix products need a library and its state.

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/arena_rows.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/dtype.h"
 
@@ -24,6 +25,14 @@ __device__ inline float LoadElement(DType dtype, const void* base, size_t index)
   if (dtype == DType::kF32) return static_cast<const float*>(base)[index];
   const uint32_t half = static_cast<const uint16_t*>(base)[index];
   return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
+}
+
+// Of rows in a layer's arena.
+__device__ inline float LoadElement(const ArenaRows& rows, size_t index) {
+  return LoadElement(rows.dtype, rows.data, index);
+}
+__device__ inline void StoreElement(const MutableArenaRows& rows, size_t index, float value) {
+  StoreElement(rows.dtype, rows.data, index, value);
 }
 
 // Bytes of 32 values. (TraitsOf() is no device code.)

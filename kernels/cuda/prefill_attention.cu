@@ -6,6 +6,7 @@
 // a tile of keys and adds the query tiles in their order, so that no slicing of the prompt changes
 // a bit.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/cuda/column_statistic.cuh"
@@ -15,6 +16,7 @@
 #include "kernels/cuda/prefill_attention_mma.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/sm90_attention.h"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -68,21 +70,21 @@ __device__ void LoadTile(const float* from, int64_t row_stride, int rows, int he
 __device__ void LoadQueries(const PrefillAttentionArgs& args, int tile, int head,
                             const Tiles& tiles) {
   const int first = tile * kQueryTile;
-  LoadTile(args.q + (static_cast<size_t>(first) * args.num_heads + head) * args.head_dim,
+  LoadTile(args.q.f32() + (static_cast<size_t>(first) * args.num_heads + head) * args.head_dim,
            static_cast<int64_t>(args.num_heads) * args.head_dim,
            min(kQueryTile, args.num_queries - first), args.head_dim, args.scale * kLog2E,
            tiles.stride, tiles.q);
 }
 
 // A tile of keys or values: of the prefix or of the run, never of both.
-__device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const float* run, int kv_head,
-                         int first, int stride, float* tile) {
+__device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const ArenaRows& run,
+                         int kv_head, int first, int stride, float* tile) {
   const PrefillAttentionArgs& args = exact.args;
   const int places = exact.prefix.places, d = args.head_dim;
   const int keys = args.NumKeys();
   const float* from = first < places
                           ? prefix + (static_cast<int64_t>(kv_head) * places + first) * d
-                          : run + kv_head * args.kv_head_stride + int64_t{first - places} * d;
+                          : run.f32() + kv_head * args.kv_head_stride + int64_t{first - places} * d;
   LoadTile(from, d, min(kKeyTile, keys - first), d, 1.0f, stride, tile);
 }
 
@@ -304,15 +306,20 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
   });
 }
 
-// `count` elements a row; rows along the grid's y, `stride` apart in x, `out_stride` in out.
+// `count` elements a row, of fp32 or of `out`'s type; rows along the grid's y, `stride` apart in x,
+// `out_stride` in out.
 template <bool kBF16>
-__global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, uint16_t* out,
+__global__ void RoundRowsKernel(ArenaRows x, int64_t stride, int64_t count, uint16_t* out,
                                 int64_t out_stride) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
   if (i >= count) return;  // count is even: head_dim is
-  const float* from = x + blockIdx.y * stride + i;
-  *reinterpret_cast<uint32_t*>(out + blockIdx.y * out_stride + i) =
-      PackHalves<kBF16>(from[0], from[1]);
+  const int64_t from = blockIdx.y * stride + i;
+  auto* const to = reinterpret_cast<uint32_t*>(out + blockIdx.y * out_stride + i);
+  if (x.dtype == DType::kF32) {
+    *to = PackHalves<kBF16>(x.f32()[from], x.f32()[from + 1]);
+  } else {
+    *to = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(x.data) + from);
+  }
 }
 
 // Blocks that work on the same keys, where whole columns are too few for the multiprocessors. Does
@@ -364,13 +371,34 @@ cudaError_t Count(const Context& context, const MmaArgs& m, const TileParts& par
   }
 }
 
+// Of maxima, in place, and the sums relative to them.
+__global__ void LogSumExpKernel(float* maxima, const float* sums, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) maxima[i] = maxima[i] * kMmaLog2E + log2f(sums[i]);
+}
+
+// By the open kernel. `results`: with room for maxima and sums, of which log-sum-exps are made
+// where they are wanted.
+cudaError_t AttendOpenly(const Context& context, const MmaArgs& m, Sm90Results results) {
+  if (m.log_sum_exp == nullptr) results.maxima = results.sums = nullptr;
+  const cudaError_t error = Sm90Attention(context, m.args, results);
+  if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
+  const int64_t count = int64_t{m.args.num_heads} * m.args.num_queries;
+  return Launch(LogSumExpKernel, dim3(CeilDiv(count, kThreads)), dim3(kThreads), 0, context.stream,
+                results.maxima, results.sums, count);
+}
+
 template <bool kBF16, int kDims, int kRowTiles>
-cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TileParts& parts) {
+cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TileParts& parts,
+                        const Sm90Results& open) {
   using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
   const dim3 grid =
       HeadTileGrid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
-  const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
-                                   dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
+  const cudaError_t error =
+      open.counter != nullptr
+          ? AttendOpenly(context, m, open)
+          : Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid, dim3(kMmaThreads),
+                   Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
   return Count<kBF16, kDims>(context, m, parts);
 }
@@ -382,67 +410,114 @@ PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
   static_assert(kUnit % kKeyTile == 0 && kUnit % kMmaKeys == 0 && kUnit % kQueryTile == 0);
   const int past = args.FirstSeenAt(args.first_position) / kUnit * kUnit;
   PrefillAttentionArgs rest = args;
-  rest.k += int64_t{past} * args.head_dim;
-  rest.v += int64_t{past} * args.head_dim;
+  rest.k = args.k + int64_t{past} * args.head_dim;
+  rest.v = args.v + int64_t{past} * args.head_dim;
   rest.first_position -= past;
   rest.end_key -= past;
   return rest;
+}
+
+// Where the operands of a run and its results on the way lie in work space. What the arena holds in
+// 16 bits is read there; keys behind a prefix are copied.
+struct RoundedSpace {
+  bool copies_q, copies_kv;
+  size_t q, k, v, lse, sums, counter, tile_parts, bytes;
+
+  RoundedSpace(const MmaArgs& m, size_t part_floats, bool open)
+      : copies_q(m.args.q.dtype == DType::kF32),
+        copies_kv(m.args.k.dtype == DType::kF32 || m.prefix.places > 0 ||
+                  m.args.kv_head_stride % m.args.head_dim != 0) {
+    const PrefillAttentionArgs& args = m.args;
+    const size_t q_count = size_t{1} * args.num_queries * args.num_heads * args.head_dim;
+    const size_t kv_count = size_t{1} * args.num_kv_heads * m.keys * args.head_dim;
+    ScratchLayout layout;
+    q = layout.Add<uint16_t>(copies_q ? q_count : 0);
+    k = layout.Add<uint16_t>(copies_kv ? kv_count : 0);
+    v = layout.Add<uint16_t>(copies_kv ? kv_count : 0);
+    const size_t rows = static_cast<size_t>(args.num_heads) * args.num_queries;
+    lse = layout.Add<float>(rows);
+    sums = layout.Add<float>(open ? rows : 0);
+    counter = layout.Add<int32_t>(1);
+    tile_parts = layout.Add<float>(part_floats);
+    bytes = layout.bytes();
+  }
+};
+
+// Rows of the run, rounded into work space.
+template <bool kBF16>
+cudaError_t RoundRows(const Context& context, const ArenaRows& x, int64_t stride, int rows,
+                      int64_t count, uint16_t* to, int64_t to_stride) {
+  return Launch(RoundRowsKernel<kBF16>, dim3(CeilDiv(count, kThreads * 2), rows), dim3(kThreads), 0,
+                context.stream, x, stride, count, to, to_stride);
+}
+
+// Keys and values behind those of the prefix, where the kernels find them.
+template <bool kBF16>
+cudaError_t CopyKeysAndValues(const Context& context, const PrefillAttentionArgs& args, MmaArgs* m,
+                              uint16_t* k, uint16_t* v) {
+  const int64_t head_count = int64_t{m->keys} * args.head_dim;
+  const int64_t prefix_count = int64_t{m->prefix.places} * args.head_dim;
+  m->k = k;
+  m->v = v;
+  m->head_rows = m->keys;
+  cudaError_t error = cudaSuccess;
+  for (const auto& [from, to] : {std::pair(args.k, k), std::pair(args.v, v)}) {
+    if (error == cudaSuccess)
+      error = RoundRows<kBF16>(context, from, args.kv_head_stride, args.num_kv_heads,
+                               head_count - prefix_count, to + prefix_count, head_count);
+  }
+  if (error != cudaSuccess || m->prefix.places == 0) return error;
+  return GatherPrefix(context.stream,
+                      {.prefix = *args.prefix,
+                       .places = m->prefix,
+                       .dtype = kBF16 ? DType::kBF16 : DType::kF16,
+                       .k = k,
+                       .v = v,
+                       .head_rows = m->keys},
+                      args.num_kv_heads);
 }
 
 template <bool kBF16>
 cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
   MmaArgs m;
   m.prefix = PlacesOf(args);
-  const int places = m.prefix.places;
-  m.args = BehindPrefix(args, places);
+  m.args = BehindPrefix(args, m.prefix.places);
   m.keys = m.args.NumKeys();
-  const int64_t q_count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
-  const int64_t head_count = int64_t{m.keys} * args.head_dim;
-  const int64_t prefix_count = int64_t{places} * args.head_dim;
-  ScratchLayout layout;
-  const size_t q = layout.Add<uint16_t>(q_count);
-  const size_t k = layout.Add<uint16_t>(head_count * args.num_kv_heads);
-  const size_t v = layout.Add<uint16_t>(head_count * args.num_kv_heads);
-  const size_t lse = layout.Add<float>(static_cast<size_t>(args.num_heads) * args.num_queries);
+  m.scale = args.scale * kMmaLog2E;
+  if (args.softcap != 0.0f) m.cap = args.softcap / args.scale;
+  const bool counts = Counts(args);
   TileParts parts{.tiles = CeilDiv(args.num_queries, kQueryTile)};
-  const bool in_parts = Counts(args) && StatisticSplits(context, m) > 1;
-  const size_t tile_parts =
-      layout.Add<float>(in_parts ? static_cast<size_t>(StatisticsOf(m.args).count) * parts.tiles *
-                                       args.num_kv_heads * m.keys
-                                 : 0);
+  const bool in_parts = counts && StatisticSplits(context, m) > 1;
+  const bool open = context.sm90_attention && Sm90Takes(args);
+  const size_t part_floats =
+      in_parts ? size_t{1} * StatisticsOf(m.args).count * parts.tiles * args.num_kv_heads * m.keys
+               : 0;
+  const RoundedSpace space(m, part_floats, open);
   void* scratch = nullptr;
-  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
-  const auto round = [&](const float* x, int64_t stride, int rows, int64_t count, uint16_t* to,
-                         int64_t to_stride) {
-    if (error == cudaSuccess)
-      error = Launch(RoundRowsKernel<kBF16>, dim3(CeilDiv(count, kThreads * 2), rows),
-                     dim3(kThreads), 0, context.stream, x, stride, count, to, to_stride);
-  };
-  const auto round_run = [&](const float* x, size_t to) {
-    round(x, args.kv_head_stride, args.num_kv_heads, head_count - prefix_count,
-          At<uint16_t>(scratch, to) + prefix_count, head_count);
-  };
-  round(args.q, 0, 1, q_count, At<uint16_t>(scratch, q), q_count);
-  round_run(args.k, k);
-  round_run(args.v, v);
-  if (error == cudaSuccess && places > 0)
-    error = GatherPrefix(context.stream,
-                         {.prefix = *args.prefix,
-                          .places = m.prefix,
-                          .dtype = kBF16 ? DType::kBF16 : DType::kF16,
-                          .k = At<uint16_t>(scratch, k),
-                          .v = At<uint16_t>(scratch, v),
-                          .head_rows = m.keys},
-                         args.num_kv_heads);
+  cudaError_t error = context.scratch->Get(space.bytes, &scratch);
   if (error != cudaSuccess) return error;
-  m.q = At<uint16_t>(scratch, q);
-  m.k = At<uint16_t>(scratch, k);
-  m.v = At<uint16_t>(scratch, v);
-  m.log_sum_exp = Counts(args) ? At<float>(scratch, lse) : nullptr;
-  if (in_parts) parts.data = At<float>(scratch, tile_parts);
-  if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m, parts);
-  if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m, parts);
-  return AttendTiles<kBF16, 256, 1>(context, m, parts);
+  m.q = static_cast<const uint16_t*>(args.q.data);
+  m.k = static_cast<const uint16_t*>(args.k.data);
+  m.v = static_cast<const uint16_t*>(args.v.data);
+  m.head_rows = static_cast<int>(args.kv_head_stride / args.head_dim);
+  if (space.copies_q) {
+    const int64_t count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
+    m.q = At<uint16_t>(scratch, space.q);
+    error = RoundRows<kBF16>(context, args.q, 0, 1, count, At<uint16_t>(scratch, space.q), count);
+  }
+  if (error == cudaSuccess && space.copies_kv)
+    error = CopyKeysAndValues<kBF16>(context, args, &m, At<uint16_t>(scratch, space.k),
+                                     At<uint16_t>(scratch, space.v));
+  if (error != cudaSuccess) return error;
+  m.log_sum_exp = counts ? At<float>(scratch, space.lse) : nullptr;
+  if (in_parts) parts.data = At<float>(scratch, space.tile_parts);
+  Sm90Results by_open;
+  if (open)
+    by_open = {At<float>(scratch, space.lse), At<float>(scratch, space.sums),
+               At<int32_t>(scratch, space.counter)};
+  if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m, parts, by_open);
+  if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m, parts, by_open);
+  return AttendTiles<kBF16, 256, 1>(context, m, parts, by_open);
 }
 
 }  // namespace

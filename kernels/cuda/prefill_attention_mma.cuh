@@ -22,8 +22,11 @@ struct MmaArgs {
   PrefillAttentionArgs args;  // BehindPrefix()
   PrefixPlaces prefix;
   const uint16_t* q = nullptr;  // [num_queries, num_heads, head_dim]
-  const uint16_t* k = nullptr;  // [num_kv_heads, keys, head_dim], the prefix first
-  const uint16_t* v = nullptr;
+  const uint16_t* k = nullptr;  // [num_kv_heads, head_rows, head_dim], the prefix first
+  const uint16_t* v = nullptr;  // the same
+  int head_rows = 0;
+  float scale = 1.0f;  // to powers of two
+  float cap = 0.0f;    // of products; 0: none
   int keys = 0;
   float* log_sum_exp = nullptr;  // [num_heads, num_queries], of powers of two; null: not wanted
 };
@@ -45,13 +48,12 @@ struct HalfTile {
   __device__ const uint16_t* At(int row, int column) const { return data + row * kStride + column; }
 
   // Starts the copies of `rows` rows; zeros beyond `valid` rows and `dims` columns.
-  __device__ void Load(const uint16_t* from, int64_t row_stride, int rows, int valid,
-                       int dims) const {
+  __device__ void Load(const uint16_t* from, int row_stride, int rows, int valid, int dims) const {
     constexpr int kPieces = kDims / 8;
     for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kMmaThreads) {
       const int row = i / kPieces, column = i % kPieces * 8;
       const bool exists = row < valid && column < dims;
-      CopyAsync16(data + row * kStride + column, exists ? from + row * row_stride + column : from,
+      CopyAsync16(data + row * kStride + column, from + (exists ? row * row_stride + column : 0),
                   exists);
     }
   }
@@ -116,8 +118,7 @@ class MmaAttention {
         kv_head_(head_ / (m.args.num_heads / m.args.num_kv_heads)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16 * kRowTiles),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
-        first_key_(m.prefix.First(kv_head_)),
-        scale_(m.args.scale * kMmaLog2E) {
+        first_key_(m.prefix.First(kv_head_)) {
     for (auto& rows : highest_) rows[0] = rows[1] = -INFINITY;
     if (m.args.sink_logits != nullptr) StartWithSink(m.args.sink_logits[head_] * kMmaLog2E);
   }
@@ -126,32 +127,32 @@ class MmaAttention {
     const PrefillAttentionArgs& args = m_.args;
     const int end = min(args.first_position + first_query_ + kQueries, m_.keys);
     q_.Load(m_.q + (static_cast<size_t>(first_query_) * args.num_heads + head_) * args.head_dim,
-            static_cast<int64_t>(args.num_heads) * args.head_dim, kQueries,
-            args.num_queries - first_query_, args.head_dim);
+            args.num_heads * args.head_dim, kQueries, args.num_queries - first_query_,
+            args.head_dim);
     // The first tile that holds keys some query of the block sees; without a window, keys that all
     // see.
     const int first_tile =
         max(first_key_, args.FirstSeenAt(args.first_position + first_query_)) / kMmaKeys * kMmaKeys;
     const int all_seen_from = args.FirstSeenAt(args.first_position + first_query_ + kQueries - 1);
-    LoadKeys(m_.k, k_, first_tile);
+    LoadKeys(m_.k, k_, first_tile, end);
     CommitCopies();
     for (int first = first_tile; first < end; first += kMmaKeys) {
       WaitCopies<0>();
       __syncthreads();  // these keys are there, the last values are done with
-      if (args.out != nullptr) LoadKeys(m_.v, v_, first);
+      if (args.out != nullptr) LoadKeys(m_.v, v_, first, end);
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
-      if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
+      if (m_.cap != 0.0f) CapProducts(m_.cap, weights);
       // Only tiles at the diagonal, at the other edge of a window, the last and the first hold keys
       // that some query of the block must not see.
-      if (first + kMmaKeys > min(args.first_position + first_query_, m_.keys) ||
+      if (first + kMmaKeys > min(args.first_position + first_query_, end) ||
           first < max(first_key_, all_seen_from))
         Mask(first, weights);
       Softmax(weights);
       WaitCopies<0>();
       __syncthreads();  // the values are there, the keys are done with
-      if (first + kMmaKeys < end) LoadKeys(m_.k, k_, first + kMmaKeys);
+      if (first + kMmaKeys < end) LoadKeys(m_.k, k_, first + kMmaKeys, end);
       CommitCopies();
       if (args.out != nullptr) MultiplyValues(weights);
     }
@@ -165,10 +166,11 @@ class MmaAttention {
     for (auto& rows : sum_) rows[0] = rows[1] = lane_ % 4 == 0 ? 1.0f : 0.0f;
   }
 
-  __device__ void LoadKeys(const uint16_t* from, const Tile& tile, int first) const {
+  // Those before `end`; no query of the block sees more.
+  __device__ void LoadKeys(const uint16_t* from, const Tile& tile, int first, int end) const {
     const int dims = m_.args.head_dim;
-    tile.Load(from + (static_cast<size_t>(kv_head_) * m_.keys + first) * dims, dims, kMmaKeys,
-              m_.keys - first, dims);
+    tile.Load(from + (static_cast<size_t>(kv_head_) * m_.head_rows + first) * dims, dims, kMmaKeys,
+              end - first, dims);
   }
 
   __device__ void MultiplyKeys(float (&logits)[kRowTiles][kKeyColumns][4]) const {
@@ -222,8 +224,8 @@ class MmaAttention {
         float highest = highest_[r][half];
 #pragma unroll
         for (int column = 0; column < kKeyColumns; ++column) {
-          highest = fmaxf(highest, weights[r][column][2 * half] * scale_);
-          highest = fmaxf(highest, weights[r][column][2 * half + 1] * scale_);
+          highest = fmaxf(highest, weights[r][column][2 * half] * m_.scale);
+          highest = fmaxf(highest, weights[r][column][2 * half + 1] * m_.scale);
         }
         highest = QuadMax(highest);
         // A row whose keys all lie ahead, or before its window, keeps its maximum of -infinity and
@@ -236,7 +238,7 @@ class MmaAttention {
         for (int column = 0; column < kKeyColumns; ++column) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            weights[r][column][i] = Exp2(fmaf(weights[r][column][i], scale_, -base));
+            weights[r][column][i] = Exp2(fmaf(weights[r][column][i], m_.scale, -base));
             sum += weights[r][column][i];
           }
         }
@@ -305,7 +307,6 @@ class MmaAttention {
   const Tile q_, k_, v_;
   const int first_query_, head_, kv_head_, warp_row_, lane_;
   const int first_key_;  // of all that the head has
-  const float scale_;
   float out_[kRowTiles][kDimColumns][4] = {};
   float highest_[kRowTiles][2];
   float sum_[kRowTiles][2] = {};
@@ -353,8 +354,7 @@ class MmaColumnStatistics {
         kv_head_(block.head),
         first_of_head_(m.prefix.First(kv_head_)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16),
-        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
-        scale_(m.args.scale * kMmaLog2E) {}
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
   __device__ void Run() {
     const PrefillAttentionArgs& args = m_.args;
@@ -374,8 +374,8 @@ class MmaColumnStatistics {
     const int tiles = min(first_tile + share, all_tiles);
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     if (works <= 0) return;
-    k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
-            m_.keys - first_key_, dims);
+    k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.head_rows + first_key_) * dims, dims,
+            kMmaKeys, m_.keys - first_key_, dims);
     LoadQueries(first_tile, 0, Queries(0));
     CommitCopies();
     WaitCopies<0>();
@@ -399,7 +399,7 @@ class MmaColumnStatistics {
       CommitCopies();
       float weights[1][kQueryColumns][4] = {};
       Multiply(keys, Queries(work), weights[0]);
-      if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
+      if (m_.cap != 0.0f) CapProducts(m_.cap, weights);
       if (AllSeen(tile)) {
         ToWeights<true>(tile, g, weights[0]);
       } else {
@@ -455,8 +455,7 @@ class MmaColumnStatistics {
     const int first = tile * kQueryTile;
     to.Load(m_.q + (static_cast<size_t>(first) * args.num_heads + kv_head_ * group_ + g) *
                        args.head_dim,
-            static_cast<int64_t>(args.num_heads) * args.head_dim, kQueryTile,
-            args.num_queries - first, args.head_dim);
+            args.num_heads * args.head_dim, kQueryTile, args.num_queries - first, args.head_dim);
   }
 
   // logits^T: rows are keys, columns queries.
@@ -511,8 +510,9 @@ class MmaColumnStatistics {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = QueryOf(tile, column, i);
-        weights[column][i] =
-            kAllSeen || Seen(query, i) ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
+        weights[column][i] = kAllSeen || Seen(query, i)
+                                 ? Exp2(fmaf(weights[column][i], m_.scale, -lse[query]))
+                                 : 0.0f;
       }
     }
   }
@@ -573,7 +573,6 @@ class MmaColumnStatistics {
   const TileParts& parts_;
   const Tile k_;
   const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
-  const float scale_;
 };
 
 template <bool kBF16, int kDims, int kRowTiles>

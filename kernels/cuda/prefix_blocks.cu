@@ -21,11 +21,13 @@ __global__ void MovePrefixKernel(PrefixBlocksArgs args) {
        i += kThreads) {
     const int64_t at = first + i / pool.head_dim * args.row_stride + i % pool.head_dim;
     if constexpr (kSave) {
-      StoreRowElement(pool.dtype, pool.memory, keys + i, args.k[at]);
-      if (args.v != nullptr) StoreRowElement(pool.dtype, pool.memory, values + i, args.v[at]);
+      StoreRowElement(pool.dtype, pool.memory, keys + i, LoadElement(args.k, at));
+      if (args.v.data != nullptr)
+        StoreRowElement(pool.dtype, pool.memory, values + i, LoadElement(args.v, at));
     } else {
-      args.k[at] = LoadRowElement(pool.dtype, pool.memory, keys + i);
-      if (args.v != nullptr) args.v[at] = LoadRowElement(pool.dtype, pool.memory, values + i);
+      StoreElement(args.k, at, LoadRowElement(pool.dtype, pool.memory, keys + i));
+      if (args.v.data != nullptr)
+        StoreElement(args.v, at, LoadRowElement(pool.dtype, pool.memory, values + i));
     }
   }
 }

@@ -324,8 +324,8 @@ __global__ void BuildKernel(SubGenBuildArgs args) {
   float* key = DynamicShared<float>();
   Head head(args.pages, args.tables.HeadBlocks(args.slot, args.layer, h), args.rule, args.layer, h,
             key, key + d, shared);
-  const float* k = args.k + h * args.kv_head_stride;
-  const float* v = args.v + h * args.kv_head_stride;
+  const float* k = args.k.f32() + h * args.kv_head_stride;
+  const float* v = args.v.f32() + h * args.kv_head_stride;
   const auto row = [d](int j) { return static_cast<size_t>(j) * d; };
   head.Begin();
   const int window = args.n - args.rule.recent;
@@ -338,17 +338,24 @@ __global__ void BuildKernel(SubGenBuildArgs args) {
     args.tables.lengths[args.tables.HeadIndex(args.slot, args.layer, h)] = args.rule.Capacity();
 }
 
-// A warp per token; blocks along x over the tokens, along y over the heads. k, v: [heads, n,
-// head_dim].
+// The rows as fp32, from the arena or from the pages. A warp per token; blocks along x over the
+// tokens, along y over the heads. k, v: [heads, n, head_dim].
 __global__ void ReadRowsKernel(SubGenBuildArgs args, float* k, float* v) {
   const int h = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int j = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (j >= args.n) return;
   const KvLayout& layout = args.pages.layout;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
-  const size_t from = PageIndex(layout, blocks, j) * layout.head_dim;
+  const bool of_pages = args.k.data == nullptr;
+  const size_t from = of_pages ? PageIndex(layout, blocks, j) * layout.head_dim
+                               : h * args.kv_head_stride + static_cast<size_t>(j) * layout.head_dim;
   const size_t to = (static_cast<size_t>(h) * args.n + j) * layout.head_dim;
   for (int i = lane; i < layout.head_dim; i += kWarpSize) {
+    if (!of_pages) {
+      k[to + i] = LoadElement(args.k, from + i);
+      v[to + i] = LoadElement(args.v, from + i);
+      continue;
+    }
     k[to + i] = LoadRowElement(layout.dtype, args.pages.keys, from + i);
     v[to + i] = LoadRowElement(layout.dtype, args.pages.values, from + i);
   }
@@ -381,7 +388,7 @@ size_t SharedBytes(const KvPages& pages) { return 2 * pages.layout.head_dim * si
 cudaError_t SubGenBuild(const Context& context, const SubGenBuildArgs& args) {
   const int heads = args.tables.num_kv_heads;
   SubGenBuildArgs with_rows = args;
-  if (args.k == nullptr) {
+  if (args.k == nullptr || args.k.dtype != DType::kF32) {
     with_rows.kv_head_stride = static_cast<int64_t>(args.n) * args.pages.layout.head_dim;
     const size_t elements = static_cast<size_t>(with_rows.kv_head_stride) * heads;
     ScratchLayout layout;

@@ -50,10 +50,11 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(position) * d;
     for (int i = lane; i < d; i += kWarpSize) {
-      const auto element = [&](int j) { return args.k[from + j]; };
+      const auto element = [&](int j) { return LoadElement(args.k, from + j); };
       const float key = rule.rolling ? RotatedBack(args.rotary, position, i, element) : element(i);
       StoreRowElement(pages.layout.dtype, pages.keys, index * d + i, key);
-      StoreRowElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
+      StoreRowElement(pages.layout.dtype, pages.values, index * d + i,
+                      LoadElement(args.v, from + i));
     }
     if (lane == 0) pages.positions[index] = rule.rolling ? entry : position;
   }

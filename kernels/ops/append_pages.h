@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "kernels/arena_rows.h"
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
@@ -23,8 +24,8 @@ namespace hydrant {
 // have a cap only where it is scored; length <= cap; no head's protected entries, old and new, are
 // more than its cap. The table names pages for keep entries.
 struct AppendPagesArgs {
-  const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim, turned
-  const float* v = nullptr;    // the same
+  ArenaRows k = nullptr;       // key j of head h at k + h * kv_head_stride + j * head_dim, turned
+  ArenaRows v = nullptr;       // the same
   int64_t kv_head_stride = 0;  // elements
   // [num_kv_heads, sum_stride] the attention that each new entry has received; read where the rule
   // is scored and not by_position, or scores are to be written.

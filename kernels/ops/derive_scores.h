@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/arena_rows.h"
+
 namespace hydrant {
 
 // For every head h and position j < n, into out, which may be a:
@@ -30,7 +32,7 @@ struct DeriveScoresArgs {
   float* out = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;    // elements
   // Of kTimesLength: row j of head h at rows + h * row_head_stride + j * dims.
-  const float* rows = nullptr;
+  ArenaRows rows = nullptr;
   int64_t row_head_stride = 0;  // elements
   int dims = 0;
 };

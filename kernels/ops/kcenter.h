@@ -12,10 +12,12 @@
 
 #include <cstdint>
 
+#include "kernels/arena_rows.h"
+
 namespace hydrant {
 
 struct KCenterArgs {
-  const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim
+  ArenaRows k = nullptr;       // key j of head h at k + h * kv_head_stride + j * head_dim
   int64_t kv_head_stride = 0;  // elements
   int num_kv_heads = 0;
   int head_dim = 0;

@@ -37,6 +37,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/arena_rows.h"
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
@@ -76,9 +77,10 @@ struct PagedPrefix {
 };
 
 struct PrefillAttentionArgs {
-  const float* q = nullptr;    // [num_queries, num_heads, head_dim], turned by RoPE
-  const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim
-  const float* v = nullptr;    // the same
+  // All three of one dtype, which `precision` is too where it is not fp32.
+  ArenaRows q = nullptr;       // [num_queries, num_heads, head_dim], turned by RoPE
+  ArenaRows k = nullptr;       // key j of head h at k + h * kv_head_stride + j * head_dim
+  ArenaRows v = nullptr;       // the same
   int64_t kv_head_stride = 0;  // elements
   int num_queries = 0;
   int first_position = 0;  // a multiple of kQueryTile

@@ -56,8 +56,8 @@ struct PrefixBlocks {
 struct PrefixBlocksArgs {
   // Of the first block's first token: key j of head h at k + h * kv_head_stride + j * row_stride.
   // Those of the other blocks follow.
-  float* k = nullptr;
-  float* v = nullptr;               // null: the place of values is left alone
+  MutableArenaRows k = nullptr;
+  MutableArenaRows v = nullptr;     // null: the place of values is left alone
   int64_t kv_head_stride = 0;       // elements
   int64_t row_stride = 0;           // elements; head_dim where a head's rows lie side by side
   const int32_t* blocks = nullptr;  // [count] block ids, each once

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/arena_rows.h"
 #include "kernels/kv_pages.h"
 #include "kernels/rotary.h"
 
@@ -40,8 +41,8 @@ struct SelectArgs {
 // they are positions. Into rolling heads keys go rotated back by their position, with their ranks,
 // and the first victim is that for rank keep[h].
 struct WritePagesArgs {
-  const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
-  const float* v = nullptr;
+  ArenaRows k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
+  ArenaRows v = nullptr;
   int64_t kv_head_stride = 0;     // elements
   const float* scores = nullptr;  // [num_kv_heads, score_stride]; null: scores start at 0
   int64_t score_stride = 0;

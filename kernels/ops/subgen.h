@@ -46,6 +46,7 @@
 
 #include <cstdint>
 
+#include "kernels/arena_rows.h"
 #include "kernels/kv_pages.h"
 #include "kernels/random.h"
 
@@ -110,9 +111,9 @@ constexpr float SubGenWiden(const SubGenRule& rule, float radius_squared, float 
 // last `recent` are streamed, these are written as they are. Sets lengths[...] = Capacity() of
 // every head. REQUIRES: n >= Capacity() = caps[...], with pages for as many.
 struct SubGenBuildArgs {
-  const float* k = nullptr;  // token j of head h at k + h * kv_head_stride + j * head_dim; null: k
-                             // and v are those in the head's pages, entry j being token j
-  const float* v = nullptr;
+  ArenaRows k = nullptr;  // token j of head h at k + h * kv_head_stride + j * head_dim; null: k and
+                          // v are those in the head's pages, entry j being token j
+  ArenaRows v = nullptr;
   int64_t kv_head_stride = 0;  // elements
   int n = 0;
   SubGenRule rule;

@@ -280,8 +280,8 @@ void BuildSubGenHead(const SubGenBuildArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, head);
   const size_t d = args.pages.layout.head_dim;
-  const float* k = args.k + head * args.kv_head_stride;
-  const float* v = args.v + head * args.kv_head_stride;
+  const float* k = args.k.f32() + head * args.kv_head_stride;
+  const float* v = args.v.f32() + head * args.kv_head_stride;
   thread_local SubGenScratch scratch;
   SubGenHead<Distances> state(args.pages, blocks, args.rule, args.layer, head, &scratch);
   state.Begin();

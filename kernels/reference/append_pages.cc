@@ -51,8 +51,8 @@ struct AppendedHead {
     const KvPages& pages = args.pages;
     const int d = pages.layout.head_dim;
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(entry - length) * d;
-    StorePageRow(pages.layout.dtype, args.k + from, d, pages.keys, Index(to) * d);
-    StorePageRow(pages.layout.dtype, args.v + from, d, pages.values, Index(to) * d);
+    StorePageRow(pages.layout.dtype, args.k.f32() + from, d, pages.keys, Index(to) * d);
+    StorePageRow(pages.layout.dtype, args.v.f32() + from, d, pages.values, Index(to) * d);
     pages.positions[Index(to)] = Position(entry);
     if (args.HasScores(rule)) Stored(to) = Score(entry);
   }

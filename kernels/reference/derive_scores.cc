@@ -21,7 +21,7 @@ float Derive(const DeriveScoresArgs& args, int head, int j) {
       return static_cast<float>(sum / args.num_kv_heads);
     }
     case ScoreStep::kTimesLength: {
-      const float* row = args.rows + head * args.row_head_stride + int64_t{j} * args.dims;
+      const float* row = args.rows.f32() + head * args.row_head_stride + int64_t{j} * args.dims;
       return args.a[index] * static_cast<float>(std::sqrt(SquaredLength(row, args.dims)));
     }
     case ScoreStep::kRandom:

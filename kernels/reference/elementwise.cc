@@ -70,19 +70,19 @@ void RopeSplit(const RopeSplitArgs& args) {
     const float* cos = args.cos + angles;
     const float* sin = args.sin + angles;
     for (int h = 0; h < args.num_heads; ++h, in += d) {
-      float* q = args.q + (static_cast<size_t>(i) * args.num_heads + h) * d;
+      float* q = args.q.f32() + (static_cast<size_t>(i) * args.num_heads + h) * d;
       std::vector<float> rounded(in, in + d);
       RoundPageRow(args.query_precision, d, rounded.data());
       Rotate(rounded.data(), cos, sin, args.query_scale, args, q);
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-      float* k = args.k + i * args.kv_row_stride + h * args.kv_head_stride;
+      float* k = args.k.f32() + i * args.kv_row_stride + h * args.kv_head_stride;
       Rotate(in, cos, sin, 1.0, args, k);
       RoundPageRow(args.kv_precision, d, k);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-      float* v = args.v + i * args.kv_row_stride + h * args.kv_head_stride;
+      float* v = args.v.f32() + i * args.kv_row_stride + h * args.kv_head_stride;
       std::copy_n(in, d, v);
       RoundPageRow(args.kv_precision, d, v);
     }

@@ -11,7 +11,7 @@ namespace hydrant::reference {
 namespace {
 
 void ChooseCentres(const KCenterArgs& args, int head) {
-  const float* k = args.k + head * args.kv_head_stride;
+  const float* k = args.k.f32() + head * args.kv_head_stride;
   float* scores = args.scores + head * args.score_stride;
   std::fill_n(scores, args.n, 0.0f);
   // To the nearest centre; below 0 for the centres themselves.

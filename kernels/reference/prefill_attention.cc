@@ -39,8 +39,8 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
       LoadPageRow(layout.dtype, prefix.pages.values, row, args.head_dim, &keys.v[to]);
     }
   }
-  const float* k = args.k + kv_head * args.kv_head_stride;
-  const float* v = args.v + kv_head * args.kv_head_stride;
+  const float* k = args.k.f32() + kv_head * args.kv_head_stride;
+  const float* v = args.v.f32() + kv_head * args.kv_head_stride;
   const size_t suffix = static_cast<size_t>(args.NumKeys()) * args.head_dim;
   keys.k.insert(keys.k.end(), k, k + suffix);
   keys.v.insert(keys.v.end(), v, v + suffix);
@@ -55,7 +55,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
   const size_t row = (static_cast<size_t>(query) * args.num_heads + head) * d;
   std::vector<double> weights(count, -std::numeric_limits<double>::infinity());
   for (int j = begin; j < count; ++j) {
-    const double dot = Dot(args.q + row, &keys.k[static_cast<size_t>(j) * d], d);
+    const double dot = Dot(args.q.f32() + row, &keys.k[static_cast<size_t>(j) * d], d);
     weights[j] = SoftCap(dot * args.scale, args.softcap);
   }
   Softmax(weights, SinkLogit(args.sink_logits, head));

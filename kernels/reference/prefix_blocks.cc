@@ -29,16 +29,18 @@ void ForEachRow(const PrefixBlocksArgs& args, const Move& move) {
 void SavePrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& to = args.pool;
   ForEachRow(args, [&](size_t from, size_t key, size_t value) {
-    StorePageRow(to.dtype, args.k + from, to.head_dim, to.memory, key);
-    if (args.v != nullptr) StorePageRow(to.dtype, args.v + from, to.head_dim, to.memory, value);
+    StorePageRow(to.dtype, args.k.f32() + from, to.head_dim, to.memory, key);
+    if (args.v != nullptr)
+      StorePageRow(to.dtype, args.v.f32() + from, to.head_dim, to.memory, value);
   });
 }
 
 void LoadPrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& from = args.pool;
   ForEachRow(args, [&](size_t to, size_t key, size_t value) {
-    LoadPageRow(from.dtype, from.memory, key, from.head_dim, args.k + to);
-    if (args.v != nullptr) LoadPageRow(from.dtype, from.memory, value, from.head_dim, args.v + to);
+    LoadPageRow(from.dtype, from.memory, key, from.head_dim, args.k.f32() + to);
+    if (args.v != nullptr)
+      LoadPageRow(from.dtype, from.memory, value, from.head_dim, args.v.f32() + to);
   });
 }
 

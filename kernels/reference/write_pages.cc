@@ -20,14 +20,14 @@ void WriteData(const WritePagesArgs& args, const PageIds* blocks, int head, int 
   const int32_t position = PositionOf(args, head, entry);
   const size_t index = PageIndex(pages.layout, blocks, entry);
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
-  const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
+  const auto element = [&](int i) { return static_cast<double>(args.k.f32()[in + i]); };
   std::vector<float> key(d);
   for (int i = 0; i < d; ++i) {
     key[i] = static_cast<float>(rule.rolling ? RotatedBack(args.rotary, position, i, element)
                                              : element(i));
   }
   StorePageRow(pages.layout.dtype, key.data(), d, pages.keys, index * d);
-  StorePageRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
+  StorePageRow(pages.layout.dtype, args.v.f32() + in, d, pages.values, index * d);
   pages.positions[index] = rule.rolling ? entry : position;
 }
 

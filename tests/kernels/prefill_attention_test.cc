@@ -139,15 +139,26 @@ struct Prompt {
 
 const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
 
+// Rows of an arena: as they are, or rounded to a dtype of 16 bits, in `memory`.
+ArenaRows MapRows(Mirror* mirror, const std::vector<float>& rows, DType arena,
+                  std::vector<uint16_t>* memory) {
+  if (arena == DType::kF32) return mirror->Map(rows.data(), rows.size());
+  for (const float x : rows)
+    memory->push_back(arena == DType::kBF16 ? FloatToBF16(x) : FloatToF16(x));
+  return {mirror->Map(static_cast<const uint16_t*>(memory->data()), memory->size()), arena};
+}
+
 void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
-              DType precision = DType::kF32, std::vector<uint16_t>* rounded = nullptr) {
+              DType precision = DType::kF32, std::vector<uint16_t>* rounded = nullptr,
+              DType arena = DType::kF32) {
   Backend& backend = *TestBackend(threads);
   Mirror mirror(backend);
   PrefillAttentionArgs args = prompt->Args(0, prompt->n, with_sums);
   const size_t row = static_cast<size_t>(prompt->shape.num_heads) * prompt->shape.head_dim;
-  args.q = mirror.Map(args.q, prompt->q.size()) + begin * row;
-  args.k = mirror.Map(args.k, prompt->k.size());
-  args.v = mirror.Map(args.v, prompt->v.size());
+  std::vector<uint16_t> q, k, v;
+  args.q = MapRows(&mirror, prompt->q, arena, &q) + static_cast<int64_t>(begin * row);
+  args.k = MapRows(&mirror, prompt->k, arena, &k);
+  args.v = MapRows(&mirror, prompt->v, arena, &v);
   if (!prompt->sinks.empty())
     args.sink_logits = mirror.Map(prompt->sinks.data(), prompt->sinks.size());
   if (rounded != nullptr) {  // the output goes there, as bf16
@@ -670,6 +681,30 @@ TEST_P(PrefillAttentionTest, QueriesFromAfarSeeEveryKey) {
       EXPECT_TRUE(SameBits(sliced.column_sums, whole.column_sums));
       for (size_t s = 0; s < start.more.size(); ++s)
         EXPECT_TRUE(SameBits(sliced.more_out[s], whole.more_out[s])) << s;
+    }
+  }
+}
+
+// Rows that lie in 16 bits already give what fp32 rows give that are rounded on the way.
+TEST_P(PrefillAttentionTest, ArenaOfSixteenBitsChangesNoBit) {
+  const int n = 161;
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    if (TestBackend(1)->ArenaDType(precision, GetParam().head_dim) == DType::kF32)
+      GTEST_SKIP() << "the backend's arenas are of fp32";
+    for (const int window : {kNoWindow, 40}) {
+      SCOPED_TRACE(std::string(DTypeName(precision)) + ", window " + std::to_string(window));
+      const bool counted = window == kNoWindow;
+      Prompt start(GetParam(), n, kSeed);
+      start.window = window;
+      if (counted) start.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = 7});
+      Prompt expected = start, got = start;
+      RunSlice(&expected, 0, n, counted, 1, precision);
+      RunSlice(&got, 0, 96, counted, 1, precision, nullptr, precision);
+      RunSlice(&got, 96, n, counted, 1, precision, nullptr, precision);
+      EXPECT_TRUE(SameBits(got.out, expected.out));
+      EXPECT_TRUE(SameBits(got.column_sums, expected.column_sums));
+      for (size_t s = 0; s < start.more.size(); ++s)
+        EXPECT_TRUE(SameBits(got.more_out[s], expected.more_out[s])) << s;
     }
   }
 }
