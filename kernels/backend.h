@@ -109,6 +109,12 @@ class Backend {
   // PrefillAttention takes them so beside that precision.
   virtual DType ArenaDType(DType /*kv*/, int /*head_dim*/) const { return DType::kF32; }
 
+  // PrefillAttention of several runs, none of which reads what another writes (two may write the
+  // same output, with the same bits): as one after the other, and on a device in fewer launches.
+  virtual void PrefillAttentions(std::span<const PrefillAttentionArgs> runs) {
+    for (const PrefillAttentionArgs& run : runs) PrefillAttention(run);
+  }
+
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture
   // them as a graph, and later launch the graph without calling `record`.

@@ -184,11 +184,7 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
     Rotate(layer, piece, row, kv);
     row += piece.rows();
   }
-  row = 0;
-  for (const Piece& piece : pieces) {
-    Attend(layer, piece, row, kv);
-    row += piece.rows();
-  }
+  Attend(layer, pieces, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
   if (apart) MoveHidden(pieces, Move::kScatter);
 }
@@ -239,8 +235,34 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .precision = backend_->AttentionDType(kv.pages().layout.dtype, model_->weight_dtype())};
 }
 
+// Of a run's pieces, which are of different prompts or follow each other.
+void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvState& kv) {
+  std::vector<PrefillAttentionArgs> together;  // what has one pass, and no entries in pages
+  int row = 0;
+  for (const Piece& piece : pieces) {
+    const PrefillAttentionArgs args = AttentionOf(layer, piece, row, kv);
+    row += piece.rows();
+    if (args.window != kNoWindow) {
+      together.push_back(args);
+    } else if (piece.slice->Appends()) {
+      AttendToEntries(layer, *piece.slice, kv, args);
+    } else {
+      for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
+        together.push_back(args);
+        together.back().statistics = pass;
+      }
+    }
+  }
+  backend_->PrefillAttentions(together);
+  if (kv.TablesOf(layer).windowed) return;
+  for (const Piece& piece : pieces) {
+    if (!piece.slice->Appends()) compressor_->KeepSums(layer, *piece.slice, piece.end, kv);
+  }
+}
+
 // `row`: where the piece begins in the activations of its run.
-void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState& kv) {
+PrefillAttentionArgs PrefillRunner::AttentionOf(int layer, const Piece& piece, int row,
+                                                const KvState& kv) const {
   const size_t first = static_cast<size_t>(row) * model_->config().QDim();
   PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
   args.sink_logits = model_->SinkLogitsOf(layer);
@@ -249,41 +271,33 @@ void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState
   args.first_position = piece.begin;
   args.out = act_->At(act_->attended, first);
   args.out_dtype = act_->input_dtype;
-  if (kv.TablesOf(layer).windowed) {
-    args.window = model_->config().Window();
-    return backend_->PrefillAttention(args);
-  }
-  if (piece.slice->Appends()) return AttendToEntries(layer, *piece.slice, kv, &args);
-  for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
-    args.statistics = pass;
-    backend_->PrefillAttention(args);
-  }
-  compressor_->KeepSums(layer, *piece.slice, piece.end, kv);
+  if (kv.TablesOf(layer).windowed) args.window = model_->config().Window();
+  return args;
 }
 
 // Of a slice that appends: to what the slot's heads hold, too.
 void PrefillRunner::AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
-                                    PrefillAttentionArgs* args) {
+                                    PrefillAttentionArgs args) {
   const PagedPrefix entries = {.pages = kv.pages(),
                                .tables = kv.tables(),
                                .slot = slice.slot,
                                .layer = kv.TablesOf(layer).layer,
                                .max_entries = kv.plan(slice.slot).EntriesAfter(slice.num_seen)};
-  args->prefix = &entries;
-  args->statistics = compressor_->Passes(slice, kv).front();
+  args.prefix = &entries;
+  args.statistics = compressor_->Passes(slice, kv).front();
   const ScoreRowsArgs scores = compressor_->EntryScores(entries);
-  const bool summed = args->statistics[0].out != nullptr;
+  const bool summed = args.statistics[0].out != nullptr;
   if (summed) {
     // Of a run that ranks anew, what was known of the entries does not count.
-    if (slice.keep.empty() || args->first_position > 0) {
+    if (slice.keep.empty() || args.first_position > 0) {
       backend_->GatherScores(scores);
     } else {
       backend_->Zero(scores.rows, scores.stride * model_->config().num_kv_heads * sizeof(float));
     }
-    args->statistics[0].prefix_out = scores.rows;
-    args->statistics[0].prefix_stride = scores.stride;
+    args.statistics[0].prefix_out = scores.rows;
+    args.statistics[0].prefix_stride = scores.stride;
   }
-  backend_->PrefillAttention(*args);
+  backend_->PrefillAttention(args);
   if (summed) backend_->ScatterScores(scores);
 }
 

@@ -73,9 +73,10 @@ class PrefillRunner {
   enum class Move { kGather, kScatter };
   void MoveHidden(std::span<const Piece> pieces, Move move);
   void Rotate(int layer, const Piece& piece, int row, const KvState& kv);
-  void Attend(int layer, const Piece& piece, int row, const KvState& kv);
+  void Attend(int layer, std::span<const Piece> pieces, const KvState& kv);
+  PrefillAttentionArgs AttentionOf(int layer, const Piece& piece, int row, const KvState& kv) const;
   void AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
-                       PrefillAttentionArgs* args);
+                       PrefillAttentionArgs args);
   void BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv);
   void EndLayer(int layer, const PrefillSlice& slice, const KvState& kv);
   // From an element of one of these on.

@@ -109,6 +109,10 @@ class CudaBackend final : public Backend {
   DType ArenaDType(DType kv, int head_dim) const override {
     return BlockElements(kv) == 1 && head_dim % 8 == 0 ? kv : DType::kF32;
   }
+  void PrefillAttentions(std::span<const PrefillAttentionArgs> runs) override {
+    Run("PrefillAttention",
+        [&] { return device_->PrefillAttentions(runs.data(), static_cast<int>(runs.size())); });
+  }
   bool SupportsGraphs() const override { return true; }
   void RunGraph(uint64_t key, const std::function<void()>& record) override {
     bool replayed = false;

@@ -175,6 +175,9 @@ class Device final : public CudaDevice {
   int Op(const Args& args) override { return cuda::Op(context_, args); }
   HYDRANT_FOR_EACH_OP(HYDRANT_ENQUEUE_OP)
 #undef HYDRANT_ENQUEUE_OP
+  int PrefillAttentions(const PrefillAttentionArgs* runs, int count) override {
+    return cuda::PrefillAttentions(context_, {runs, static_cast<size_t>(count)});
+  }
   int DrawNormals(const DrawNormalsArgs& args) override {
     return cuda::DrawNormals(context_, args);
   }

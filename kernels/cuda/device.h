@@ -74,6 +74,7 @@ class CudaDevice {
 #define HYDRANT_DECLARE_OP(Op, Args) virtual int Op(const Args& args) = 0;
   HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
 #undef HYDRANT_DECLARE_OP
+  virtual int PrefillAttentions(const PrefillAttentionArgs* runs, int count) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
 };
 

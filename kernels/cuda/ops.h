@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/cuda/device.h"
@@ -40,6 +41,9 @@ std::unique_ptr<MatmulRunner> MakeMatmulRunner();  // null where the library can
 #define HYDRANT_DECLARE_OP(Op, Args) cudaError_t Op(const Context& context, const Args& args);
 HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
 #undef HYDRANT_DECLARE_OP
+// PrefillAttention of several runs, none of which reads what another writes, short ones in one
+// grid.
+cudaError_t PrefillAttentions(const Context& context, std::span<const PrefillAttentionArgs> runs);
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);
 
 }  // namespace hydrant::cuda

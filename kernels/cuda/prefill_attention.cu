@@ -6,7 +6,9 @@
 // a tile of keys and adds the query tiles in their order, so that no slicing of the prompt changes
 // a bit.
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cuda/column_statistic.cuh"
@@ -351,8 +353,7 @@ cudaError_t CountAll(const Context& context, const MmaArgs& m, const PassStatist
       Launch(MmaColumnStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
              Statistics::kSharedBytes, context.stream, m, statistics, parts);
   if (error != cudaSuccess || parts.data == nullptr) return error;
-  return Launch(JoinTilesKernel<Statistics>,
-                dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads, kCount),
+  return Launch(JoinTilesKernel, dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads, kCount),
                 dim3(kJoinThreads), 0, context.stream, m, statistics, parts);
 }
 
@@ -477,14 +478,24 @@ cudaError_t CopyKeysAndValues(const Context& context, const PrefillAttentionArgs
                       args.num_kv_heads);
 }
 
-template <bool kBF16>
-cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
+// With the rows where the arena has them, for a run whose rows are of 16 bits.
+MmaArgs InPlace(const PrefillAttentionArgs& args) {
   MmaArgs m;
   m.prefix = PlacesOf(args);
   m.args = BehindPrefix(args, m.prefix.places);
   m.keys = m.args.NumKeys();
   m.scale = args.scale * kMmaLog2E;
   if (args.softcap != 0.0f) m.cap = args.softcap / args.scale;
+  m.q = static_cast<const uint16_t*>(args.q.data);
+  m.k = static_cast<const uint16_t*>(args.k.data);
+  m.v = static_cast<const uint16_t*>(args.v.data);
+  m.head_rows = static_cast<int>(args.kv_head_stride / args.head_dim);
+  return m;
+}
+
+template <bool kBF16>
+cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
+  MmaArgs m = InPlace(args);
   const bool counts = Counts(args);
   TileParts parts{.tiles = CeilDiv(args.num_queries, kQueryTile)};
   const bool in_parts = counts && StatisticSplits(context, m) > 1;
@@ -496,10 +507,6 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(space.bytes, &scratch);
   if (error != cudaSuccess) return error;
-  m.q = static_cast<const uint16_t*>(args.q.data);
-  m.k = static_cast<const uint16_t*>(args.k.data);
-  m.v = static_cast<const uint16_t*>(args.v.data);
-  m.head_rows = static_cast<int>(args.kv_head_stride / args.head_dim);
   if (space.copies_q) {
     const int64_t count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
     m.q = At<uint16_t>(scratch, space.q);
@@ -520,6 +527,97 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   return AttendTiles<kBF16, 256, 1>(context, m, parts, by_open);
 }
 
+// Short runs of several prompts, which alone would leave most multiprocessors idle: longer ones
+// fill a device, or go to the open kernel.
+constexpr int kMostShortQueries = 1024;
+
+bool GoesIntoBatch(const Context& context, const PrefillAttentionArgs& args) {
+  return args.num_queries > 0 && args.num_queries <= kMostShortQueries && args.head_dim <= 256 &&
+         args.head_dim % 8 == 0 && args.precision != DType::kF32 &&
+         args.q.dtype == args.precision && args.k.dtype == args.precision &&
+         args.prefix == nullptr && args.kv_head_stride % args.head_dim == 0 &&
+         !(context.sm90_attention && Sm90Takes(args) && args.num_queries >= kSm90AloneQueries);
+}
+
+// Whether two may be in one grid: the same kernel, and grid of heads.
+bool Alike(const PrefillAttentionArgs& a, const PrefillAttentionArgs& b) {
+  return a.precision == b.precision && a.num_heads == b.num_heads &&
+         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim;
+}
+
+// Those of `batch` with `count` statistics, with tiles of keys.
+MmaBatch WithStatistics(const MmaBatch& batch, int count) {
+  MmaBatch some;
+  for (int i = 0; i < batch.count; ++i) {
+    if (batch.runs[i].statistics.count != count) continue;
+    MmaBatch::Run& run = some.runs[some.count++] = batch.runs[i];
+    run.first_tile = some.tiles;
+    some.tiles += CeilDiv(run.m.keys, kMmaKeys);
+  }
+  return some;
+}
+
+template <bool kBF16, int kDims, int kCount>
+cudaError_t CountBatch(const Context& context, const MmaBatch& batch) {
+  const MmaBatch some = WithStatistics(batch, kCount);
+  if (some.count == 0) return cudaSuccess;
+  using Statistics = MmaColumnStatistics<kBF16, kDims, kCount>;
+  const dim3 grid = HeadTileGrid(some.tiles, some.runs[0].m.args.num_kv_heads);
+  return Launch(MmaBatchStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
+                Statistics::kSharedBytes, context.stream, some);
+}
+
+template <bool kBF16, int kDims>
+cudaError_t AttendBatch(const Context& context, const MmaBatch& batch) {
+  using Attention = MmaAttention<kBF16, kDims, 1>;
+  const dim3 grid = HeadTileGrid(batch.tiles, batch.runs[0].m.args.num_heads);
+  cudaError_t error = Launch(MmaBatchAttentionKernel<kBF16, kDims>, grid, dim3(kMmaThreads),
+                             Attention::kSharedBytes, context.stream, batch);
+  if (error == cudaSuccess) error = CountBatch<kBF16, kDims, 1>(context, batch);
+  if (error == cudaSuccess) error = CountBatch<kBF16, kDims, 2>(context, batch);
+  if (error == cudaSuccess) error = CountBatch<kBF16, kDims, 3>(context, batch);
+  return error;
+}
+
+template <bool kBF16>
+cudaError_t AttendBatchOf(const Context& context, const MmaBatch& batch) {
+  const int head_dim = batch.runs[0].m.args.head_dim;
+  if (head_dim <= 64) return AttendBatch<kBF16, 64>(context, batch);
+  if (head_dim <= 128) return AttendBatch<kBF16, 128>(context, batch);
+  return AttendBatch<kBF16, 256>(context, batch);
+}
+
+MmaBatch::Run RunOf(const PrefillAttentionArgs& given) {
+  const PrefillAttentionArgs args = WithoutPast(given);
+  MmaBatch::Run run;
+  run.m = InPlace(args);
+  run.statistics = StatisticsOf(run.m.args);
+  return run;
+}
+
+// Runs that may be in one grid.
+cudaError_t AttendTogether(const Context& context, std::span<const PrefillAttentionArgs> runs) {
+  MmaBatch batch;
+  size_t lse_rows = 0;
+  for (const PrefillAttentionArgs& args : runs) {
+    MmaBatch::Run& run = batch.runs[batch.count++] = RunOf(args);
+    run.first_tile = batch.tiles;
+    batch.tiles += CeilDiv(args.num_queries, 16 * kMmaWarps);
+    if (run.statistics.count > 0) lse_rows += size_t{1} * args.num_heads * args.num_queries;
+  }
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(lse_rows * sizeof(float), &scratch);
+  if (error != cudaSuccess) return error;
+  auto* lse = static_cast<float*>(scratch);
+  for (MmaBatch::Run& run : std::span(batch.runs, batch.count)) {
+    if (run.statistics.count == 0) continue;
+    run.m.log_sum_exp = lse;
+    lse += int64_t{run.m.args.num_heads} * run.m.args.num_queries;
+  }
+  return runs[0].precision == DType::kBF16 ? AttendBatchOf<true>(context, batch)
+                                           : AttendBatchOf<false>(context, batch);
+}
+
 }  // namespace
 
 cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& given) {
@@ -533,6 +631,28 @@ cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs&
   if (args.precision == DType::kF16 && fits_tensor_cores)
     return AttendRounded<false>(context, args);
   return AttendExactly(context, args);
+}
+
+cudaError_t PrefillAttentions(const Context& context, std::span<const PrefillAttentionArgs> runs) {
+  std::vector<PrefillAttentionArgs> together;
+  cudaError_t error = cudaSuccess;
+  const auto flush = [&] {
+    if (error == cudaSuccess && together.size() == 1)
+      error = PrefillAttention(context, together[0]);
+    if (error == cudaSuccess && together.size() > 1) error = AttendTogether(context, together);
+    together.clear();
+  };
+  for (const PrefillAttentionArgs& run : runs) {
+    HYDRANT_CHECK(run.WindowIsValid());
+    if (!GoesIntoBatch(context, run)) {
+      if (error == cudaSuccess) error = PrefillAttention(context, run);
+      continue;
+    }
+    if (together.size() == kMaxBatch || (!together.empty() && !Alike(together[0], run))) flush();
+    together.push_back(run);
+  }
+  flush();
+  return error;
 }
 
 }  // namespace hydrant::cuda

@@ -330,6 +330,14 @@ struct TileParts {
   }
 };
 
+// The first tile of the run that holds queries which count, and see a key of a block of keys.
+__host__ __device__ constexpr int FirstStatisticTile(const PrefillAttentionArgs& args,
+                                                     const ColumnStatistic& statistic,
+                                                     int first_key) {
+  const int first = first_key > statistic.first_query ? first_key : statistic.first_query;
+  return first > args.first_position ? (first - args.first_position) / kQueryTile : 0;
+}
+
 // kCount column statistics of the same weights: a block owns 64 keys of one KV head, 16 a warp,
 // whose fragments stay in registers, and adds the tiles of 32 queries in their order. The next
 // head's queries are on their way while one is worked on. With TileParts the tiles are dealt to the
@@ -364,7 +372,7 @@ class MmaColumnStatistics {
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
       if (!Wanted(s)) continue;
-      first_of_all = min(first_of_all, FirstTile(args, statistics_.of[s], first_key_));
+      first_of_all = min(first_of_all, FirstStatisticTile(args, statistics_.of[s], first_key_));
       all_tiles = max(all_tiles, CeilDiv(EndQuery(s), kQueryTile));
     }
     if (first_of_all >= all_tiles) return;
@@ -422,12 +430,6 @@ class MmaColumnStatistics {
         if (Wanted(s) && Exists(half)) *RunningAt(s, half) = total[s][half];
       }
     }
-  }
-  // The first tile of the run that holds queries which count, and see a key of a block.
-  __host__ __device__ static int FirstTile(const PrefillAttentionArgs& args,
-                                           const ColumnStatistic& statistic, int first_key) {
-    const int first = first_key > statistic.first_query ? first_key : statistic.first_query;
-    return first > args.first_position ? (first - args.first_position) / kQueryTile : 0;
   }
 
  private:
@@ -581,6 +583,47 @@ __global__ void __launch_bounds__(kMmaThreads)
   MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst()).Run();
 }
 
+// Runs of several prompts in one grid. Tiles are counted through all of them.
+inline constexpr int kMaxBatch = 32;
+
+struct MmaBatch {
+  struct Run {
+    MmaArgs m;
+    PassStatistics statistics;
+    int first_tile = 0;
+  };
+  Run runs[kMaxBatch];
+  int count = 0;
+  int tiles = 0;  // of all runs
+
+  // The run of a tile, and which of the run's tiles it is.
+  __device__ const Run& Find(int* tile) const {
+    int run = count - 1;
+    while (runs[run].first_tile > *tile) --run;
+    *tile -= runs[run].first_tile;
+    return runs[run];
+  }
+};
+
+static_assert(sizeof(MmaBatch) <= 32764, "what a kernel's parameters may take");
+
+template <bool kBF16, int kDims>
+__global__ void __launch_bounds__(kMmaThreads)
+    MmaBatchAttentionKernel(const __grid_constant__ MmaBatch batch) {
+  HeadTile block = HeadTile::LastTileFirst();
+  const MmaBatch::Run& run = batch.Find(&block.tile);
+  MmaAttention<kBF16, kDims, 1>(run.m, block).Run();
+}
+
+// Three blocks a multiprocessor: four would spill.
+template <bool kBF16, int kDims, int kCount>
+__global__ void __launch_bounds__(kMmaThreads, kDims <= 128 && kCount > 1 ? 3 : 1)
+    MmaBatchStatisticsKernel(const __grid_constant__ MmaBatch batch) {
+  HeadTile block = HeadTile::FirstTileFirst();
+  const MmaBatch::Run& run = batch.Find(&block.tile);
+  MmaColumnStatistics<kBF16, kDims, kCount>(run.m, run.statistics, TileParts(), block).Run();
+}
+
 template <bool kBF16, int kDims, int kCount>
 __global__ void __launch_bounds__(kMmaThreads)
     MmaColumnStatisticsKernel(const __grid_constant__ MmaArgs m,
@@ -593,8 +636,7 @@ inline constexpr int kJoinThreads = 128;
 
 // Adds what each tile gives to a key, in the tiles' order. A thread per key; blocks along y over
 // the KV heads, along z over the statistics.
-template <typename Statistics>
-__global__ void __launch_bounds__(kJoinThreads)
+static __global__ void __launch_bounds__(kJoinThreads)
     JoinTilesKernel(const __grid_constant__ MmaArgs m,
                     const __grid_constant__ PassStatistics statistics,
                     const __grid_constant__ TileParts parts) {
@@ -605,7 +647,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   float* running = m.prefix.Of(statistic, head, key);
   if (running == nullptr) return;
   const int end = min(m.args.num_queries, statistic.end_query - m.args.first_position);
-  const int first = Statistics::FirstTile(m.args, statistic, key / kMmaKeys * kMmaKeys);
+  const int first = FirstStatisticTile(m.args, statistic, key / kMmaKeys * kMmaKeys);
   const size_t stride = static_cast<size_t>(m.args.num_kv_heads) * m.keys;
   const float* of_key = parts.Of(s, 0, head, m.args.num_kv_heads, m.keys) + key;
   float total = *running;

@@ -13,6 +13,9 @@ namespace hydrant::cuda {
 inline constexpr int kSm90Tile = 128;         // queries, and keys, of a tile
 inline constexpr int kSm90LeastQueries = 64;  // of fewer, most of a tile would be idle
 
+// From so many on a prompt has a launch of its own, even beside others.
+inline constexpr int kSm90AloneQueries = 512;
+
 // Whether the kernel can take a run: causal, bf16 from the arena to the output, nothing special.
 constexpr bool Sm90Takes(const PrefillAttentionArgs& args) {
   const auto in_place = [](const void* data) {

@@ -709,6 +709,59 @@ TEST_P(PrefillAttentionTest, ArenaOfSixteenBitsChangesNoBit) {
   }
 }
 
+// Several prompts at once, of different lengths, some with statistics, one behind its first
+// queries: what each gets alone.
+TEST_P(PrefillAttentionTest, SeveralPromptsAtOnceChangeNoBit) {
+  Backend& backend = *TestBackend(1);
+  const Shape& shape = GetParam();
+  const DType arena = backend.ArenaDType(DType::kBF16, shape.head_dim);
+  struct Part {
+    int n, begin, statistics;
+    int window = kNoWindow;
+  };
+  const std::vector<Part> parts = {{70, 0, 0}, {33, 0, 2}, {161, 96, 1},    {1, 0, 0},
+                                   {64, 0, 3}, {65, 0, 1}, {100, 32, 0, 20}};
+  std::vector<Prompt> alone, together;
+  Mirror mirror(backend);
+  std::vector<PrefillAttentionArgs> runs;
+  std::vector<std::vector<uint16_t>> rows(3 * parts.size());
+  for (const Part& part : parts) {
+    Prompt prompt(shape, part.n, kSeed + part.n);
+    prompt.window = part.window;
+    if (part.statistics > 1)
+      prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = 7});
+    if (part.statistics > 2) prompt.Ask({.kind = Kind::kBelowMean, .end_query = 50});
+    alone.push_back(prompt);
+    together.push_back(std::move(prompt));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    RunSlice(&alone[i], part.begin, part.n, part.statistics > 0, 1, DType::kBF16, nullptr, arena);
+    Prompt& prompt = together[i];
+    PrefillAttentionArgs args = prompt.Args(part.begin, part.n, part.statistics > 0);
+    const int64_t first = int64_t{part.begin} * shape.num_heads * shape.head_dim;
+    args.q = MapRows(&mirror, prompt.q, arena, &rows[3 * i]) + first;
+    args.k = MapRows(&mirror, prompt.k, arena, &rows[3 * i + 1]);
+    args.v = MapRows(&mirror, prompt.v, arena, &rows[3 * i + 2]);
+    args.out = mirror.Map(prompt.out.data(), prompt.out.size()) + first;
+    for (ColumnStatistic& statistic : args.statistics) {
+      if (statistic.out != nullptr)
+        statistic.out = mirror.Map(statistic.out, prompt.column_sums.size());
+    }
+    args.precision = DType::kBF16;
+    runs.push_back(args);
+  }
+  backend.PrefillAttentions(runs);
+  mirror.ReadBack();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    SCOPED_TRACE("prompt " + std::to_string(i));
+    EXPECT_TRUE(SameBits(together[i].out, alone[i].out));
+    EXPECT_TRUE(SameBits(together[i].column_sums, alone[i].column_sums));
+    for (size_t s = 0; s < alone[i].more.size(); ++s)
+      EXPECT_TRUE(SameBits(together[i].more_out[s], alone[i].more_out[s])) << s;
+  }
+}
+
 // Statistics are of weights that were rounded as the output's, at most.
 TEST_P(PrefillAttentionTest, LowPrecisionRoundsStatisticsAsWeights) {
   for (const int n : {33, 130}) {
