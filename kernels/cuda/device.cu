@@ -100,8 +100,8 @@ class Device final : public CudaDevice {
     return major == 9 && minor == 0 ? OpenSm90Attention() : "";
   }
 
-  // Prompts by wgmma where that is right on this device: no driver of CI ever ran it. Its results
-  // hang on which runs it takes, so on how a prompt is sliced beside others.
+  // Prompts by wgmma, where this device computes them right. Not with batch-invariance: which runs
+  // go there depends on their lengths, and these on what else is read.
   std::string OpenSm90Attention() {
     const char* const wish = std::getenv("HYDRANT_SM90_ATTENTION");
     if (!HasSm90Attention() || context_.batch_invariant ||

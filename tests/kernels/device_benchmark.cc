@@ -275,9 +275,15 @@ class Bench {
     for (const int n : {128, 2048, 4096, 8192, 16384}) {
       if (quick_ != (n == 128)) continue;
       PrefillAttentionArgs args;
-      args.q = Random(static_cast<size_t>(n) * kHeads * kHeadDim);
-      args.k = Random(static_cast<size_t>(n) * kKvHeads * kHeadDim);
-      args.v = Random(static_cast<size_t>(n) * kKvHeads * kHeadDim);
+      const bool halves = backend_.ArenaDType(DType::kBF16, kHeadDim) == DType::kBF16;
+      const auto rows = [&](int heads) -> ArenaRows {  // as the engine's arena has them
+        const size_t count = static_cast<size_t>(n) * heads * kHeadDim;
+        if (halves) return {RandomBFloat16(count), DType::kBF16};
+        return Random(count);
+      };
+      args.q = rows(kHeads);
+      args.k = rows(kKvHeads);
+      args.v = rows(kKvHeads);
       args.kv_head_stride = static_cast<int64_t>(n) * kHeadDim;
       args.num_queries = n;
       args.num_heads = kHeads;
@@ -285,6 +291,7 @@ class Bench {
       args.head_dim = kHeadDim;
       args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
       args.out = Allocate<float>(static_cast<size_t>(n) * kHeads * kHeadDim);
+      if (halves) args.out_dtype = DType::kBF16;
       args.precision = DType::kBF16;
       const double plain = Time([&] { backend_.PrefillAttention(args); });
       args.statistics[0].out = Allocate<float>(static_cast<size_t>(kKvHeads) * n);

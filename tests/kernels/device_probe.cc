@@ -382,16 +382,21 @@ class Probe {
 
   void MeasurePrompt(int n) {
     PrefillAttentionArgs args;
-    args.q = device_.Floats(static_cast<size_t>(n) * kHeads * kHeadDim);
-    args.k = device_.Floats(static_cast<size_t>(n) * kKvHeads * kHeadDim);
-    args.v = device_.Floats(static_cast<size_t>(n) * kKvHeads * kHeadDim);
+    const auto rows = [&](int heads) -> ArenaRows {  // as the engine's arena has them
+      return {device_.Normals(static_cast<size_t>(n) * heads * kHeadDim, DType::kBF16),
+              DType::kBF16};
+    };
+    args.q = rows(kHeads);
+    args.k = rows(kKvHeads);
+    args.v = rows(kKvHeads);
     args.kv_head_stride = static_cast<int64_t>(n) * kHeadDim;
     args.num_queries = n;
     args.num_heads = kHeads;
     args.num_kv_heads = kKvHeads;
     args.head_dim = kHeadDim;
     args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-    args.out = device_.Floats(static_cast<size_t>(n) * kHeads * kHeadDim);
+    args.out = device_.Allocate<uint16_t>(static_cast<size_t>(n) * kHeads * kHeadDim);
+    args.out_dtype = DType::kBF16;
     args.precision = DType::kBF16;
     const auto attend = [&] { return device_->PrefillAttention(args); };
     const double plain = device_.Time(attend);
@@ -428,8 +433,9 @@ class Probe {
   const Options& options_;
   Device device_;
   MeasurementLog log_;
-  double copy_ = 0.0;     // bytes a second, read and written; 0: not measured
-  double product_ = 0.0;  // floating point operations a second of the largest product; 0: not measured
+  double copy_ = 0.0;  // bytes a second, read and written; 0: not measured
+  double product_ =
+      0.0;  // floating point operations a second of the largest product; 0: not measured
 };
 
 Options Parse(int argc, char** argv) {
