@@ -709,6 +709,38 @@ TEST_P(PrefillAttentionTest, ArenaOfSixteenBitsChangesNoBit) {
   }
 }
 
+// As a model in bf16 asks: rows, precision and output all of it. A device may have a kernel for
+// that alone.
+TEST(PrefillAttentionBFloat16Test, RowsAndOutputMatchDenseAttention) {
+  for (const Shape& shape : {Shape{8, 2, 128}, Shape{9, 3, 64}}) {
+    if (TestBackend(1)->ArenaDType(DType::kBF16, shape.head_dim) != DType::kBF16)
+      GTEST_SKIP() << "the backend's arenas are of fp32";
+    for (const std::vector<int>& cuts : std::vector<std::vector<int>>{{64}, {129}, {96, 300}}) {
+      const int n = cuts.back();
+      SCOPED_TRACE(NameOf(shape) + ", n " + std::to_string(n));
+      Prompt prompt(shape, n, kSeed + n);
+      double largest = 0;
+      for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
+        for (float& x : *values) {
+          x = BF16ToFloat(FloatToBF16(x));
+          if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
+        }
+      }
+      std::vector<uint16_t> out;
+      int begin = 0;
+      for (const int end : cuts) {
+        RunSlice(&prompt, begin, end, true, 1, DType::kBF16, &out, DType::kBF16);
+        begin = end;
+      }
+      const Dense dense = AttendPlainly(prompt);
+      for (size_t i = 0; i < out.size(); ++i)
+        ASSERT_NEAR(BF16ToFloat(out[i]), dense.out[i], largest / 100 + std::abs(dense.out[i]) / 256)
+            << i;
+      ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, dense, DType::kBF16));
+    }
+  }
+}
+
 // Several prompts at once, of different lengths, some with statistics, one behind its first
 // queries: what each gets alone.
 TEST_P(PrefillAttentionTest, SeveralPromptsAtOnceChangeNoBit) {
