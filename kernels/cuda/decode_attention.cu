@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode_attention.cuh"
 #include "kernels/cuda/decode_products_fma.cuh"
 #include "kernels/cuda/decode_products_mma.cuh"
+#include "kernels/cuda/decode_stream.h"
 #include "kernels/cuda/ops.h"
 
 namespace hydrant::cuda {
@@ -53,9 +54,10 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   const size_t maxima = layout.Add<float>(parts);
   const size_t sums = layout.Add<float>(parts);
   const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
-  const size_t weights = layout.Add<float>(units * launch->group * args.max_scored_entries);
   launch->scores_follow = args.max_scored_entries > 0;
-  const size_t factors = layout.Add<float>(launch->scores_follow ? parts : 0);
+  const size_t logits = layout.Add<float>(units * launch->group * args.max_scored_entries);
+  const size_t head_max = layout.Add<float>(units * launch->group);
+  const size_t head_sum = layout.Add<float>(units * launch->group);
   const size_t ranks = layout.Add<int32_t>(launch->scores_follow ? units : 0);
   const size_t victims =
       layout.Add<VictimCandidate>(launch->scores_follow ? units * launch->max_splits : 0);
@@ -66,17 +68,12 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   launch->part_max = At<float>(scratch, maxima);
   launch->part_sum = At<float>(scratch, sums);
   launch->part_numerator_max = At<float>(scratch, numerator_maxima);
-  launch->part_weights = At<float>(scratch, weights);
-  launch->part_factor = At<float>(scratch, factors);
+  launch->kept_logits = At<float>(scratch, logits);
+  launch->head_max = At<float>(scratch, head_max);
+  launch->head_sum = At<float>(scratch, head_sum);
   launch->rank_above = At<int32_t>(scratch, ranks);
   launch->part_victims = At<VictimCandidate>(scratch, victims);
   return context.counters->Get(units, context.stream, &launch->splits_done);
-}
-
-__global__ void __launch_bounds__(kDecodeThreads)
-    ScoresKernel(const __grid_constant__ DecodeLaunch launch) {
-  if (launch.args.slots[blockIdx.z] < 0) return;  // padding
-  SplitScores(launch).Run();
 }
 
 template <typename Products>
@@ -94,7 +91,7 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
       Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
              DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
   if (error != cudaSuccess || !launch.scores_follow) return error;
-  return Launch(ScoresKernel, grid, dim3(kDecodeThreads), 0, context.stream, launch);
+  return LaunchScores(context, launch);
 }
 
 template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned = true>
@@ -142,6 +139,7 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
 
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
+  if (StreamsDecode(context, args)) return StreamDecode(context, args);
   switch (args.pages.layout.dtype) {
     case DType::kF32:
       return RunDims<DType::kF32>(context, args);

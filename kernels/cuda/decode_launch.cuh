@@ -1,5 +1,4 @@
-// What the parts of the decode kernel share: the description of a launch, a block's work and its
-// shared memory.
+// What the decode kernels share: the description of a launch, a block's work and its shared memory.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 
@@ -27,20 +26,35 @@ struct DecodeLaunch {
   int joined_rows = 0;  // query heads whose values are summed at once
   int dim_padded = 0;   // floats of a row of joined
 
-  float* part_out = nullptr;            // [unit, max_splits, group, head_dim]
-  float* part_max = nullptr;            // [unit, max_splits, group]
-  float* part_sum = nullptr;            // [unit, max_splits, group]
-  float* part_numerator_max = nullptr;  // [unit, max_splits, group], where weighted
-  float* part_weights =
-      nullptr;  // [unit, group, max_scored_entries], relative to their split's maximum
-  // Where scores follow in a kernel of their own (decode_scores.cuh): what turns a split's weights
-  // into shares of the head's attention, the rank above which ranks move, and each split's victim.
+  // Parts of split heads, which the block that ends last joins (decode_join.cuh). `part` counts
+  // those of all heads.
+  float* part_out = nullptr;            // [part, group, head_dim]
+  float* part_max = nullptr;            // [part, group]
+  float* part_sum = nullptr;            // [part, group]
+  float* part_numerator_max = nullptr;  // [part, group], where weighted
+  // Of heads that are scored when all of it has been attended to: logits as powers of two, and what
+  // turns them into shares of the head's attention. head_sum[unit, 0] is 0 where no scores wait.
+  float* kept_logits = nullptr;  // [unit, group, max_scored_entries]
+  float* head_max = nullptr;     // [unit, group]
+  float* head_sum = nullptr;     // [unit, group]
+  // Where such scores follow in a kernel of their own (decode_scores.cuh): the rank above which
+  // ranks move, and each split's victim.
   bool scores_follow = false;
-  float* part_factor = nullptr;     // [unit, max_splits, group]
   int32_t* rank_above = nullptr;    // [unit], of rolling heads
   void* part_victims = nullptr;     // VictimCandidate [unit, max_splits]
   unsigned* splits_done = nullptr;  // [unit], zero before the launch and after it
 
+  // Where blocks share the work evenly (decode_stream.cuh): the logarithm of the pages' size, or -1
+  // where it is no power of two; and pages that a chunk's entries lie in, at most.
+  int page_shift = -1;
+  int chunk_pages = 0;
+
+  __device__ int PageOf(int entry) const {
+    return page_shift >= 0 ? entry >> page_shift : entry / args.pages.layout.block_size;
+  }
+  __device__ size_t LogitIndex(int unit, int h, int entry) const {
+    return (static_cast<size_t>(unit) * group + h) * args.max_scored_entries + entry;
+  }
   // Four floats more than a chunk: neighbouring rows begin in other banks.
   __host__ __device__ int weight_stride() const { return chunk + 4; }
 };
@@ -61,11 +75,14 @@ struct DecodeShared {
   // `weighted`: whether this block's row is.
   __device__ DecodeShared(float* memory, const DecodeLaunch& launch, bool weighted) {
     weights = memory;
-    shares = weighted ? weights + WeightFloats(launch) : weights;
+    SetWeighted(launch, weighted);
     queries = weights + (launch.weighted ? 2 : 1) * WeightFloats(launch);
     joined = queries + launch.query_floats;
     by_warp = joined + JoinedFloats(launch);
     index = reinterpret_cast<uint32_t*>(by_warp + ByWarpFloats(launch));
+  }
+  __device__ void SetWeighted(const DecodeLaunch& launch, bool weighted) {
+    shares = weighted ? weights + WeightFloats(launch) : weights;
   }
 
  private:
@@ -91,6 +108,8 @@ struct DecodeUnit {
   bool weighted;             // entries have log weights
   int splits, begin, count;  // entries [begin, begin + count) are this block's
 
+  DecodeUnit() = default;
+  // A chunk of a head, by the block's place in the grid.
   __device__ explicit DecodeUnit(const DecodeLaunch& launch) {
     const SequenceTables& tables = launch.args.tables;
     row = static_cast<int>(blockIdx.z);

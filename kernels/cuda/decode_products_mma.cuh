@@ -2,10 +2,10 @@
 // 16 entries at a time: logits are Q K^T, the keys of eight entries being the columns; values are
 // V^T W^T, 16 dims being the rows, so that eight query heads are enough.
 //
-// Keys and values go from global memory into the registers where the instruction wants them, 16
-// bytes a lane, by naming the inner dimension anew: which dims (entries) stand in which rows of a
-// fragment does not matter to a sum, as long as the other operand agrees. At head_dim 128 more
-// blocks on a multiprocessor are worth more than a tile on its way while another is multiplied
+// Keys and values go into the registers where the instruction wants them, 16 bytes a lane, by
+// naming the inner dimension anew: which dims (entries) stand in which rows of a fragment does not
+// matter to a sum, as long as the other operand agrees. At head_dim 128 more blocks on a
+// multiprocessor are worth more than a tile on its way while another is multiplied
 // (docs/benchmarks.md, "On a GPU").
 //
 // Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
@@ -35,13 +35,13 @@ struct SplitPair {
   }
 };
 
-// kDims: head_dim rounded up to 64, 128 or 256. REQUIRES: head_dim % 8 == 0.
+// The products of one warp's tile of 16 entries that stands in registers. kDims: head_dim rounded
+// up to 64, 128 or 256. REQUIRES: head_dim % 8 == 0.
 template <DType kPageDType, int kDims>
-class MmaProducts {
+class MmaTile {
  public:
   static constexpr DType kDType = kPageDType;
   static constexpr int kTile = 16;
-  static constexpr int kBlocksPerSm = kDims <= 128 ? 4 : 3;
 
   static void Plan(DecodeLaunch* launch) {
     launch->joined_rows = launch->group < kGroup ? launch->group : kGroup;
@@ -51,8 +51,7 @@ class MmaProducts {
     launch->query_floats = octets * (kGroup + kQueryWords);
   }
 
-  __device__ MmaProducts(const DecodeLaunch& launch, const DecodeUnit& unit,
-                         const DecodeShared& shared)
+  __device__ MmaTile(const DecodeLaunch& launch, const DecodeUnit& unit, const DecodeShared& shared)
       : l_(launch),
         u_(unit),
         s_(shared),
@@ -80,21 +79,13 @@ class MmaProducts {
     }
   }
 
-  __device__ void Logits() {
-    uint4 keys[kAhead + 1][2][kDims / 32];
-    ForEachTile([&](int buffer, int tile) { LoadKeys(tile, keys[buffer]); },
-                [&](int buffer, int tile) { MultiplyKeys(tile, keys[buffer]); });
-  }
+ protected:
+  // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
+  using Keys = uint4[2][kDims / 32];
+  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
+  using Values = uint4[4][kDims / 64];
+  using Sums = float[kDims / 64][4][4];
 
-  __device__ void Values(int g) {
-    float sums[kDims / 64][4][4] = {};
-    uint4 values[kAhead + 1][4][kDims / 64];
-    ForEachTile([&](int buffer, int tile) { LoadValues(tile, values[buffer]); },
-                [&](int buffer, int tile) { MultiplyValues(g, tile, values[buffer], sums); });
-    StoreSums(sums);
-  }
-
- private:
   static constexpr int kGroup = 8;  // columns of the instruction
   static constexpr bool kBF16 = kDType == DType::kBF16;
   // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
@@ -104,25 +95,6 @@ class MmaProducts {
   static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
   // Words of eight queries: fragments of parts 0 and 1, then part 2.
   static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
-  // Tiles on their way beside the one at work, as registers allow.
-  static constexpr int kAhead = kDims <= 64 ? 1 : 0;
-  static constexpr int kStep = kDecodeWarps * kTile;
-
-  // Calls load and then multiply for each of this warp's tiles, `load` kAhead tiles early.
-  template <typename Load, typename Multiply>
-  __device__ void ForEachTile(Load load, Multiply multiply) const {
-    const int first = warp_ * kTile;
-    if (kAhead > 0 && first < u_.count) load(0, first);
-    for (int next = first; next < u_.count; next += (kAhead + 1) * kStep) {
-#pragma unroll
-      for (int buffer = 0; buffer <= kAhead; ++buffer) {
-        const int tile = next + buffer * kStep, ahead = tile + kAhead * kStep;
-        if (ahead < u_.count) load((buffer + kAhead) % (kAhead + 1), ahead);
-        if (tile < u_.count) multiply(buffer, tile);
-      }
-    }
-  }
-
   __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
   __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
   __device__ uint32_t* QueryFragments(int octet) const {
@@ -146,28 +118,10 @@ class MmaProducts {
     return __uint_as_float(__float_as_uint(fminf(fmaxf(x, 1e-30f), 1e30f)) & 0x7F800000u);
   }
 
-  // The address of an entry's element `dim`.
-  __device__ const uint4* RowAt(const void* base, uint32_t slot, int dim) const {
-    const auto row_bytes = static_cast<uint32_t>(head_dim_) * 2;
-    return reinterpret_cast<const uint4*>(static_cast<const char*>(base) + 2 * dim +
-                                          static_cast<uint64_t>(slot) * row_bytes);
-  }
-
-  // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
-  __device__ void LoadKeys(int tile, uint4 (&keys)[2][kDims / 32]) const {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const uint4* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
-#pragma unroll
-      for (int i = 0; i < kDims / 32; ++i)
-        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : make_uint4(0, 0, 0, 0);
-    }
-  }
-
   // Logits of 16 entries: rows are query heads, once by their parts 0 and once by 1; columns eight
   // entries; 16 dims at a time. Queries are read anew for each tile, whole vectors of neighbouring
   // lanes: 48 cycles, where the bytes of the tile take about 200 (counted, not measured).
-  __device__ void MultiplyKeys(int tile, const uint4 (&keys)[2][kDims / 32]) const {
+  __device__ void MultiplyKeys(int tile, const Keys& keys) const {
     for (int octet = 0; octet < Octets(); ++octet) {
       const auto* fragments = reinterpret_cast<const uint4*>(QueryFragments(octet)) + lane_;
       float sums[2][4] = {}, small[2][4] = {};
@@ -205,23 +159,9 @@ class MmaProducts {
     }
   }
 
-  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
-  __device__ void LoadValues(int tile, uint4 (&values)[4][kDims / 64]) const {
-    const uint4 slots = *reinterpret_cast<const uint4*>(&s_.index[tile + 4 * t_]);
-    const uint32_t slot[4] = {slots.x, slots.y, slots.z, slots.w};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const uint4* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
-#pragma unroll
-      for (int v = 0; v < kDims / 64; ++v)
-        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : make_uint4(0, 0, 0, 0);
-    }
-  }
-
   // sums += values^T weights^T: rows are dims, columns query heads, 16 entries at a time. The pair
   // of dims (64 v + 8 g + 2 m, and the next) are rows g and g + 8 of matrix m.
-  __device__ void MultiplyValues(int g, int tile, const uint4 (&values)[4][kDims / 64],
-                                 float (&sums)[kDims / 64][4][4]) const {
+  __device__ void MultiplyValues(int g, int tile, const Values& values, Sums& sums) const {
     float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (g + g_ < l_.group)
       w = *reinterpret_cast<const float4*>(
@@ -253,7 +193,7 @@ class MmaProducts {
   }
 
   // This warp's sums to its part of joined.
-  __device__ void StoreSums(const float (&sums)[kDims / 64][4][4]) const {
+  __device__ void StoreSums(const Sums& sums) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
       const int row = 2 * t_ + column;
@@ -276,6 +216,89 @@ class MmaProducts {
   const DecodeShared& s_;
   const int head_dim_;
   const int lane_, warp_, g_, t_;
+};
+
+// Tiles straight from global memory. At head_dim 128 more blocks on a multiprocessor are worth more
+// than a tile on its way while another is multiplied (docs/benchmarks.md, "On a GPU").
+template <DType kPageDType, int kDims>
+class MmaProducts : public MmaTile<kPageDType, kDims> {
+  using Base = MmaTile<kPageDType, kDims>;
+
+ public:
+  using Base::kTile;
+  static constexpr int kBlocksPerSm = kDims <= 128 ? 4 : 3;
+
+  using Base::Base;
+
+  __device__ void Logits() {
+    typename Base::Keys keys[kAhead + 1];
+    ForEachTile([&](int buffer, int tile) { LoadKeys(tile, keys[buffer]); },
+                [&](int buffer, int tile) { this->MultiplyKeys(tile, keys[buffer]); });
+  }
+
+  __device__ void Values(int g) {
+    typename Base::Sums sums = {};
+    typename Base::Values values[kAhead + 1];
+    ForEachTile([&](int buffer, int tile) { LoadValues(tile, values[buffer]); },
+                [&](int buffer, int tile) { this->MultiplyValues(g, tile, values[buffer], sums); });
+    this->StoreSums(sums);
+  }
+
+ private:
+  using Base::g_;
+  using Base::head_dim_;
+  using Base::l_;
+  using Base::s_;
+  using Base::t_;
+  using Base::u_;
+  using Base::warp_;
+  // Tiles on their way beside the one at work, as registers allow.
+  static constexpr int kAhead = kDims <= 64 ? 1 : 0;
+  static constexpr int kStep = kDecodeWarps * kTile;
+
+  // Calls load and then multiply for each of this warp's tiles, `load` kAhead tiles early.
+  template <typename Load, typename Multiply>
+  __device__ void ForEachTile(Load load, Multiply multiply) const {
+    const int first = warp_ * kTile;
+    if (kAhead > 0 && first < u_.count) load(0, first);
+    for (int next = first; next < u_.count; next += (kAhead + 1) * kStep) {
+#pragma unroll
+      for (int buffer = 0; buffer <= kAhead; ++buffer) {
+        const int tile = next + buffer * kStep, ahead = tile + kAhead * kStep;
+        if (ahead < u_.count) load((buffer + kAhead) % (kAhead + 1), ahead);
+        if (tile < u_.count) multiply(buffer, tile);
+      }
+    }
+  }
+
+  // The address of an entry's element `dim`.
+  __device__ const uint4* RowAt(const void* base, uint32_t slot, int dim) const {
+    const auto row_bytes = static_cast<uint32_t>(head_dim_) * 2;
+    return reinterpret_cast<const uint4*>(static_cast<const char*>(base) + 2 * dim +
+                                          static_cast<uint64_t>(slot) * row_bytes);
+  }
+
+  __device__ void LoadKeys(int tile, typename Base::Keys& keys) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint4* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
+#pragma unroll
+      for (int i = 0; i < kDims / 32; ++i)
+        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ void LoadValues(int tile, typename Base::Values& values) const {
+    const uint4 slots = *reinterpret_cast<const uint4*>(&s_.index[tile + 4 * t_]);
+    const uint32_t slot[4] = {slots.x, slots.y, slots.z, slots.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint4* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
+#pragma unroll
+      for (int v = 0; v < kDims / 64; ++v)
+        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : make_uint4(0, 0, 0, 0);
+    }
+  }
 };
 
 }  // namespace hydrant::cuda

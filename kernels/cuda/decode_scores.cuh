@@ -1,6 +1,6 @@
 // What becomes of a head's scores in a decode step (kernels/kv_pages.h), and which entry is the
-// next to leave. A head that one block attends to is scored by that block. Where heads are split a
-// kernel of its own follows, a block per split: no score is known before all parts of a head are.
+// next to leave. A head that one block attends to at once is scored by that block. Of others the
+// logits are kept: no score is known before all parts of a head are.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
 
@@ -40,6 +40,21 @@ __device__ inline float ReduceWeight(GroupReduce reduce, float so_far, float wei
                                                 : so_far + weight;
 }
 
+// Stores an entry's rank, in rolling heads, and its new score, and offers it as victim. `weight`:
+// of all query heads, as ReduceWeight() leaves it.
+__device__ inline void ScoreEntry(const DecodeLaunch& launch, const DecodeUnit& unit,
+                                  const DecodeRule& rule, int entry, int32_t position, float score,
+                                  float weight, int32_t* position_at, float* score_at,
+                                  VictimCandidate* candidate) {
+  const int32_t next_position = rule.rolling ? unit.length : launch.args.positions[unit.row] + 1;
+  const float heads = rule.reduce == GroupReduce::kMean ? static_cast<float>(launch.group) : 1.0f;
+  if (rule.rolling) *position_at = position;
+  score = rule.by_position ? static_cast<float>(position)
+                           : rule.decay * score + rule.gain * (weight / heads);
+  if (!rule.by_position) *score_at = score;
+  candidate->OfferEntry(rule, next_position, entry, position, score);
+}
+
 // Scores this block's entries anew. weight(h, i): the share of query head h's attention that entry
 // unit.begin + i has; data_slot(i): DataSlot of it. Returns the best victim among the thread's
 // entries.
@@ -48,8 +63,6 @@ __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const Decode
                                         const DecodeRule& rule, int32_t rank_above, Slot data_slot,
                                         Weight weight) {
   const KvPages& pages = launch.args.pages;
-  const int32_t next_position = rule.rolling ? unit.length : launch.args.positions[unit.row] + 1;
-  const float heads = rule.reduce == GroupReduce::kMean ? static_cast<float>(launch.group) : 1.0f;
   VictimCandidate mine = VictimCandidate::None();
   // Several entries' loads are under way at once; past the last entry they are its own again.
   constexpr int kAtOnce = 4;
@@ -81,47 +94,47 @@ __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const Decode
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i * kDecodeThreads >= unit.count) continue;
       const int entry = unit.begin + at[i];
-      if (rule.rolling) {
-        positions[i] = RankAfter(unit, entry, positions[i], rank_above);
-        pages.positions[slots[i]] = positions[i];
-      }
-      const float score = rule.by_position
-                              ? static_cast<float>(positions[i])
-                              : rule.decay * scores[i] + rule.gain * (weights[i] / heads);
-      if (!rule.by_position) *stored[i] = score;
-      mine.OfferEntry(rule, next_position, entry, positions[i], score);
+      ScoreEntry(launch, unit, rule, entry,
+                 rule.rolling ? RankAfter(unit, entry, positions[i], rank_above) : positions[i],
+                 scores[i], weights[i], &pages.positions[slots[i]], stored[i], &mine);
     }
   }
   return mine;
 }
 
-// Whether all other blocks of the head have ended, and what they left is to be seen. Counts in
-// launch.splits_done, which is zero again when it says so.
-__device__ inline bool IsLastOfHead(const DecodeLaunch& launch, const DecodeUnit& unit) {
+// Whether all other blocks of a head that `blocks` work on have ended, and what they left is to be
+// seen. Counts in launch.splits_done, which is zero again when it says so.
+__device__ inline bool IsLastOfHead(const DecodeLaunch& launch, int unit, int blocks) {
   __shared__ bool last;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0)
-    last =
-        atomicInc(&launch.splits_done[unit.unit], static_cast<unsigned>(launch.max_splits) - 1) ==
-        static_cast<unsigned>(launch.max_splits) - 1;
+  const auto most = static_cast<unsigned>(blocks) - 1;
+  if (threadIdx.x == 0) last = atomicInc(&launch.splits_done[unit], most) == most;
   __syncthreads();
   if (last) __threadfence();
   return last;
 }
 
-// The kernel for heads that are split: what the decode kernel has left of each part (part_factor,
-// part_weights, rank_above) becomes scores.
+// The share of query head h's attention that an entry has whose logit was kept. Past this
+// multiprocessor's own cache: other blocks may have written it.
+__device__ inline float KeptShare(const DecodeLaunch& launch, int unit, int h, int entry) {
+  const size_t head = static_cast<size_t>(unit) * launch.group + h;
+  return Exp2(__ldcg(&launch.kept_logits[launch.LogitIndex(unit, h, entry)]) -
+              __ldcg(&launch.head_max[head])) /
+         __ldcg(&launch.head_sum[head]);
+}
+
+// The kernel for heads whose scores wait: kept logits become scores, a block for each chunk.
 class SplitScores {
  public:
   __device__ explicit SplitScores(const DecodeLaunch& launch)
       : l_(launch), u_(launch), rule_(launch.args.tables.rules[u_.slot]) {}
 
   __device__ void Run() {
-    const bool scores = u_.splits > 1 && rule_.scored;
+    const bool scores = rule_.scored && l_.head_sum[static_cast<size_t>(u_.unit) * l_.group] > 0.0f;
     if (scores && u_.count > 0) Score();
     // Only when all blocks have read the head's length may it change.
-    if (!IsLastOfHead(l_, u_) || threadIdx.x != 0) return;
+    if (!IsLastOfHead(l_, u_.unit, l_.max_splits) || threadIdx.x != 0) return;
     if (scores && u_.length == l_.args.tables.caps[u_.head_index]) StoreVictim();
     if (u_.grows) l_.args.tables.lengths[u_.head_index] = u_.length;
   }
@@ -130,12 +143,7 @@ class SplitScores {
   __device__ void Score() {
     __shared__ VictimCandidate candidates[kDecodeWarps];
     const int32_t rank_above = rule_.rolling ? l_.rank_above[u_.unit] : 0;
-    const size_t part = (static_cast<size_t>(u_.unit) * l_.max_splits + blockIdx.x) * l_.group;
-    const auto weight = [&](int h, int i) {
-      const size_t at =
-          (static_cast<size_t>(u_.unit) * l_.group + h) * l_.args.max_scored_entries + u_.begin + i;
-      return l_.part_weights[at] * l_.part_factor[part + h];
-    };
+    const auto weight = [&](int h, int i) { return KeptShare(l_, u_.unit, h, u_.begin + i); };
     const auto slot = [&](int i) { return DataSlot(l_, u_, u_.begin + i); };
     const VictimCandidate mine = BlockVictim<kDecodeThreads>(
         ScoreEntries(l_, u_, rule_, rank_above, slot, weight), candidates);

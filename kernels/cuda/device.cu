@@ -23,6 +23,13 @@ constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
 // Stands for all kernels, which are compiled for the same GPUs.
 __global__ void EmptyKernel() {}
 
+// Whether HYDRANT_CUDA_TRIAL names a kernel that serves only when asked for: it has not run on a
+// device, where what it is to replace has.
+bool OnTrial(const char* kernel) {
+  const char* names = std::getenv("HYDRANT_CUDA_TRIAL");
+  return names != nullptr && std::strstr(names, kernel) != nullptr;
+}
+
 class Device final : public CudaDevice {
  public:
   ~Device() override {
@@ -55,6 +62,9 @@ class Device final : public CudaDevice {
     ask(cudaDevAttrComputeCapabilityMajor, &major);
     ask(cudaDevAttrComputeCapabilityMinor, &minor);
     ask(cudaDevAttrMultiProcessorCount, &context_.num_sms);
+    int shared_of_sm = 0, shared_of_block = 0;
+    ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &shared_of_sm);
+    ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_of_block);
     size_t free = 0, total = 0;
     if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
     // Work on the default stream does not delay it.
@@ -96,7 +106,10 @@ class Device final : public CudaDevice {
     counters_ = std::make_unique<Counters>();
     context_.counters = counters_.get();
     context_.matmul = matmul_.get();
+    context_.shared_of_sm = shared_of_sm;
+    context_.shared_of_block = shared_of_block;
     context_.batch_invariant = options.batch_invariant;
+    context_.streams_decode = OnTrial("decode");
     return major == 9 && minor == 0 ? OpenSm90Attention() : "";
   }
 

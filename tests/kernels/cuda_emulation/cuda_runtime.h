@@ -246,6 +246,7 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor,
   cudaDevAttrComputeCapabilityMinor,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = struct EmulatedStream*;

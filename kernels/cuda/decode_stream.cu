@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/decode_stream.cuh"
+#include "kernels/cuda/decode_stream.h"
+
+namespace hydrant::cuda {
+namespace {
+
+// A head of no more entries is scored by the block that ends last; of longer ones the scores are
+// worth a kernel of their own.
+constexpr int kScoredByOne = 1024;
+constexpr size_t kReservedShared = 1024;  // of each block, by the system
+
+__global__ void __launch_bounds__(kDecodeThreads)
+    ScoresKernel(const __grid_constant__ DecodeLaunch launch) {
+  if (launch.args.slots[blockIdx.z] < 0) return;  // padding
+  SplitScores(launch).Run();
+}
+
+int PagesOfChunk(int block_size) { return CeilDiv(kStreamChunk + block_size - 2, block_size) + 1; }
+
+DecodeLaunch LaunchOf(const DecodeAttentionArgs& args) {
+  DecodeLaunch launch;
+  launch.args = args;
+  launch.group = args.num_heads / args.tables.num_kv_heads;
+  launch.weighted = args.weighted && args.pages.log_weights != nullptr;
+  launch.chunk = kStreamChunk;
+  launch.max_splits = std::max(1, CeilDiv(args.max_scored_entries, kStreamChunk));
+  launch.scores_follow = args.max_scored_entries > kScoredByOne;
+  const auto block_size = static_cast<unsigned>(args.pages.layout.block_size);
+  launch.page_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1;
+  launch.chunk_pages = PagesOfChunk(args.pages.layout.block_size);
+  return launch;
+}
+
+cudaError_t GetScratch(const Context& context, int blocks, DecodeLaunch* launch) {
+  const DecodeAttentionArgs& args = launch->args;
+  const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
+  const size_t parts = size_t{2} * blocks * launch->group;
+  ScratchLayout layout;
+  const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
+  const size_t maxima = layout.Add<float>(parts);
+  const size_t sums = layout.Add<float>(parts);
+  const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
+  const size_t logits = layout.Add<float>(units * launch->group * args.max_scored_entries);
+  const size_t head_max = layout.Add<float>(units * launch->group);
+  const size_t head_sum = layout.Add<float>(units * launch->group);
+  const size_t ranks = layout.Add<int32_t>(launch->scores_follow ? units : 0);
+  const size_t victims =
+      layout.Add<VictimCandidate>(launch->scores_follow ? units * launch->max_splits : 0);
+  void* scratch = nullptr;
+  const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  launch->part_out = At<float>(scratch, out);
+  launch->part_max = At<float>(scratch, maxima);
+  launch->part_sum = At<float>(scratch, sums);
+  launch->part_numerator_max = At<float>(scratch, numerator_maxima);
+  launch->kept_logits = At<float>(scratch, logits);
+  launch->head_max = At<float>(scratch, head_max);
+  launch->head_sum = At<float>(scratch, head_sum);
+  launch->rank_above = At<int32_t>(scratch, ranks);
+  launch->part_victims = At<VictimCandidate>(scratch, victims);
+  return context.counters->Get(units + 1, context.stream, &launch->splits_done);
+}
+
+template <typename Products>
+size_t SharedBytes(DecodeLaunch* launch) {
+  Products::Plan(launch);
+  return StreamShared::FloatsBeforeRing(*launch) * sizeof(float) + Products::kRingBytes;
+}
+
+template <typename Products>
+cudaError_t Run(const Context& context, DecodeLaunch launch) {
+  // Not more for log weights: zeros are to give the same bits as none, so the work is cut alike.
+  DecodeLaunch plain = launch;
+  plain.weighted = false;
+  const size_t plain_bytes = SharedBytes<Products>(&plain), bytes = SharedBytes<Products>(&launch);
+  const int of_sm =
+      std::clamp(static_cast<int>(context.shared_of_sm / (plain_bytes + kReservedShared)), 1,
+                 Products::kBlocksPerSm);
+  const int blocks = context.num_sms * of_sm;
+  cudaError_t error = GetScratch(context, blocks, &launch);
+  if (error == cudaSuccess)
+    error = Launch(StreamKernel<Products>, dim3(blocks), dim3(kDecodeThreads), bytes,
+                   context.stream, launch);
+  if (error != cudaSuccess || !launch.scores_follow) return error;
+  return LaunchScores(context, launch);
+}
+
+// Calls run.template operator()<Products>() with those that the arguments want.
+template <DType kDType, typename Run>
+auto WithDims(int head_dim, Run run) {
+  if (head_dim <= 64) return run.template operator()<RingProducts<kDType, 64>>();
+  if (head_dim <= 128) return run.template operator()<RingProducts<kDType, 128>>();
+  return run.template operator()<RingProducts<kDType, 256>>();
+}
+template <typename Run>
+auto WithProducts(const KvLayout& layout, Run run) {
+  return layout.dtype == DType::kBF16 ? WithDims<DType::kBF16>(layout.head_dim, run)
+                                      : WithDims<DType::kF16>(layout.head_dim, run);
+}
+
+}  // namespace
+
+bool StreamsDecode(const Context& context, const DecodeAttentionArgs& args) {
+  const KvLayout& layout = args.pages.layout;
+  if (!context.streams_decode || context.batch_invariant) return false;
+  if (layout.dtype != DType::kBF16 && layout.dtype != DType::kF16) return false;
+  if (layout.head_dim % 8 != 0 || layout.head_dim > 256) return false;
+  // A thread reads one id of a piece.
+  if (PagesOfChunk(layout.block_size) > kDecodeThreads) return false;
+  DecodeLaunch launch = LaunchOf(args);
+  const size_t bytes =
+      WithProducts(layout, [&]<typename Products>() { return SharedBytes<Products>(&launch); });
+  return bytes <= context.shared_of_block;
+}
+
+cudaError_t StreamDecode(const Context& context, const DecodeAttentionArgs& args) {
+  return WithProducts(args.pages.layout,
+                      [&]<typename Products>() { return Run<Products>(context, LaunchOf(args)); });
+}
+
+cudaError_t LaunchScores(const Context& context, const DecodeLaunch& launch) {
+  const dim3 grid(launch.max_splits, launch.args.tables.num_kv_heads, launch.args.num_rows);
+  return Launch(ScoresKernel, grid, dim3(kDecodeThreads), 0, context.stream, launch);
+}
+
+}  // namespace hydrant::cuda

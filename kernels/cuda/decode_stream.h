@@ -1,0 +1,23 @@
+// Decode attention by blocks that share the work evenly (decode_stream.cuh).
+#ifndef HYDRANT_KERNELS_CUDA_DECODE_STREAM_H_
+#define HYDRANT_KERNELS_CUDA_DECODE_STREAM_H_
+
+#include "kernels/cuda/ops.h"
+
+namespace hydrant::cuda {
+
+struct DecodeLaunch;
+
+// Whether StreamDecode() can do it: 16-bit pages, head dimensions that are multiples of 8 up to
+// 256, pages of three entries or more, results that may depend on the batch.
+bool StreamsDecode(const Context& context, const DecodeAttentionArgs& args);
+
+// REQUIRES: StreamsDecode(). Does not look at args.max_entries and args.mean_entries.
+cudaError_t StreamDecode(const Context& context, const DecodeAttentionArgs& args);
+
+// The kernel of scores that follow (decode_scores.cuh): a block for each of max_splits chunks.
+cudaError_t LaunchScores(const Context& context, const DecodeLaunch& launch);
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_DECODE_STREAM_H_
