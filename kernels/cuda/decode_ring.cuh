@@ -8,18 +8,34 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/decode_products_mma.cuh"
+#include "kernels/cuda/decode_work.cuh"
 
 namespace hydrant::cuda {
 
-// Entries that a block attends to at once.
-struct RingPiece {
-  int count = 0;
-  int passes = 0;                // over the entries; 0: there is no piece
-  bool keys = false;             // the first pass is over keys, all others over values
-  const PageIds* ids = nullptr;  // in shared memory, from the page of the first entry on
-  int skew = 0;                  // entries of that page before it
+// The pieces of a block's run that tiles are copied of, in shared memory: the one at work and those
+// behind it, in turn.
+struct RingPieces {
+  static constexpr int kPieces = 3;
+
+  WorkPiece* pieces;  // [kPieces]
+  PageIds* ids;       // [kPieces, chunk_pages], from the page of a piece's first entry on
+
+  __device__ static int After(int index) { return index + 1 == kPieces ? 0 : index + 1; }
+  __device__ PageIds* IdsOf(const DecodeLaunch& launch, int index) const {
+    return ids + index * launch.chunk_pages;
+  }
 };
 
+// Where a warp's ring stands, from piece to piece.
+struct RingState {
+  int piece = 0;           // whose tiles' copies begin next,
+  int pass = 0, step = 0;  // in which pass, from which entry
+  int known = 1;           // pieces behind it that are known
+  int fill = 0, use = 0;   // where the next copy goes, and where the tile at work lies
+  int ahead = 0;           // tiles whose copies have begun and that have not been used
+};
+
+// The products of one piece.
 template <DType kPageDType, int kDims>
 class RingProducts : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;
@@ -28,29 +44,40 @@ class RingProducts : public MmaTile<kPageDType, kDims> {
  public:
   using Base::kTile;
   static constexpr int kBlocksPerSm = kDims <= 128 ? 3 : 2;  // that the registers leave room for
-  static constexpr int kStep = kDecodeWarps * Base::kTile;   // entries of a tile of each warp
-  static constexpr size_t kRingBytes = size_t{kDecodeWarps} * kTiles * Base::kTile * kDims * 2;
-
-  // Passes over a piece's entries: the values once for each eight query heads.
-  __device__ static int ValuePasses(int group) { return CeilDiv(group, Base::kGroup); }
+  static constexpr int kStep = kDecodeWarps * kTile;         // entries of a tile of each warp
+  static constexpr size_t kRingBytes = size_t{kDecodeWarps} * kTiles * kTile * kDims * 2;
 
   // `ring`: kRingBytes of shared memory, aligned to 16.
   __device__ RingProducts(const DecodeLaunch& launch, const DecodeUnit& unit,
-                          const DecodeShared& shared, void* ring)
+                          const DecodeShared& shared, const RingPieces& pieces, void* ring,
+                          RingState* state)
       : Base(launch, unit, shared),
-        ring_(static_cast<uint4*>(ring) + warp_ * kTiles * kTileVectors) {}
+        pieces_(pieces),
+        ring_(static_cast<uint4*>(ring) + warp_ * kTiles * kTileVectors),
+        at_(*state) {}
 
-  // The first two pieces, of which `current` is at work.
-  __device__ void Start(const RingPiece& current, const RingPiece& next) {
-    filled_ = current;
-    next_ = next;
-    Fill();
-  }
-  // The next piece is at work now, and this comes behind it. REQUIRES: all tiles of the piece
-  // before have been used; so those of the present one are on their way.
-  __device__ void Advance(const RingPiece& next) {
-    next_ = next;
-    Fill();
+  // Begins copies until the ring is full or no piece is known.
+  __device__ void Fill() {
+    while (at_.ahead < kTiles) {
+      const WorkPiece& piece = pieces_.pieces[at_.piece];
+      const int key_passes = piece.rule.rolling ? 0 : 1;
+      const int passes = key_passes + (l_.group + Base::kGroup - 1) / Base::kGroup;
+      if (piece.unit.count == 0 || at_.pass >= passes) {
+        if (at_.known == 0) return;
+        --at_.known;
+        at_.piece = RingPieces::After(at_.piece);
+        at_.pass = 0;
+        continue;
+      }
+      CopyTile(piece.unit, at_.pass < key_passes ? l_.args.pages.keys : l_.args.pages.values);
+      CommitCopies();
+      at_.fill = After(at_.fill);
+      ++at_.ahead;
+      at_.step += kStep;
+      if (at_.step < piece.unit.count) continue;
+      at_.step = 0;
+      ++at_.pass;
+    }
   }
 
   __device__ void Logits() {
@@ -93,26 +120,26 @@ class RingProducts : public MmaTile<kPageDType, kDims> {
   // Calls multiply(tile) for each step of the unit's entries, when the warp's tile is there.
   template <typename Multiply>
   __device__ void ForEachTile(const float* new_rows, Multiply multiply) {
-    for (int step = 0; step < u_.count; step += kStep) {
-      const int tile = step + warp_ * kTile;
+    const int count = u_.count, new_row = u_.new_entry - u_.begin;
+    for (int tile = warp_ * kTile; tile < count + warp_ * kTile; tile += kStep) {
       WaitForTile();
-      if (tile < u_.count) {
-        StoreNewRow(u_.new_entry - u_.begin - tile, new_rows);
+      if (tile < count) {
+        StoreNewRow(new_row - tile, new_rows);
         multiply(tile);
       }
       __syncwarp();  // all lanes have read the tile
-      use_ = After(use_);
-      --ahead_;
+      at_.use = After(at_.use);
+      --at_.ahead;
       Fill();
     }
   }
 
-  // Groups are as many as tiles: the last ahead_ - 1 need not be there yet.
+  // Groups are as many as tiles: the last `ahead` - 1 need not be there yet.
   __device__ void WaitForTile() const {
     static_assert(kTiles == 3);
-    if (ahead_ == 3) {
+    if (at_.ahead == 3) {
       WaitCopies<2>();
-    } else if (ahead_ == 2) {
+    } else if (at_.ahead == 2) {
       WaitCopies<1>();
     } else {
       WaitCopies<0>();
@@ -120,39 +147,21 @@ class RingProducts : public MmaTile<kPageDType, kDims> {
     __syncwarp();
   }
 
-  // Begins copies until the ring is full or the next piece ends.
-  __device__ void Fill() {
-    while (ahead_ < kTiles) {
-      if (pass_ >= filled_.passes) {
-        if (next_.passes == 0) return;
-        filled_ = next_;
-        next_.passes = 0;
-        pass_ = 0;
-      }
-      CopyTile(filled_.keys && pass_ == 0 ? l_.args.pages.keys : l_.args.pages.values,
-               step_ + warp_ * kTile);
-      CommitCopies();
-      fill_ = After(fill_);
-      ++ahead_;
-      step_ += kStep;
-      if (step_ < filled_.count) continue;
-      step_ = 0;
-      ++pass_;
-    }
-  }
-
   // What is read past the last entry is that entry once more: all numbers are finite.
-  __device__ void CopyTile(const void* base, int first) const {
-    if (first >= filled_.count) return;
+  __device__ void CopyTile(const DecodeUnit& unit, const void* base) const {
+    const int first = at_.step + warp_ * kTile;
+    if (first >= unit.count) return;
     const int block_size = l_.args.pages.layout.block_size;
-    uint4* tile = Tile(fill_);
-#pragma unroll
+    const int first_page = l_.PageOf(unit.begin);
+    const PageIds* ids = pieces_.IdsOf(l_, at_.piece) - first_page;
+    uint4* tile = Tile(at_.fill);
+#pragma unroll 4
     for (int i = lane_; i < kTileVectors; i += kWarpSize) {
       const int row = i / kChunks, chunk = i % kChunks;
-      const int entry = filled_.skew + min(first + row, filled_.count - 1);
+      const int entry = unit.begin + min(first + row, unit.count - 1);
       const int page = l_.PageOf(entry);
       const auto slot =
-          static_cast<uint32_t>(filled_.ids[page].data * block_size + entry - page * block_size);
+          static_cast<uint32_t>(ids[page].data * block_size + entry - page * block_size);
       if (8 * chunk < head_dim_)
         CopyAsync16(
             tile + Place(row, chunk),
@@ -171,7 +180,7 @@ class RingProducts : public MmaTile<kPageDType, kDims> {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         words[i] = PackHalves<Base::kBF16>(from[8 * chunk + 2 * i], from[8 * chunk + 2 * i + 1]);
-      Tile(use_)[Place(row, chunk)] = make_uint4(words[0], words[1], words[2], words[3]);
+      Tile(at_.use)[Place(row, chunk)] = make_uint4(words[0], words[1], words[2], words[3]);
     }
     __syncwarp();
   }
@@ -192,15 +201,12 @@ class RingProducts : public MmaTile<kPageDType, kDims> {
   }
   // Zeros beyond the entry's end.
   __device__ uint4 Vector(int row, int chunk) const {
-    return 8 * chunk < head_dim_ ? Tile(use_)[Place(row, chunk)] : make_uint4(0, 0, 0, 0);
+    return 8 * chunk < head_dim_ ? Tile(at_.use)[Place(row, chunk)] : make_uint4(0, 0, 0, 0);
   }
 
+  const RingPieces& pieces_;
   uint4* const ring_;  // [kTiles, kTile, kChunks], this warp's
-  RingPiece filled_;   // the piece whose tiles' copies begin, in which pass, from which entry
-  int pass_ = 0, step_ = 0;
-  RingPiece next_;          // behind it; passes 0: none is known
-  int fill_ = 0, use_ = 0;  // where the next copy goes, and where the tile at work lies
-  int ahead_ = 0;           // tiles whose copies have begun and that have not been used
+  RingState& at_;
 };
 
 }  // namespace hydrant::cuda

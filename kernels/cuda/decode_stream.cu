@@ -67,7 +67,7 @@ cudaError_t GetScratch(const Context& context, int blocks, DecodeLaunch* launch)
 template <typename Products>
 size_t SharedBytes(DecodeLaunch* launch) {
   Products::Plan(launch);
-  return StreamShared::FloatsBeforeRing(*launch) * sizeof(float) + Products::kRingBytes;
+  return StreamShared::BytesBeforeRing(*launch) + Products::kRingBytes;
 }
 
 template <typename Products>

@@ -23,160 +23,72 @@ namespace hydrant::cuda {
 
 // Shared memory behind DecodeShared, in this order.
 struct StreamShared {
-  static constexpr int kIdBuffers = 3;  // of the piece at work and the two behind it
-
+  BlockWork* work;
+  WorkPiece* pieces;  // [RingPieces::kPieces]
+  PageIds* ids;       // [RingPieces::kPieces, chunk_pages]
   float* sums;    // [group, head_dim]: weighted values of this block's entries of the head so far
   float* totals;  // [kTotals, group]
-  PageIds* ids;   // [kIdBuffers, chunk_pages]
-  WorkHead* window;  // [BlockWork::kWindow]
-  void* ring;
+  void* ring;     // at a multiple of 16 bytes
 
   enum Total { kMaximum, kSum, kNumeratorMaximum, kKeep, kAdd, kTotals };
 
-  __host__ __device__ static size_t FloatsBeforeRing(const DecodeLaunch& launch) {
-    const size_t floats = DecodeShared::Floats(launch) + SumFloats(launch) + TotalFloats(launch) +
-                          IdFloats(launch) + kWindowFloats;
-    return (floats + 3) / 4 * 4;
+  __host__ __device__ static size_t BytesBeforeRing(const DecodeLaunch& launch) {
+    const size_t bytes = Begin(launch) + kFixed + IdBytes(launch) +
+                         (SumFloats(launch) + size_t{kTotals} * launch.group) * sizeof(float);
+    return (bytes + 15) / 16 * 16;
   }
-  __device__ StreamShared(float* memory, const DecodeLaunch& launch) {
-    sums = memory + DecodeShared::Floats(launch);
+  __device__ StreamShared(unsigned char* memory, const DecodeLaunch& launch) {
+    work = reinterpret_cast<BlockWork*>(memory + Begin(launch));
+    pieces = reinterpret_cast<WorkPiece*>(work + 1);
+    ids = reinterpret_cast<PageIds*>(pieces + RingPieces::kPieces);
+    sums = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(ids) + IdBytes(launch));
     totals = sums + SumFloats(launch);
-    ids = reinterpret_cast<PageIds*>(totals + TotalFloats(launch));
-    window = reinterpret_cast<WorkHead*>(totals + TotalFloats(launch) + IdFloats(launch));
-    ring = memory + FloatsBeforeRing(launch);
+    ring = memory + BytesBeforeRing(launch);
   }
 
  private:
-  static constexpr size_t kWindowFloats = BlockWork::kWindow * sizeof(WorkHead) / sizeof(float);
+  static constexpr size_t kFixed = sizeof(BlockWork) + RingPieces::kPieces * sizeof(WorkPiece);
+  static_assert(sizeof(BlockWork) % alignof(WorkPiece) == 0 && alignof(WorkPiece) <= 16);
+  __host__ __device__ static size_t Begin(const DecodeLaunch& launch) {
+    return (DecodeShared::Floats(launch) * sizeof(float) + 15) / 16 * 16;
+  }
+  __host__ __device__ static size_t IdBytes(const DecodeLaunch& launch) {
+    return size_t{RingPieces::kPieces} * launch.chunk_pages * sizeof(PageIds);
+  }
   __host__ __device__ static size_t SumFloats(const DecodeLaunch& launch) {
     return static_cast<size_t>(launch.group) * launch.args.pages.layout.head_dim;
-  }
-  __host__ __device__ static size_t TotalFloats(const DecodeLaunch& launch) {
-    return (static_cast<size_t>(kTotals) * launch.group + 1) / 2 * 2;
-  }
-  __host__ __device__ static size_t IdFloats(const DecodeLaunch& launch) {
-    return size_t{kIdBuffers} * launch.chunk_pages * sizeof(PageIds) / sizeof(float);
   }
 };
 
 inline constexpr int kStreamChunk = 256;
 
+// One piece.
 template <typename Products>
-class StreamBlock {
+class StreamPiece {
  public:
-  // `unit` and `shared` are the block's own. (Beside it, not in it: an object that points into
-  // itself would not be kept in registers.)
-  __device__ StreamBlock(const DecodeLaunch& launch, DecodeUnit& unit, DecodeShared& shared,
-                         const StreamShared& stream)
+  // `ids`: of the piece's pages.
+  __device__ StreamPiece(const DecodeLaunch& launch, const WorkPiece& piece, const PageIds* ids,
+                         const DecodeShared& shared, const StreamShared& stream, Products& products)
       : l_(launch),
         pages_(launch.args.pages),
-        u_(unit),
+        piece_(piece),
+        u_(piece.unit),
+        rule_(piece.rule),
+        ids_(ids),
         s_(shared),
         x_(stream),
         thread_(static_cast<int>(threadIdx.x)),
-        work_(launch, stream.window),
-        softmax_(launch, unit, shared),
-        products_(launch, unit, shared, stream.ring) {}
+        softmax_(launch, piece.unit, shared),
+        products_(products) {}
 
-  __device__ void Run() {
-    piece_ = work_.Take();
-    WorkPiece next = work_.Take();
-    StoreIds(0, LoadIds(piece_));
-    StoreIds(1, LoadIds(next));
-    __syncthreads();
-    products_.Start(RingPieceOf(piece_, 0), RingPieceOf(next, 1));
-    int buffer = 0;
-    while (piece_.count > 0) {
-      const WorkPiece after = work_.Take();
-      const PageIds ids = LoadIds(after);  // stored when the piece is done
-      SetUnit();
-      Attend(x_.ids + buffer * l_.chunk_pages);
-      const int free_buffer = (buffer + 2) % StreamShared::kIdBuffers;
-      StoreIds(free_buffer, ids);
-      __syncthreads();
-      buffer = (buffer + 1) % StreamShared::kIdBuffers;
-      piece_ = next;
-      next = after;
-      products_.Advance(RingPieceOf(next, (buffer + 1) % StreamShared::kIdBuffers));
-    }
-    GrowHeads();
-  }
-
- private:
-  static constexpr DType kDType = Products::kDType;
-  static constexpr int kOfThread = kStreamChunk / kDecodeThreads;  // entries of a piece
-
-  // Of this thread's entries of the piece, before the step.
-  struct EntryStates {
-    int32_t positions[kOfThread];
-    float scores[kOfThread];
-    float* scores_at[kOfThread];
-    uint32_t slots[kOfThread];
-  };
-
-  __device__ static int RoundUpToTile(int entries) {
-    return (entries + Products::kTile - 1) / Products::kTile * Products::kTile;
-  }
-
-  // ---- The pieces' pages ---------------------------------------------------------------------
-
-  // The id that this thread stores; a piece lies in no more pages than there are threads.
-  __device__ PageIds LoadIds(const WorkPiece& piece) const {
-    if (piece.count == 0) return {};
-    const SequenceTables& tables = l_.args.tables;
-    const int slot = work_.Head(piece.unit).slot;
-    const int first = l_.PageOf(piece.begin), last = l_.PageOf(piece.begin + piece.count - 1);
-    if (first + thread_ > last) return {};
-    const int head = piece.unit % tables.num_kv_heads;
-    return tables.HeadBlocks(slot, l_.args.layer, head)[first + thread_];
-  }
-  __device__ void StoreIds(int buffer, const PageIds& ids) const {
-    if (thread_ < l_.chunk_pages) x_.ids[buffer * l_.chunk_pages + thread_] = ids;
-  }
-  __device__ int Skew(const WorkPiece& piece) const {
-    return piece.begin - l_.PageOf(piece.begin) * pages_.layout.block_size;
-  }
-  __device__ RingPiece RingPieceOf(const WorkPiece& piece, int buffer) const {
-    RingPiece ring;
-    if (piece.count == 0) return ring;
-    ring.count = piece.count;
-    ring.keys = !l_.args.tables.rules[work_.Head(piece.unit).slot].rolling;
-    ring.passes = Products::ValuePasses(l_.group) + (ring.keys ? 1 : 0);
-    ring.ids = x_.ids + buffer * l_.chunk_pages;
-    ring.skew = Skew(piece);
-    return ring;
-  }
-
-  // ---- A piece -------------------------------------------------------------------------------
-
-  __device__ void SetUnit() {
-    const SequenceTables& tables = l_.args.tables;
-    const WorkHead head = work_.Head(piece_.unit);
-    u_.unit = piece_.unit;
-    u_.row = piece_.unit / tables.num_kv_heads;
-    u_.head = piece_.unit % tables.num_kv_heads;
-    u_.slot = head.slot;
-    u_.head_index = tables.HeadIndex(head.slot, l_.args.layer, u_.head);
-    u_.length = head.length;
-    u_.new_entry = head.new_entry;
-    u_.grows = head.grows;
-    u_.begin = piece_.begin;
-    u_.count = piece_.count;
-    rule_ = tables.rules[head.slot];
-    u_.weighted = l_.weighted && rule_.weighted;
-    s_.SetWeighted(l_, u_.weighted);
-  }
-
-  // Whether the head is this piece alone: its scores need no other.
-  __device__ bool IsWholeHead() const { return u_.count == u_.length; }
-  __device__ bool KeepsLogits() const {
-    return rule_.scored && !rule_.by_position && !IsWholeHead();
-  }
-
-  __device__ void Attend(const PageIds* ids) {
+  // Ends in step but for what a head's last piece stores. Calls between() when the block is in step
+  // for the first time.
+  template <typename Between>
+  __device__ void Run(Between between) {
     Prepare();
-    const EntryStates states = LoadStates(ids);
+    const States states = LoadStates();
     __syncthreads();
+    between();
     if (rule_.rolling) {
       RollingLogits<kDType>(l_, u_, s_, RankAbove());
     } else {
@@ -184,8 +96,8 @@ class StreamBlock {
     }
     __syncthreads();
     if (l_.args.softcap != 0.0f) softmax_.CapLogits();
-    if (KeepsLogits()) softmax_.KeepLogits();
-    softmax_.Weights(RoundUpToTile(u_.count));
+    if (rule_.scored && !rule_.by_position && !piece_.IsWholeHead()) softmax_.KeepLogits();
+    softmax_.Weights((u_.count + Products::kTile - 1) / Products::kTile * Products::kTile);
     AddTotals();
     for (int g = 0; g < l_.group; g += l_.joined_rows) {
       products_.Values(g);
@@ -195,6 +107,16 @@ class StreamBlock {
     }
     if (piece_.ends) FinishHead(states);
   }
+
+ private:
+  static constexpr DType kDType = Products::kDType;
+  static constexpr int kOfThread = kStreamChunk / kDecodeThreads;  // entries
+
+  // Of this thread's entries, before the step; where the piece is a whole head.
+  struct States {
+    int32_t positions[kOfThread];
+    float scores[kOfThread];
+  };
 
   __device__ void Prepare() {
     if (rule_.rolling) {
@@ -261,7 +183,7 @@ class StreamBlock {
 
   // ---- A head --------------------------------------------------------------------------------
 
-  __device__ void FinishHead(const EntryStates& states) {
+  __device__ void FinishHead(const States& states) {
     if (piece_.first_block == piece_.last_block) {
       FinishWhole(states);
     } else {
@@ -274,7 +196,7 @@ class StreamBlock {
     }
   }
 
-  __device__ void FinishWhole(const EntryStates& states) {
+  __device__ void FinishWhole(const States& states) {
     for (int h = thread_; h < l_.group; h += kDecodeThreads) {
       if (softmax_.HasSinks())
         Total(StreamShared::kSum, h) += softmax_.SinkShare(h, Total(StreamShared::kMaximum, h));
@@ -293,7 +215,7 @@ class StreamBlock {
       StoreHeadOutput(l_, u_, h, i % head_dim, x_.sums[i] * scale / Total(StreamShared::kSum, h));
     }
     if (!rule_.scored) return;
-    if (IsWholeHead()) {
+    if (piece_.IsWholeHead()) {
       ScoreStates(states);
     } else {
       ScoreKept();
@@ -320,25 +242,31 @@ class StreamBlock {
 
   // ---- Scores --------------------------------------------------------------------------------
 
-  __device__ EntryStates LoadStates(const PageIds* ids) const {
-    EntryStates states = {};
-    if (!rule_.scored || !IsWholeHead()) return states;
-    const int block_size = pages_.layout.block_size, skew = Skew(piece_);
+  __device__ States LoadStates() const {
+    States states = {};
+    if (!rule_.scored || !piece_.IsWholeHead()) return states;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
-      const int entry = skew + min(thread_ + i * kDecodeThreads, u_.count - 1);
-      const int page = l_.PageOf(entry), in_page = entry - page * block_size;
-      states.slots[i] = static_cast<uint32_t>(ids[page].data * block_size + in_page);
-      states.scores_at[i] =
-          pages_.scores + static_cast<size_t>(ids[page].state) * block_size + in_page;
-      states.positions[i] = __ldcg(&pages_.positions[states.slots[i]]);
-      if (!rule_.by_position) states.scores[i] = __ldcg(states.scores_at[i]);
+      const int entry = min(thread_ + i * kDecodeThreads, u_.count - 1);
+      states.positions[i] = __ldcg(PositionAt(entry));
+      if (!rule_.by_position) states.scores[i] = __ldcg(ScoreOf(entry));
     }
     return states;
   }
+  // Of an entry of a whole head.
+  __device__ int32_t* PositionAt(int entry) const {
+    const int page = l_.PageOf(entry), block_size = pages_.layout.block_size;
+    return pages_.positions +
+           static_cast<uint32_t>(ids_[page].data * block_size + entry - page * block_size);
+  }
+  __device__ float* ScoreOf(int entry) const {
+    const int page = l_.PageOf(entry), block_size = pages_.layout.block_size;
+    return pages_.scores + static_cast<size_t>(ids_[page].state) * block_size + entry -
+           page * block_size;
+  }
 
   // From the weights in shared memory.
-  __device__ void ScoreStates(const EntryStates& states) {
+  __device__ void ScoreStates(const States& states) {
     if (l_.scores_follow && thread_ == 0)
       l_.head_sum[static_cast<size_t>(u_.unit) * l_.group] = 0.0f;
     VictimCandidate mine = VictimCandidate::None();
@@ -355,7 +283,7 @@ class StreamBlock {
       int32_t position = is_new && !rule_.rolling ? l_.args.positions[u_.row] : states.positions[i];
       if (rule_.rolling) position = RankAfter(u_, entry, position, RankAbove());
       ScoreEntry(l_, u_, rule_, entry, position, is_new ? 0.0f : states.scores[i], weight,
-                 &pages_.positions[states.slots[i]], states.scores_at[i], &mine);
+                 PositionAt(entry), ScoreOf(entry), &mine);
     }
     StoreVictim(mine);
   }
@@ -383,13 +311,79 @@ class StreamBlock {
     if (thread_ == 0) l_.args.tables.victims[u_.head_index] = victim.entry;
   }
 
+  const DecodeLaunch& l_;
+  const KvPages& pages_;
+  const WorkPiece& piece_;
+  const DecodeUnit& u_;
+  const DecodeRule& rule_;
+  const PageIds* const ids_;
+  const DecodeShared& s_;
+  const StreamShared& x_;
+  const int thread_;
+  DecodeSoftmax softmax_;
+  Products& products_;
+};
+
+// A block's run.
+template <typename Products>
+class StreamBlock {
+ public:
+  __device__ StreamBlock(const DecodeLaunch& launch, const StreamShared& stream)
+      : l_(launch), x_(stream), pieces_{stream.pieces, stream.ids} {}
+
+  __device__ void Run() {
+    x_.work->Start(l_);
+    for (int i = 0; i < 2; ++i) {
+      TakePiece(i);
+      __syncthreads();
+      StoreId(i, LoadId(i));
+    }
+    __syncthreads();
+    for (int index = 0; x_.pieces[index].unit.count > 0; index = RingPieces::After(index)) {
+      const int last = RingPieces::After(RingPieces::After(index));
+      TakePiece(last);
+      Attend(index, last);
+    }
+    GrowHeads();
+  }
+
+ private:
+  __device__ void TakePiece(int index) const {
+    if (threadIdx.x < kWarpSize) x_.work->Take(l_, &x_.pieces[index]);
+  }
+  // `last`: the piece that was taken last, whose ids are read meanwhile.
+  __device__ void Attend(int index, int last) {
+    const WorkPiece& piece = x_.pieces[index];
+    const DecodeShared shared(DynamicShared<float>(), l_, piece.unit.weighted);
+    Products products(l_, piece.unit, shared, pieces_, x_.ring, &ring_);
+    products.Fill();
+    PageIds id = {};
+    StreamPiece<Products>(l_, piece, pieces_.IdsOf(l_, index), shared, x_, products).Run([&] {
+      id = LoadId(last);
+    });
+    StoreId(last, id);
+    __syncthreads();
+    ++ring_.known;
+  }
+
+  // The id that this thread stores; a piece lies in no more pages than there are threads.
+  __device__ PageIds LoadId(int index) const {
+    const DecodeUnit& unit = x_.pieces[index].unit;
+    const int page = l_.PageOf(unit.begin) + static_cast<int>(threadIdx.x);
+    if (unit.count == 0 || page > l_.PageOf(unit.begin + unit.count - 1)) return {};
+    return l_.args.tables.HeadBlocks(unit.slot, l_.args.layer, unit.head)[page];
+  }
+  __device__ void StoreId(int index, const PageIds& id) const {
+    if (static_cast<int>(threadIdx.x) < l_.chunk_pages) pieces_.IdsOf(l_, index)[threadIdx.x] = id;
+  }
+
   // Only when all blocks have read all lengths may they change: the last block of the launch does
   // it, or the kernel of the scores that follow.
-  __device__ void GrowHeads() {
-    const int units = l_.args.num_rows * l_.args.tables.num_kv_heads;
-    if (l_.scores_follow || !IsLastOfHead(l_, units, static_cast<int>(gridDim.x))) return;
+  __device__ void GrowHeads() const {
     const SequenceTables& tables = l_.args.tables;
-    for (int unit = thread_; unit < units; unit += kDecodeThreads) {
+    const int units = l_.args.num_rows * tables.num_kv_heads;
+    if (l_.scores_follow || !IsLastOfHead(l_, units, static_cast<int>(gridDim.x))) return;
+    for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += kDecodeThreads) {
       const WorkHead head = LoadWorkHead(l_, unit);
       if (!head.grows) continue;
       tables.lengths[tables.HeadIndex(head.slot, l_.args.layer, unit % tables.num_kv_heads)] =
@@ -398,26 +392,16 @@ class StreamBlock {
   }
 
   const DecodeLaunch& l_;
-  const KvPages& pages_;
-  DecodeUnit& u_;
-  DecodeShared& s_;
   const StreamShared& x_;
-  const int thread_;
-  BlockWork work_;
-  WorkPiece piece_;
-  DecodeRule rule_;
-  DecodeSoftmax softmax_;
-  Products products_;
+  const RingPieces pieces_;
+  RingState ring_;
 };
 
 template <typename Products>
 __global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
     StreamKernel(const __grid_constant__ DecodeLaunch launch) {
-  DecodeUnit unit;
-  DecodeShared shared(DynamicShared<float>(), launch, launch.weighted);
-  const StreamShared stream(DynamicShared<float>(), launch);
-  StreamBlock<Products> block(launch, unit, shared, stream);
-  block.Run();
+  const StreamShared stream(DynamicShared<unsigned char>(), launch);
+  StreamBlock<Products>(launch, stream).Run();
 }
 
 }  // namespace hydrant::cuda

@@ -25,7 +25,6 @@ struct WorkHead {
   bool grows = false;
 };
 
-// A step of a head's length, by its place in the tables.
 __device__ inline WorkHead LoadWorkHead(const DecodeLaunch& launch, int unit) {
   const SequenceTables& tables = launch.args.tables;
   WorkHead head;
@@ -39,86 +38,44 @@ __device__ inline WorkHead LoadWorkHead(const DecodeLaunch& launch, int unit) {
   head.new_entry = head.grows ? held : tables.victims[index];
   return head;
 }
+__device__ inline int WorkStepsOf(int length) { return (length + kWorkStep - 1) / kWorkStep; }
 
-// Entries [begin, begin + count) of a head, that a block attends to at once.
+// Entries of a head that a block attends to at once: [unit.begin, unit.begin + unit.count).
 struct WorkPiece {
-  int unit = -1;
-  int begin = 0, count = 0;             // count 0: there is no more work
-  bool begins = false, ends = false;    // the first, the last of the head in this block
-  int first_block = 0, last_block = 0;  // that work on the head
+  DecodeUnit unit;  // count 0: there is no more work
+  DecodeRule rule;
+  bool begins, ends;            // the first, the last of the head in this block
+  int first_block, last_block;  // that work on the head
+
+  __device__ bool IsWholeHead() const { return unit.count == unit.length; }
 };
 
-// Walks through a block's run. All threads of the block call, with the same results.
-class BlockWork {
- public:
+// A block's run, in shared memory: registers are for what is multiplied.
+struct BlockWork {
   static constexpr int kWindow = kWarpSize;  // heads that are read at once
 
-  // `window`: [kWindow] in shared memory. The block is in step at the end.
-  __device__ BlockWork(const DecodeLaunch& launch, WorkHead* window)
-      : l_(launch),
-        window_(window),
-        thread_(static_cast<int>(threadIdx.x)),
-        units_(launch.args.num_rows * launch.args.tables.num_kv_heads) {
-    if (thread_ < kWindow) window_[thread_].unit = -1;
-    FindRun();
-  }
+  int run;         // steps of a block
+  int left;        // steps of this one
+  int unit;        // where the next piece begins
+  int head_begin;  // steps before this head
+  int entry;
+  bool first;  // of the head in this block
+  WorkHead window[kWindow];
 
-  __device__ WorkPiece Take() {
-    WorkPiece piece;
-    while (left_ > 0) {
-      const int length = Head(unit_).length;
-      const int steps = CeilDiv(length, kWorkStep);
-      if (entry_ >= length) {
-        head_begin_ += steps;
-        ++unit_;
-        entry_ = 0;
-        first_ = true;
-        continue;
-      }
-      piece.unit = unit_;
-      piece.begin = entry_;
-      piece.count = min(min(l_.chunk, length - entry_), left_ * kWorkStep);
-      piece.begins = first_;
-      piece.first_block = head_begin_ / run_;
-      piece.last_block = (head_begin_ + steps - 1) / run_;
-      first_ = false;
-      left_ -= CeilDiv(piece.count, kWorkStep);
-      entry_ += piece.count;
-      piece.ends = entry_ >= length || left_ == 0;
-      break;
-    }
-    return piece;
-  }
-
-  // Of a unit that has not been left behind.
-  __device__ const WorkHead& Head(int unit) const {
-    const WorkHead& head = window_[unit % kWindow];
-    if (head.unit != unit) ReadHeads(unit);
-    return head;
-  }
-
- private:
-  __device__ void ReadHeads(int first) const {
-    __syncthreads();
-    const int unit = first + thread_;
-    if (thread_ < kWindow && unit < units_) window_[unit % kWindow] = LoadWorkHead(l_, unit);
-    __syncthreads();
-  }
-  __device__ int StepsOf(int unit) const {
-    return CeilDiv(LoadWorkHead(l_, unit).length, kWorkStep);
-  }
-
-  // Each thread counts the steps of some heads; the one whose heads the run begins in says where.
-  __device__ void FindRun() {
+  // Finds the run. All threads of the block; ends with the block in step. Each thread counts the
+  // steps of some heads; the one whose heads the run begins in says where.
+  __device__ void Start(const DecodeLaunch& launch) {
     __shared__ int steps_of_warp[kDecodeWarps], longest_of_warp[kDecodeWarps];
-    __shared__ int found[2];
-    const int lane = thread_ % kWarpSize, warp = thread_ / kWarpSize;
-    const int share = CeilDiv(units_, kDecodeThreads);
-    const int first = min(thread_ * share, units_), end = min(first + share, units_);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % kWarpSize, warp = thread / kWarpSize;
+    const int units = launch.args.num_rows * launch.args.tables.num_kv_heads;
+    const int share = (units + kDecodeThreads - 1) / kDecodeThreads;
+    const int first_unit = min(thread * share, units), end = min(first_unit + share, units);
+    if (thread < kWindow) window[thread].unit = -1;
     int steps = 0, longest = 0;
 #pragma unroll 4
-    for (int unit = first; unit < end; ++unit) {
-      const int of_head = StepsOf(unit);
+    for (int u = first_unit; u < end; ++u) {
+      const int of_head = WorkStepsOf(LoadWorkHead(launch, u).length);
       steps += of_head;
       longest = max(longest, of_head);
     }
@@ -139,34 +96,93 @@ class BlockWork {
       total += steps_of_warp[w];
       longest = max(longest, longest_of_warp[w]);
     }
-    run_ = max(max(CeilDiv(total, gridDim.x), kLeastSteps), CeilDiv(longest, kMostParts - 1));
-    const int begin = static_cast<int>(blockIdx.x) * run_;
-    left_ = max(min(run_, total - begin), 0);
-    if (begin >= before && begin < before + steps) {
-      int unit = first;
-      for (int of_head = StepsOf(unit); begin >= before + of_head; of_head = StepsOf(unit)) {
-        before += of_head;
-        ++unit;
-      }
-      found[0] = unit;
-      found[1] = before;
+    const int of_block =
+        max(max(CeilDiv(total, gridDim.x), kLeastSteps), CeilDiv(longest, kMostParts - 1));
+    const int begin = static_cast<int>(blockIdx.x) * of_block;
+    if (thread == 0) {
+      run = of_block;
+      left = max(min(of_block, total - begin), 0);
     }
+    if (begin >= before && begin < before + steps) BeginAt(launch, first_unit, before, begin);
     __syncthreads();
-    if (left_ == 0) return;
-    unit_ = found[0];
-    head_begin_ = found[1];
-    entry_ = (begin - head_begin_) * kWorkStep;
   }
 
-  const DecodeLaunch& l_;
-  WorkHead* const window_;
-  const int thread_, units_;
-  int run_ = 0;         // steps of a block
-  int left_ = 0;        // steps
-  int unit_ = 0;        // where the next piece begins
-  int head_begin_ = 0;  // steps before this head
-  int entry_ = 0;
-  bool first_ = true;
+  // The next piece. The block's first warp, all lanes; the others see it after a barrier.
+  __device__ void Take(const DecodeLaunch& launch, WorkPiece* piece) {
+    int at = unit, steps_before = head_begin, next = entry, steps_left = left;
+    bool is_first = first;
+    __syncwarp();
+    int count = 0;
+    while (steps_left > 0) {
+      const int length = Head(launch, at).length;
+      if (next < length) {
+        count = min(min(launch.chunk, length - next), steps_left * kWorkStep);
+        break;
+      }
+      steps_before += WorkStepsOf(length);
+      ++at;
+      next = 0;
+      is_first = true;
+    }
+    if (count > 0) Describe(launch, at, steps_before, next, piece);
+    steps_left -= WorkStepsOf(count);
+    if (threadIdx.x != 0) return;
+    piece->unit.count = count;
+    piece->begins = is_first;
+    piece->ends = count == 0 || next + count >= piece->unit.length || steps_left == 0;
+    unit = at;
+    head_begin = steps_before;
+    entry = next + count;
+    left = steps_left;
+    first = false;
+  }
+
+ private:
+  __device__ void BeginAt(const DecodeLaunch& launch, int at, int before, int begin) {
+    for (;;) {
+      const int of_head = WorkStepsOf(LoadWorkHead(launch, at).length);
+      if (begin < before + of_head) break;
+      before += of_head;
+      ++at;
+    }
+    unit = at;
+    head_begin = before;
+    entry = (begin - before) * kWorkStep;
+    first = true;
+  }
+
+  __device__ const WorkHead& Head(const DecodeLaunch& launch, int at) {
+    const int units = launch.args.num_rows * launch.args.tables.num_kv_heads;
+    const int lane = static_cast<int>(threadIdx.x);
+    if (window[at % kWindow].unit != at) {
+      __syncwarp();
+      if (at + lane < units) window[(at + lane) % kWindow] = LoadWorkHead(launch, at + lane);
+      __syncwarp();
+    }
+    return window[at % kWindow];
+  }
+
+  // All of a piece but its count and which of the head's it is.
+  __device__ void Describe(const DecodeLaunch& launch, int at, int steps_before, int begin,
+                           WorkPiece* piece) {
+    const SequenceTables& tables = launch.args.tables;
+    const WorkHead& head = Head(launch, at);
+    if (threadIdx.x != 0) return;
+    piece->rule = tables.rules[head.slot];
+    DecodeUnit& u = piece->unit;
+    u.unit = at;
+    u.row = at / tables.num_kv_heads;
+    u.head = at % tables.num_kv_heads;
+    u.slot = head.slot;
+    u.head_index = tables.HeadIndex(head.slot, launch.args.layer, u.head);
+    u.length = head.length;
+    u.new_entry = head.new_entry;
+    u.grows = head.grows;
+    u.weighted = launch.weighted && piece->rule.weighted;
+    u.begin = begin;
+    piece->first_block = steps_before / run;
+    piece->last_block = (steps_before + WorkStepsOf(head.length) - 1) / run;
+  }
 };
 
 }  // namespace hydrant::cuda
