@@ -72,6 +72,9 @@ struct Engine::Impl {
   absl::Status Allocate();
   void Decode(const DecodeShape& shape);
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
+  bool PlansDecode() const;
+  DecodeShape WithoutBounds(DecodeShape shape) const;
+  absl::Status RecordSteps();
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
   void PoolPrompts(const Batch& batch);
@@ -172,6 +175,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       impl->kv, KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits,
                                 options.swap_directory));
   HYDRANT_RETURN_IF_ERROR(impl->results.AllocateRows(limits.block_size, limits.table_entries));
+  HYDRANT_RETURN_IF_ERROR(impl->RecordSteps());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -295,7 +299,37 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
         std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.window)));
   }
   if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
+  if (PlansDecode()) shape = WithoutBounds(shape);
   return backend->SupportsGraphs() ? RoundedUp(shape, limits.max_num_seqs) : shape;
+}
+
+bool Engine::Impl::PlansDecode() const {
+  const ModelConfig& config = model->config();
+  return backend->PlansDecode(layout, config.num_heads / config.num_kv_heads);
+}
+
+// Of a step whose work is planned on the device. The bound of scored heads stays: memory is taken
+// by it.
+DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
+  shape.max_entries = shape.mean_entries = 0;
+  shape.max_in_window = limits.window;
+  return shape;
+}
+
+// Records the steps of rows without scores at start, so that none of them is recorded while
+// requests wait. The largest first: the work space does not grow later. The rows are padding.
+absl::Status Engine::Impl::RecordSteps() {
+  if (options.enforce_eager || !backend->SupportsGraphs() || !PlansDecode())
+    return absl::OkStatus();
+  const Batch none;
+  for (int num_rows = limits.max_num_seqs, recorded = 0; num_rows > 0; --num_rows) {
+    const DecodeShape shape = RoundedUp(WithoutBounds({.rows = num_rows}), limits.max_num_seqs);
+    if (shape.rows == recorded) continue;
+    recorded = shape.rows;
+    rows.Write(*backend, none, *kv, limits.num_layers, shape.rows);
+    for (int i = 0; i < 2; ++i) Decode(shape);  // the first time operations run as they come
+  }
+  return backend->Synchronize();
 }
 
 void Engine::Impl::Decode(const DecodeShape& shape) {

@@ -120,6 +120,10 @@ class Backend {
   // them as a graph, and later launch the graph without calling `record`.
   virtual void RunGraph(uint64_t /*key*/, const std::function<void()>& record) { record(); }
   virtual bool SupportsGraphs() const { return false; }
+  // Whether DecodeAttention over pages of this layout, with so many query heads to a KV head, reads
+  // lengths on the device and plans its work there: max_entries and mean_entries are not looked at,
+  // and a graph is right for heads of any length.
+  virtual bool PlansDecode(const KvLayout& /*layout*/, int /*group*/) const { return false; }
 
 #define HYDRANT_DECLARE_OP(Op, Args) virtual void Op(const Args& args) = 0;
   HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)

@@ -114,6 +114,9 @@ class CudaBackend final : public Backend {
         [&] { return device_->PrefillAttentions(runs.data(), static_cast<int>(runs.size())); });
   }
   bool SupportsGraphs() const override { return true; }
+  bool PlansDecode(const KvLayout& layout, int group) const override {
+    return device_->PlansDecode(layout, group);
+  }
   void RunGraph(uint64_t key, const std::function<void()>& record) override {
     bool replayed = false;
     Run("launching a graph", [&] { return device_->Replay(key, &replayed); });

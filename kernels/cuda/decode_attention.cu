@@ -139,7 +139,8 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
 
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
-  if (StreamsDecode(context, args)) return StreamDecode(context, args);
+  const int group = args.num_heads / args.tables.num_kv_heads;
+  if (StreamsDecode(context, args.pages.layout, group)) return StreamDecode(context, args);
   switch (args.pages.layout.dtype) {
     case DType::kF32:
       return RunDims<DType::kF32>(context, args);

@@ -20,17 +20,23 @@ __global__ void __launch_bounds__(kDecodeThreads)
 
 int PagesOfChunk(int block_size) { return CeilDiv(kStreamChunk + block_size - 2, block_size) + 1; }
 
-DecodeLaunch LaunchOf(const DecodeAttentionArgs& args) {
+// What follows from the pages alone.
+DecodeLaunch LaunchOf(const KvLayout& layout, int group) {
   DecodeLaunch launch;
-  launch.args = args;
-  launch.group = args.num_heads / args.tables.num_kv_heads;
-  launch.weighted = args.weighted && args.pages.log_weights != nullptr;
+  launch.args.pages.layout = layout;
+  launch.group = group;
   launch.chunk = kStreamChunk;
+  const auto block_size = static_cast<unsigned>(layout.block_size);
+  launch.page_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1;
+  launch.chunk_pages = PagesOfChunk(layout.block_size);
+  return launch;
+}
+DecodeLaunch LaunchOf(const DecodeAttentionArgs& args) {
+  DecodeLaunch launch = LaunchOf(args.pages.layout, args.num_heads / args.tables.num_kv_heads);
+  launch.args = args;
+  launch.weighted = args.weighted && args.pages.log_weights != nullptr;
   launch.max_splits = std::max(1, CeilDiv(args.max_scored_entries, kStreamChunk));
   launch.scores_follow = args.max_scored_entries > kScoredByOne;
-  const auto block_size = static_cast<unsigned>(args.pages.layout.block_size);
-  launch.page_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1;
-  launch.chunk_pages = PagesOfChunk(args.pages.layout.block_size);
   return launch;
 }
 
@@ -103,14 +109,14 @@ auto WithProducts(const KvLayout& layout, Run run) {
 
 }  // namespace
 
-bool StreamsDecode(const Context& context, const DecodeAttentionArgs& args) {
-  const KvLayout& layout = args.pages.layout;
+bool StreamsDecode(const Context& context, const KvLayout& layout, int group) {
   if (!context.streams_decode || context.batch_invariant) return false;
   if (layout.dtype != DType::kBF16 && layout.dtype != DType::kF16) return false;
   if (layout.head_dim % 8 != 0 || layout.head_dim > 256) return false;
   // A thread reads one id of a piece.
   if (PagesOfChunk(layout.block_size) > kDecodeThreads) return false;
-  DecodeLaunch launch = LaunchOf(args);
+  DecodeLaunch launch = LaunchOf(layout, group);
+  launch.weighted = true;  // what takes most
   const size_t bytes =
       WithProducts(layout, [&]<typename Products>() { return SharedBytes<Products>(&launch); });
   return bytes <= context.shared_of_block;

@@ -8,9 +8,10 @@ namespace hydrant::cuda {
 
 struct DecodeLaunch;
 
-// Whether StreamDecode() can do it: 16-bit pages, head dimensions that are multiples of 8 up to
-// 256, pages of three entries or more, results that may depend on the batch.
-bool StreamsDecode(const Context& context, const DecodeAttentionArgs& args);
+// Whether StreamDecode() serves pages of this layout, with so many query heads to a KV head: 16-bit
+// pages, head dimensions that are multiples of 8 up to 256, pages of three entries or more, results
+// that may depend on the batch.
+bool StreamsDecode(const Context& context, const KvLayout& layout, int group);
 
 // REQUIRES: StreamsDecode(). Does not look at args.max_entries and args.mean_entries.
 cudaError_t StreamDecode(const Context& context, const DecodeAttentionArgs& args);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/cuda/decode_stream.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/error_text.h"
 #include "kernels/cuda/graphs.h"
@@ -137,6 +138,10 @@ class Device final : public CudaDevice {
   }
   int MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
     return cudaMemGetInfo(free_bytes, total_bytes);
+  }
+
+  bool PlansDecode(const KvLayout& layout, int group) const override {
+    return StreamsDecode(context_, layout, group);
   }
 
   int Allocate(size_t bytes, void** pointer) override {
