@@ -86,8 +86,8 @@ class MmaTile {
   using Values = uint4[4][kDims / 64];
   using Sums = float[kDims / 64][4][4];
 
-  static constexpr int kGroup = 8;  // columns of the instruction
-  static constexpr bool kBF16 = kDType == DType::kBF16;
+  static constexpr int kGroup = 8;                      // columns of the instruction
+  static constexpr bool kBF16 = kDType != DType::kF16;  // what is multiplied
   // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
   static constexpr int kQueryParts = kBF16 ? 3 : 2;
   static constexpr int kWeightParts = 2;

@@ -97,22 +97,41 @@ cudaError_t Run(const Context& context, DecodeLaunch launch) {
 // Calls run.template operator()<Products>() with those that the arguments want.
 template <DType kDType, typename Run>
 auto WithDims(int head_dim, Run run) {
-  if (head_dim <= 64) return run.template operator()<RingProducts<kDType, 64>>();
-  if (head_dim <= 128) return run.template operator()<RingProducts<kDType, 128>>();
-  return run.template operator()<RingProducts<kDType, 256>>();
+  if (head_dim <= 64) return run.template operator()<RingProducts<PageTile<kDType, 64>>>();
+  if (head_dim <= 128) return run.template operator()<RingProducts<PageTile<kDType, 128>>>();
+  return run.template operator()<RingProducts<PageTile<kDType, 256>>>();
 }
 template <typename Run>
 auto WithProducts(const KvLayout& layout, Run run) {
-  return layout.dtype == DType::kBF16 ? WithDims<DType::kBF16>(layout.head_dim, run)
-                                      : WithDims<DType::kF16>(layout.head_dim, run);
+  switch (layout.dtype) {
+    case DType::kBF16:
+      return WithDims<DType::kBF16>(layout.head_dim, run);
+    case DType::kF16:
+      return WithDims<DType::kF16>(layout.head_dim, run);
+    case DType::kQ8_0:
+      return WithDims<DType::kQ8_0>(layout.head_dim, run);
+    default:
+      return WithDims<DType::kQ4_0>(layout.head_dim, run);
+  }
+}
+
+bool HasTiles(const KvLayout& layout) {
+  switch (layout.dtype) {
+    case DType::kBF16:
+    case DType::kF16:
+      return layout.head_dim % 8 == 0 && layout.head_dim <= 256;
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+      return layout.block_size % 16 == 0 && layout.head_dim <= 256;  // a tile is in one page
+    default:
+      return false;
+  }
 }
 
 }  // namespace
 
 bool StreamsDecode(const Context& context, const KvLayout& layout, int group) {
-  if (!context.streams_decode || context.batch_invariant) return false;
-  if (layout.dtype != DType::kBF16 && layout.dtype != DType::kF16) return false;
-  if (layout.head_dim % 8 != 0 || layout.head_dim > 256) return false;
+  if (!context.streams_decode || context.batch_invariant || !HasTiles(layout)) return false;
   // A thread reads one id of a piece.
   if (PagesOfChunk(layout.block_size) > kDecodeThreads) return false;
   DecodeLaunch launch = LaunchOf(layout, group);

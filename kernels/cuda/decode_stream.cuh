@@ -174,6 +174,7 @@ class StreamPiece {
       float sum = 0.0f;
       for (int warp = 0; warp < kDecodeWarps; ++warp)
         sum += s_.joined[(warp * l_.joined_rows + h - g) * l_.dim_padded + d];
+      if constexpr (IsTransformed(kDType)) sum = TransformInWarp(sum) * kFromPage;
       float& so_far = x_.sums[h * head_dim + d];
       so_far = piece_.begins
                    ? sum

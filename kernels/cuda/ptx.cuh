@@ -76,6 +76,14 @@ __device__ inline float HalfOf(uint32_t pair, int which) {
   }
 }
 
+// a - b of two pairs of bf16, rounded.
+__device__ inline uint32_t SubtractBF16s(uint32_t a, uint32_t b) {
+  constexpr uint32_t kMinusOnes = 0xBF80BF80u;
+  uint32_t difference;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(kMinusOnes), "r"(a));
+  return difference;
+}
+
 // D += A B of one warp, 16 x 16 by 16 x 8, fp32 sums. Lane 4 g + t holds rows g and g + 8 of A
 // (columns 2t, 2t + 1 and those + 8), column g of B (rows 2t, 2t + 1 and those + 8), rows g and g +
 // 8 of D (columns 2t, 2t + 1).

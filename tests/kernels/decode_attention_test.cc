@@ -523,14 +523,15 @@ class DecodeAttentionTest : public testing::TestWithParam<Shape> {
   Rng rng_;
 };
 
-// Of 16-bit pages with whole vectors, where the kernels on trial are asked for and results may depend
-// on the batch.
+// Of pages with whole vectors or blocks, where the kernels on trial are asked for and results may
+// depend on the batch.
 TEST_P(DecodeAttentionTest, PlansOnTheDeviceWhereAskedTo) {
   const Shape& s = GetParam();
   const char* trial = std::getenv("HYDRANT_CUDA_TRIAL");
   const bool asked = trial != nullptr && std::string(trial) == "decode" &&
                      std::getenv("HYDRANT_TEST_FAST") != nullptr;
-  const bool can = (s.dtype == DType::kF16 || s.dtype == DType::kBF16) && s.head_dim % 8 == 0;
+  const bool blocks = s.dtype == DType::kQ8_0 || s.dtype == DType::kQ4_0;
+  const bool can = blocks ? s.block_size % 16 == 0 : s.dtype != DType::kF32 && s.head_dim % 8 == 0;
   const KvLayout layout = {s.dtype, s.head_dim, s.block_size, 1};
   EXPECT_EQ(TestBackend(2)->PlansDecode(layout, s.group()), asked && can);
 }

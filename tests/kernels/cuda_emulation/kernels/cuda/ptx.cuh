@@ -52,6 +52,11 @@ uint32_t PackHalves(float low, float high) {
   return l | h << 16;
 }
 
+inline uint32_t SubtractBF16s(uint32_t a, uint32_t b) {
+  return PackHalves<true>(HalfOf<true>(a, 0) - HalfOf<true>(b, 0),
+                          HalfOf<true>(a, 1) - HalfOf<true>(b, 1));
+}
+
 template <bool kBF16>
 void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   // Lane 4 g + t holds rows g and g + 8 of A (columns 2t, 2t+1 and those + 8), column g of B (rows
