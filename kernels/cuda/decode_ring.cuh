@@ -38,10 +38,11 @@ struct RingState {
 // The products of one piece. Tile: decode_tiles.cuh.
 template <typename Tile>
 class RingProducts : public Tile {
-  // Of a warp's ring: as many bytes for all types, but at most so many.
+  // Of a warp's ring: as many bytes for all types, but at most so many tiles.
   static constexpr int kMostTiles = 8;
-  static constexpr int kTilesThatFit = 3 * Tile::kTile * Tile::kDimsOf * 2 / Tile::kTileBytes;
-  static constexpr int kTiles = kTilesThatFit < kMostTiles ? kTilesThatFit : kMostTiles;
+  static constexpr int kBytesOfWarp = Tile::kDimsOf <= 128 ? 12 << 10 : 24 << 10;
+  static constexpr int kTiles =
+      kBytesOfWarp / Tile::kTileBytes < kMostTiles ? kBytesOfWarp / Tile::kTileBytes : kMostTiles;
 
  public:
   using Tile::kTile;
