@@ -81,11 +81,11 @@ class Device final : public CudaDevice {
              ErrorWithNextStep(error);
     char memory[32];
     std::snprintf(memory, sizeof(memory), "%.1f GiB", static_cast<double>(total) / (1 << 30));
-    const char* overlap = std::getenv("HYDRANT_CUDA_OVERLAP");
-    overlap_kernels = major >= 9 && overlap != nullptr && std::string(overlap) == "1";
+    overlap_kernels = major >= 9 && OnTrial("overlap");
     description_ = std::string(properties.name) + ", compute capability " + capability + ", " +
                    memory + (options.batch_invariant ? ", batch-invariant" : "") +
-                   (overlap_kernels ? ", overlapped kernels" : "");
+                   (overlap_kernels ? ", overlapped kernels" : "") +
+                   (OnTrial("decode") ? ", decode attention on trial" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "

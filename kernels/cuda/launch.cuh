@@ -16,7 +16,7 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 // Whether LaunchOverlapped() overlaps: the device can (compute capability 9.0), and it was asked
-// for (HYDRANT_CUDA_OVERLAP=1). Set once, when the device is opened.
+// for (HYDRANT_CUDA_TRIAL=overlap). Set once, when the device is opened.
 inline bool overlap_kernels = false;
 
 namespace launch {

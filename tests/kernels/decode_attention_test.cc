@@ -528,7 +528,7 @@ class DecodeAttentionTest : public testing::TestWithParam<Shape> {
 TEST_P(DecodeAttentionTest, PlansOnTheDeviceWhereAskedTo) {
   const Shape& s = GetParam();
   const char* trial = std::getenv("HYDRANT_CUDA_TRIAL");
-  const bool asked = trial != nullptr && std::string(trial) == "decode" &&
+  const bool asked = trial != nullptr && std::strstr(trial, "decode") != nullptr &&
                      std::getenv("HYDRANT_TEST_FAST") != nullptr;
   const bool blocks = s.dtype == DType::kQ8_0 || s.dtype == DType::kQ4_0;
   const bool can = blocks ? s.block_size % 16 == 0 : s.dtype != DType::kF32 && s.head_dim % 8 == 0;
