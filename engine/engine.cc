@@ -93,8 +93,9 @@ struct Engine::Impl {
 absl::Status Engine::Impl::Allocate() {
   const ModelConfig& config = model->config();
   const size_t rows = limits.max_num_seqs;
-  absl::Status status = act.Allocate(*backend, config, DefaultedDType(options),
-                                     std::max(limits.max_num_seqs, limits.prefill_rows));
+  absl::Status status =
+      act.Allocate(*backend, config, backend->ActivationDType(model->weight_dtype()),
+                   std::max(limits.max_num_seqs, limits.prefill_rows));
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };

@@ -87,9 +87,10 @@ class Backend {
     return KeptDType(stored, dtype, cols);
   }
 
-  // The dtype in which Matmul takes its rows as they are, beside weights packed as `dtype`: what
-  // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
-  virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
+  // The dtype in which Matmul takes its rows as they are, beside weights that PackWeight keeps as
+  // `packed`: what the operations that make them should write. Matmul takes fp32 too, and beside
+  // any weight also this dtype, and converts it itself.
+  virtual DType ActivationDType(DType /*packed*/) const { return DType::kF32; }
 
   // kBF16 where a product by this weight may write its results in bf16 (MatmulArgs::y_bf16), which
   // saves memory traffic; else kF32.

@@ -95,10 +95,10 @@ absl::StatusOr<uint64_t> WeightBytes(const Backend& backend, const ModelSource& 
 
 }  // namespace
 
-absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, WeightDType dtype,
+absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, DType dtype,
                                    int rows) {
   const size_t n = rows;
-  input_dtype = backend.ActivationDType(dtype);
+  input_dtype = dtype;
   absl::Status status;
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(backend, count);

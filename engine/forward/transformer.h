@@ -28,7 +28,7 @@ namespace hydrant {
 
 // Work space of one pass over at most `rows` rows.
 struct Activations {
-  absl::Status Allocate(Backend& backend, const ModelConfig& config, WeightDType dtype, int rows);
+  absl::Status Allocate(Backend& backend, const ModelConfig& config, DType dtype, int rows);
 
   // What only matrix products read, in the dtype that the backend wants: RowsOf.
   DType input_dtype = DType::kF32;

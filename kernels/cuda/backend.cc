@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/byte_text.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/tiles.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
 #include "kernels/status_macros.h"
@@ -28,6 +29,9 @@ class OwnedCudaWeight final : public CudaWeight {
  public:
   OwnedCudaWeight(int rows, int cols, DType dtype, DeviceBuffer buffer)
       : CudaWeight(rows, cols, dtype, buffer.get()), buffer_(std::move(buffer)) {}
+  OwnedCudaWeight(int rows, int cols, size_t bytes, std::vector<TiledRows> tiled,
+                  DeviceBuffer buffer)
+      : CudaWeight(rows, cols, bytes, std::move(tiled)), buffer_(std::move(buffer)) {}
 
  private:
   DeviceBuffer buffer_;
@@ -35,7 +39,8 @@ class OwnedCudaWeight final : public CudaWeight {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::unique_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  CudaBackend(std::unique_ptr<CudaDevice> device, bool batch_invariant)
+      : device_(std::move(device)), batch_invariant_(batch_invariant) {}
   ~CudaBackend() override { (void)device_->Synchronize(); }
 
   std::string_view Name() const override { return "cuda"; }
@@ -90,12 +95,13 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
-  // There are no kernels for blocks: they are unpacked.
-  DType PackedDType(DType /*stored*/, WeightDType dtype, int /*cols*/) const override {
-    return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  // Blocks stay blocks, and are multiplied as bf16; so is f16, of as many bits.
+  DType PackedDType(DType stored, WeightDType dtype, int cols) const override {
+    const DType kept = KeptDType(stored, dtype, cols);
+    return kept == DType::kF16 ? DType::kBF16 : kept;
   }
-  DType ActivationDType(WeightDType dtype) const override {
-    return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  DType ActivationDType(DType packed) const override {
+    return packed == DType::kF32 ? DType::kF32 : DType::kBF16;
   }
   DType ResultDType(const Weight& weight) const override {
     return static_cast<const CudaWeight&>(weight).dtype() == DType::kBF16 ? DType::kBF16
@@ -158,56 +164,157 @@ class CudaBackend final : public Backend {
         absl::StrCat("CUDA failed while ", what, ": ", device_->ErrorText(error)));
   }
 
+  absl::StatusOr<std::unique_ptr<Weight>> PackRowMajor(const WeightRows& weight, DType dtype);
+  absl::StatusOr<std::unique_ptr<Weight>> PackTiled(const WeightRows& weight,
+                                                    std::vector<TiledRows> tiled);
+  absl::Status FillTiles(const WeightRows& weight, const TiledRows& rows);
+  absl::Status BringRows(const WeightRows& weight, int first, int count, DType dtype, void* to);
+
   std::unique_ptr<CudaDevice> device_;
+  const bool batch_invariant_;
   absl::Status fault_;
 };
 
-// Rows [first, first + count) of a weight, dequantised, in `dtype`.
+// Rows [first, first + count) of a weight in `dtype`: f32 or bf16, or the blocks that they are.
 absl::StatusOr<std::vector<uint8_t>> ConvertRows(const WeightRows& weight, int first, int count,
                                                  DType dtype) {
   std::vector<float> row(weight.cols());
   std::vector<uint8_t> scratch(weight.scratch_bytes());
-  std::vector<uint8_t> out(BytesOf(dtype, static_cast<size_t>(count) * weight.cols()));
+  const size_t row_bytes = BytesOf(dtype, weight.cols());
+  std::vector<uint8_t> out(row_bytes * count);
   for (int i = 0; i < count; ++i) {
     const WeightRows::Row stored = weight.Get(first + i, scratch.data());
     DequantizeRow(stored.dtype, stored.bytes, weight.cols(), row.data());
     if (!AllFinite(row)) HYDRANT_RETURN_IF_ERROR(weight.CheckFinite(first + i));
+    uint8_t* const to = out.data() + i * row_bytes;
     if (dtype == DType::kF32) {
-      std::copy(row.begin(), row.end(), reinterpret_cast<float*>(out.data()) + i * row.size());
-      continue;
+      std::copy(row.begin(), row.end(), reinterpret_cast<float*>(to));
+    } else if (dtype == DType::kBF16) {
+      auto* halves = reinterpret_cast<uint16_t*>(to);
+      for (size_t j = 0; j < row.size(); ++j) halves[j] = FloatToBF16(row[j]);
+    } else {
+      std::copy(stored.bytes, stored.bytes + row_bytes, to);
     }
-    auto* halves = reinterpret_cast<uint16_t*>(out.data()) + i * row.size();
-    for (size_t j = 0; j < row.size(); ++j) halves[j] = FloatToBF16(row[j]);
   }
   return out;
+}
+
+// Of neighbouring parts that are kept as the same type; without addresses. Empty: the weight is to
+// lie row-major, which is what the library multiplies.
+std::vector<TiledRows> PlanTiles(const CudaBackend& backend, const WeightRows& weight,
+                                 WeightDType weight_dtype, bool batch_invariant) {
+  std::vector<TiledRows> tiled;
+  bool blocks = false, any_f32 = false;
+  int first_row = 0;
+  for (const WeightPart& part : weight.parts()) {
+    const DType kept = backend.PackedDType(part.dtype, weight_dtype, part.cols);
+    const bool is_block = BlockElements(kept) > 1;
+    blocks |= is_block;
+    any_f32 |= kept == DType::kF32;
+    const DType dtype =
+        is_block ? kept : DType::kBF16;  // beside blocks floats are multiplied alike
+    if (tiled.empty() || tiled.back().dtype != dtype)
+      tiled.push_back({.dtype = dtype, .first_row = first_row});
+    tiled.back().rows += part.rows;
+    first_row += part.rows;
+  }
+  constexpr int kColumnStep = 8;
+  const bool own_product = batch_invariant && !any_f32 && weight.cols() % kColumnStep == 0;
+  if (!blocks && !own_product) tiled.clear();
+  return tiled;
 }
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const WeightPart> parts,
                                                                 WeightDType weight_dtype) {
   HYDRANT_ASSIGN_OR_RETURN(const WeightRows weight, WeightRows::Make(parts, weight_dtype));
+  std::vector<TiledRows> tiled = PlanTiles(*this, weight, weight_dtype, batch_invariant_);
+  if (!tiled.empty()) return PackTiled(weight, std::move(tiled));
+  bool bf16 = true;
+  for (const WeightPart& part : parts)
+    bf16 &= PackedDType(part.dtype, weight_dtype, part.cols) == DType::kBF16;
+  return PackRowMajor(weight, bf16 ? DType::kBF16 : DType::kF32);
+}
+
+absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackRowMajor(const WeightRows& weight,
+                                                                  DType dtype) {
   const int rows = weight.rows(), cols = weight.cols();
-  const DType dtype = PackedDType(parts[0].dtype, weight_dtype, cols);
   HYDRANT_ASSIGN_OR_RETURN(DeviceBuffer buffer,
                            TakeMemory(BytesOf(dtype, static_cast<size_t>(rows) * cols)));
-  auto* at = static_cast<uint8_t*>(buffer.get());
-  int first_row = 0;
-  for (const WeightPart& part : parts) {
-    const int64_t count = int64_t{part.rows} * part.cols;
-    if (part.normals.has_value() && !Quantises(weight_dtype)) {
+  HYDRANT_RETURN_IF_ERROR(BringRows(weight, 0, rows, dtype, buffer.get()));
+  HYDRANT_RETURN_IF_ERROR(Synchronize());
+  return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, std::move(buffer));
+}
+
+absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackTiled(const WeightRows& weight,
+                                                               std::vector<TiledRows> tiled) {
+  const int rows = weight.rows(), cols = weight.cols();
+  size_t bytes = 0;
+  for (const TiledRows& some : tiled) bytes += BytesOfTiles(some.dtype, some.rows, cols);
+  HYDRANT_ASSIGN_OR_RETURN(DeviceBuffer buffer, TakeMemory(bytes));
+  const auto* at = static_cast<const uint8_t*>(buffer.get());
+  for (TiledRows& some : tiled) {
+    some.tiles = at;
+    HYDRANT_RETURN_IF_ERROR(FillTiles(weight, some));
+    at += BytesOfTiles(some.dtype, some.rows, cols);
+  }
+  Run("allocating", [&] { return device_->ReserveForTiles(rows, cols); });
+  HYDRANT_RETURN_IF_ERROR(Synchronize());
+  return std::make_unique<OwnedCudaWeight>(rows, cols, bytes, std::move(tiled), std::move(buffer));
+}
+
+// Rows [first, first + count) in the memory at `to`, row-major. Drawn floats are drawn there.
+absl::Status CudaBackend::BringRows(const WeightRows& weight, int first, int count, DType dtype,
+                                    void* to) {
+  auto* at = static_cast<uint8_t*>(to);
+  int part_begin = 0;
+  for (const WeightPart& part : weight.parts()) {
+    const int begin = std::max(first, part_begin);
+    const int rows = std::min(first + count, part_begin + part.rows) - begin;
+    const int in_part = begin - part_begin;
+    part_begin += part.rows;
+    if (rows <= 0) continue;
+    if (part.normals.has_value() && BlockElements(dtype) == 1) {
       Run("drawing weights", [&] {
-        return device_->DrawNormals({*part.normals, part.dtype == DType::kBF16, dtype, count, at});
+        return device_->DrawNormals({.normals = *part.normals,
+                                     .rounded_to_bf16 = part.dtype == DType::kBF16,
+                                     .dtype = dtype,
+                                     .first = int64_t{in_part} * part.cols,
+                                     .count = int64_t{rows} * part.cols,
+                                     .out = at});
       });
     } else {
       HYDRANT_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
-                               ConvertRows(weight, first_row, part.rows, dtype));
+                               ConvertRows(weight, begin, rows, dtype));
       CopyToDevice(at, bytes.data(), bytes.size());
-      HYDRANT_RETURN_IF_ERROR(Synchronize());  // `bytes` goes
     }
-    at += BytesOf(dtype, count);
-    first_row += part.rows;
+    at += BytesOf(dtype, static_cast<size_t>(rows) * part.cols);
   }
-  HYDRANT_RETURN_IF_ERROR(Synchronize());
-  return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, std::move(buffer));
+  return absl::OkStatus();
+}
+
+// Rows come to the device as files have them, some at a time, and become tiles there.
+absl::Status CudaBackend::FillTiles(const WeightRows& weight, const TiledRows& rows) {
+  constexpr size_t kMostBytes = size_t{32} << 20;
+  const int cols = weight.cols();
+  const size_t row_bytes = BytesOf(rows.dtype, cols);
+  const int panels = static_cast<int>(std::max<size_t>(1, kMostBytes / (row_bytes * kTileRows)));
+  const int step = std::min((rows.rows + kTileRows - 1) / kTileRows, panels) * kTileRows;
+  HYDRANT_ASSIGN_OR_RETURN(const DeviceBuffer stored, TakeMemory(step * row_bytes));
+  for (int first = 0; first < rows.rows; first += step) {
+    const int count = std::min(step, rows.rows - first);
+    HYDRANT_RETURN_IF_ERROR(
+        BringRows(weight, rows.first_row + first, count, rows.dtype, stored.get()));
+    Run("packing weights", [&] {
+      return device_->PackTiles(
+          {.dtype = rows.dtype,
+           .rows = count,
+           .cols = cols,
+           .stored = stored.get(),
+           .tiles = const_cast<uint8_t*>(rows.tiles) + BytesOfTiles(rows.dtype, first, cols)});
+    });
+    HYDRANT_RETURN_IF_ERROR(Synchronize());
+  }
+  return absl::OkStatus();
 }
 
 // The CUDA that the driver is of, 12040 for 12.4. A machine without a driver, or with an old one,
@@ -249,7 +356,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions&
   std::unique_ptr<CudaDevice> device(
       open({.device = 0, .batch_invariant = options.batch_invariant}, why.data(), why.size()));
   if (device == nullptr) return absl::UnavailableError(absl::StrCat("device cuda: ", why.data()));
-  return std::make_unique<CudaBackend>(std::move(device));
+  return std::make_unique<CudaBackend>(std::move(device), options.batch_invariant);
 }
 
 }  // namespace hydrant

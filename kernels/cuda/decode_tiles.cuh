@@ -258,6 +258,11 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
   __device__ float Scale(const void* tile, int row, int block) const {
     return HalfOf<false>(*reinterpret_cast<const uint16_t*>(BlockAt(tile, row, block)), 0);
   }
+  // a - b of two pairs of bf16.
+  __device__ static uint32_t Less(uint32_t a, uint32_t b) {
+    constexpr uint32_t kMinusOnes = 0xBF80BF80u;
+    return FmaHalves(b, kMinusOnes, a);
+  }
   // Numbers d and d + 1 of a block; d is even.
   __device__ uint32_t Pair(const void* tile, int row, int block, int d) const {
     const uint8_t* numbers = BlockAt(tile, row, block) + 2;
@@ -265,11 +270,10 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + d);
       // 128 + x, less 128 or, of negative numbers, 256: bf16 has all of these.
       const uint32_t bytes = two | two << 8;
-      return SubtractBF16s((bytes & 0x007F007Fu) | 0x43004300u,
-                           (bytes & 0x00800080u) | 0x43004300u);
+      return Less((bytes & 0x007F007Fu) | 0x43004300u, (bytes & 0x00800080u) | 0x43004300u);
     } else {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + d % 16) >> (d / 16 * 4);
-      return SubtractBF16s(((two | two << 8) & 0x000F000Fu) | 0x43004300u, 0x43084308u);
+      return Less(((two | two << 8) & 0x000F000Fu) | 0x43004300u, 0x43084308u);
     }
   }
 };

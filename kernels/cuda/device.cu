@@ -36,6 +36,7 @@ class Device final : public CudaDevice {
   ~Device() override {
     graphs_.reset();
     scratch_.reset();
+    operands_.reset();
     counters_.reset();
     matmul_.reset();
     staging_.reset();
@@ -101,9 +102,11 @@ class Device final : public CudaDevice {
     if (error != cudaSuccess)
       return "there is no pinned memory for the CUDA device: " + ErrorWithNextStep(error);
     scratch_ = std::make_unique<Scratch>();
+    operands_ = std::make_unique<Scratch>();
     graphs_ = std::make_unique<Graphs>();
     context_.stream = stream_;
     context_.scratch = scratch_.get();
+    context_.operands = operands_.get();
     counters_ = std::make_unique<Counters>();
     context_.counters = counters_.get();
     context_.matmul = matmul_.get();
@@ -199,6 +202,10 @@ class Device final : public CudaDevice {
   int DrawNormals(const DrawNormalsArgs& args) override {
     return cuda::DrawNormals(context_, args);
   }
+  int PackTiles(const PackTilesArgs& args) override { return cuda::PackTiles(context_, args); }
+  int ReserveForTiles(int rows, int cols) override {
+    return cuda::ReserveForTiles(context_, rows, cols);
+  }
 
  private:
   static std::string WhyNoDevice(cudaError_t error) {
@@ -207,7 +214,7 @@ class Device final : public CudaDevice {
 
   // Changes with the addresses of work space (graphs.h).
   uint64_t WorkSpace() const {
-    return scratch_->growths() + counters_->growths() + matmul_->growths();
+    return scratch_->growths() + operands_->growths() + counters_->growths() + matmul_->growths();
   }
 
   cudaStream_t stream_ = nullptr;
@@ -216,7 +223,7 @@ class Device final : public CudaDevice {
   std::string error_text_;
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Staging> staging_;
-  std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Scratch> scratch_, operands_;
   std::unique_ptr<Counters> counters_;
   std::unique_ptr<Graphs> graphs_;
   Context context_;

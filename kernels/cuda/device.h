@@ -9,32 +9,59 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "kernels/ops.h"
 
 namespace hydrant {
 
-// A weight matrix in device memory, row-major: f32 or bf16.
+// Rows of a weight in tiles (kernels/cuda/tiles.h).
+struct TiledRows {
+  DType dtype = DType::kBF16;
+  int first_row = 0;  // in the weight
+  int rows = 0;
+  const uint8_t* tiles = nullptr;  // BytesOfTiles(), aligned to 16 bytes
+};
+
+// A weight matrix in device memory: row-major, f32 or bf16, or in tiles, whose columns are a
+// multiple of 8. Does not own the memory.
 class CudaWeight : public Weight {
  public:
   CudaWeight(int rows, int cols, DType dtype, const void* data)
       : Weight(rows, cols, BytesOf(dtype, static_cast<size_t>(rows) * cols)),
         dtype_(dtype),
         data_(data) {}
-  DType dtype() const { return dtype_; }
-  const void* data() const { return data_; }
+  CudaWeight(int rows, int cols, size_t bytes, std::vector<TiledRows> tiled)
+      : Weight(rows, cols, bytes), tiled_(std::move(tiled)) {}
+
+  bool InTiles() const { return !tiled_.empty(); }
+  const std::vector<TiledRows>& tiled() const { return tiled_; }  // in the order of rows
+  DType dtype() const { return dtype_; }      // what it is multiplied as: bf16 where it is in tiles
+  const void* data() const { return data_; }  // null where it is in tiles
 
  private:
-  DType dtype_;
-  const void* data_;
+  DType dtype_ = DType::kBF16;
+  const void* data_ = nullptr;
+  std::vector<TiledRows> tiled_;
 };
 
-// out[i] = value i of the stream times its standard deviation, rounded to bf16 where the model's
-// own dtype is that, in `dtype`: f32 or bf16.
+// Rows as files have them, in device memory, to tiles.
+struct PackTilesArgs {
+  DType dtype = DType::kBF16;
+  int rows = 0;  // a multiple of kTileRows, but for the last ones
+  int cols = 0;
+  const void* stored = nullptr;  // [rows, BytesOf(dtype, cols)], aligned to 2 bytes
+  void* tiles = nullptr;
+};
+
+// out[i] = value first + i of the stream times its standard deviation, rounded to bf16 where the
+// model's own dtype is that, in `dtype`: f32 or bf16.
 struct DrawNormalsArgs {
   NormalStream normals;
   bool rounded_to_bf16 = false;
   DType dtype = DType::kF32;
+  int64_t first = 0;
   int64_t count = 0;
   void* out = nullptr;
 };
@@ -77,6 +104,9 @@ class CudaDevice {
 #undef HYDRANT_DECLARE_OP
   virtual int PrefillAttentions(const PrefillAttentionArgs* runs, int count) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
+  virtual int PackTiles(const PackTilesArgs& args) = 0;
+  // Takes the memory that products with a weight of this shape, in tiles, will need beside it.
+  virtual int ReserveForTiles(int rows, int cols) = 0;
 };
 
 struct CudaDeviceOptions {

@@ -16,7 +16,8 @@ __global__ void DrawNormalsKernel(DrawNormalsArgs args) {
   for (int i = 0; i < kEach; ++i) {
     const int64_t index = first + i * kThreads;
     if (index >= args.count) return;
-    float value = NormalAt(args.normals.key, static_cast<uint64_t>(index)) * args.normals.stddev;
+    float value =
+        NormalAt(args.normals.key, static_cast<uint64_t>(args.first + index)) * args.normals.stddev;
     if (args.rounded_to_bf16) value = HalfOf<true>(PackHalves<true>(value, 0.0f), 0);
     StoreElement(args.dtype, args.out, static_cast<size_t>(index), value);
   }

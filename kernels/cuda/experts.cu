@@ -1,9 +1,10 @@
-// A mixture of experts: kernels/ops/experts.h. How many places an expert has is known on the device
-// alone, so kernels are launched for the most there may be, and find their expert by the offsets.
+// A mixture of experts: kernels/ops/experts.h.
+#include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/tiled_matmul.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -88,36 +89,6 @@ constexpr int kBlockOutputs = 64;  // rows of the expert's matrix
 constexpr int kWarpOutputs = 2;    // at once: what is loaded of x serves them all
 static_assert(kExpertRowStep % kWarpOutputs == 0 && kBlockOutputs % kWarpOutputs == 0);
 
-struct Tile {
-  int expert, first, count;  // places
-};
-
-// Tile `index` of the experts' places, counted through; count 0: there are fewer. Of one warp.
-__device__ Tile FindTile(const int32_t* offsets, int experts, int index) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  int before = 0;  // tiles of the experts before
-  for (int first = 0; first < experts; first += kWarpSize) {
-    const int e = first + lane;
-    const int begin = e < experts ? offsets[e] : 0, end = e < experts ? offsets[e + 1] : 0;
-    const int tiles = (end - begin + kTilePlaces - 1) / kTilePlaces;
-    int sum = tiles;
-    for (int delta = 1; delta < kWarpSize; delta *= 2) {
-      const int below = __shfl_up_sync(kAllLanes, sum, delta);
-      if (lane >= delta) sum += below;
-    }
-    const int own = index - (before + sum - tiles);  // the tile's number within the expert
-    const unsigned found = __ballot_sync(kAllLanes, own >= 0 && own < tiles);
-    if (found != 0) {
-      const int from = __ffs(static_cast<int>(found)) - 1;
-      const int place = __shfl_sync(kAllLanes, begin + own * kTilePlaces, from);
-      const int last = __shfl_sync(kAllLanes, end, from);
-      return {first + from, place, min(kTilePlaces, last - place)};
-    }
-    before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
-  }
-  return {0, 0, 0};
-}
-
 // A block per tile of places and kBlockOutputs outputs, a warp per kWarpOutputs in turn: lanes go
 // through the columns, 16 bytes at a time, and keep a sum for each place and output. The order of a
 // sum depends on the number of columns alone. x has the weight's dtype.
@@ -125,15 +96,16 @@ template <DType kDType>
 __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const void* weight, int n,
                                    int cols) {
   using Vector = PageVector<kDType>;
-  __shared__ Tile shared_tile;
+  __shared__ ExpertTile shared_tile;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   if (warp == 0) {
-    const Tile tile = FindTile(args.offsets, args.experts, static_cast<int>(blockIdx.x));
+    const ExpertTile tile =
+        FindExpertTile<kTilePlaces>(args.offsets, args.experts, static_cast<int>(blockIdx.x));
     if (lane == 0) shared_tile = tile;
   }
   __syncthreads();
-  const Tile tile = shared_tile;
+  const ExpertTile tile = shared_tile;
   if (tile.count == 0) return;
   size_t rows[kTilePlaces];  // their first elements
   for (int r = 0; r < kTilePlaces; ++r) {
@@ -201,6 +173,20 @@ __global__ void CombineExpertsKernel(CombineExpertsArgs args) {
   }
 }
 
+// x in the dtype that the weight is multiplied in.
+cudaError_t ConvertRows(const Context& context, DType wanted, int cols, ExpertMatmulArgs* args) {
+  if (wanted == args->x_dtype) return cudaSuccess;
+  const int64_t count = static_cast<int64_t>(args->rows) * cols;
+  args->x_dtype = wanted;
+  if (wanted == DType::kF32) return WidenBF16(context, args->x, count, &args->x);
+  void* rounded = nullptr;
+  const cudaError_t error = context.scratch->Get(BytesOf(DType::kBF16, count), &rounded);
+  if (error != cudaSuccess) return error;
+  const auto* const x = static_cast<const float*>(args->x);
+  args->x = rounded;
+  return RoundToBF16(context.stream, x, count, static_cast<uint16_t*>(rounded));
+}
+
 }  // namespace
 
 cudaError_t RouteExperts(const Context& context, const RouteExpertsArgs& args) {
@@ -211,28 +197,24 @@ cudaError_t RouteExperts(const Context& context, const RouteExpertsArgs& args) {
   return Launch(GroupByExpertKernel, dim3(args.experts), dim3(kWarpSize), 0, context.stream, args);
 }
 
-cudaError_t ExpertMatmul(const Context& context, const ExpertMatmulArgs& args) {
-  if (args.places == 0) return cudaSuccess;
-  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
-  const int n = weight.rows() / args.experts, cols = weight.cols();
-  const void* x = args.x;
-  if (weight.dtype() != args.x_dtype) {
-    const int64_t count = static_cast<int64_t>(args.rows) * cols;
-    void* rounded = nullptr;
-    cudaError_t error = context.scratch->Get(BytesOf(DType::kBF16, count), &rounded);
-    if (error == cudaSuccess)
-      error = RoundToBF16(context.stream, static_cast<const float*>(args.x), count,
-                          static_cast<uint16_t*>(rounded));
-    if (error != cudaSuccess) return error;
-    x = rounded;
+cudaError_t ExpertMatmul(const Context& context, const ExpertMatmulArgs& given) {
+  if (given.places == 0) return cudaSuccess;
+  const auto& weight = static_cast<const CudaWeight&>(*given.weight);
+  const int n = weight.rows() / given.experts, cols = weight.cols();
+  ExpertMatmulArgs args = given;
+  cudaError_t error = ConvertRows(context, weight.dtype(), cols, &args);
+  const void* matrix = weight.data();
+  if (error == cudaSuccess && weight.InTiles()) {
+    if (CanMultiplyExperts(context, args)) return ExpertMatmulTiles(context, args);
+    error = UnpackWeight(context, weight, &matrix);
   }
-  // An expert's last tile may be short.
-  const int tiles = min(args.places, CeilDiv(args.places, kTilePlaces) + args.experts);
+  if (error != cudaSuccess) return error;
+  const int tiles = MostExpertTiles<kTilePlaces>(args.places, args.experts);
   const dim3 grid(tiles, CeilDiv(n, kBlockOutputs));
   const auto kernel = weight.dtype() == DType::kBF16 ? ExpertMatmulKernel<DType::kBF16>
                                                      : ExpertMatmulKernel<DType::kF32>;
-  return Launch(kernel, grid, dim3(kWarps * kWarpSize), 0, context.stream, args, x, weight.data(),
-                n, cols);
+  return Launch(kernel, grid, dim3(kWarps * kWarpSize), 0, context.stream, args, args.x, matrix, n,
+                cols);
 }
 
 cudaError_t CombineExperts(const Context& context, const CombineExpertsArgs& args) {

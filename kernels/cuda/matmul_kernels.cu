@@ -1,9 +1,11 @@
-// What stands around the library's matrix product: the table look-up, rounding activations to the
-// weight's dtype, and the bias.
+// What stands around the library's matrix product: the table look-up, activations in the weight's
+// dtype, the bias, and whether the product is the library's.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tile_rows.h"
+#include "kernels/cuda/tiled_matmul.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -41,6 +43,11 @@ __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) 
     out[i] = static_cast<uint16_t>(PackHalves<true>(x[i], 0.0f));
 }
 
+__global__ void WidenBF16Kernel(const uint16_t* x, int64_t count, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) out[i] = HalfOf<true>(x[i], 0);
+}
+
 // A thread per column; rows along y and, beyond the grid's limit, by steps.
 __global__ void AddBiasKernel(const float* bias, int m, int n, float* y) {
   WaitForPredecessor();
@@ -66,15 +73,37 @@ cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint
                           stream, x, count, out);
 }
 
+cudaError_t WidenBF16(const Context& context, const void* x, int64_t count, const void** widened) {
+  void* out = nullptr;
+  const cudaError_t error = context.operands->Get(static_cast<size_t>(count) * sizeof(float), &out);
+  *widened = out;
+  if (error != cudaSuccess || count == 0) return error;
+  return Launch(WidenBF16Kernel, dim3(CeilDiv(count, kThreads)), dim3(kThreads), 0, context.stream,
+                static_cast<const uint16_t*>(x), count, static_cast<float*>(out));
+}
+
 cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
-  const cudaError_t error = context.matmul->Run(context, args);
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  if (weight.InTiles()) return MatmulTiles(context, args);
+  MatmulArgs library = args;
+  cudaError_t error = cudaSuccess;
+  if (weight.dtype() == DType::kF32 && args.x_dtype == DType::kBF16) {
+    library.x_dtype = DType::kF32;
+    error = WidenBF16(context, args.x, static_cast<int64_t>(args.m) * weight.cols(), &library.x);
+  }
+  if (error == cudaSuccess) error = context.matmul->Run(context, library);
   if (error != cudaSuccess || args.bias == nullptr) return error;
-  return AddBias(context.stream, args.bias, args.m, args.weight->rows(), args.y);
+  return AddBias(context.stream, args.bias, args.m, weight.rows(), args.y);
 }
 
 cudaError_t Embed(const Context& context, const EmbedArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const auto& table = static_cast<const CudaWeight&>(*args.table);
+  for (const TiledRows& rows : table.tiled()) {
+    const cudaError_t error = EmbedTiles(context.stream, rows, args);
+    if (error != cudaSuccess) return error;
+  }
+  if (table.InTiles()) return cudaSuccess;
   return LaunchOverlapped(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
                           table.data(), table.dtype() == DType::kBF16, table.cols(), args.out,
                           args.accumulate, args.scale);

@@ -5,10 +5,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ops.h"
+
 namespace hydrant::cuda {
 
 // Rounds to nearest, ties to even. x is aligned to 16 bytes, out to 8.
 cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint16_t* out);
+
+// `count` elements of bf16 as floats, in context.operands.
+cudaError_t WidenBF16(const Context& context, const void* x, int64_t count, const void** widened);
 
 // y[i, j] += bias[j]. y: [m, n].
 cudaError_t AddBias(cudaStream_t stream, const float* bias, int m, int n, float* y);

@@ -20,6 +20,8 @@ class MatmulRunner;
 struct Context {
   cudaStream_t stream = nullptr;
   Scratch* scratch = nullptr;  // one operation's work space; the next one may overwrite it
+  Scratch* operands =
+      nullptr;  // what a product reads in the place of its arguments (matmul_kernels.cu)
   Counters* counters = nullptr;
   MatmulRunner* matmul = nullptr;
   int num_sms = 0;
@@ -48,6 +50,8 @@ HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
 // grid.
 cudaError_t PrefillAttentions(const Context& context, std::span<const PrefillAttentionArgs> runs);
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);
+cudaError_t PackTiles(const Context& context, const PackTilesArgs& args);
+cudaError_t ReserveForTiles(const Context& context, int rows, int cols);
 
 }  // namespace hydrant::cuda
 

@@ -45,6 +45,21 @@ template <int kPending>
 __device__ inline void WaitCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
+// The same, for 0 to 4, where the number is known at run time.
+__device__ inline void WaitCopies(int pending) {
+  switch (pending) {
+    case 0:
+      return WaitCopies<0>();
+    case 1:
+      return WaitCopies<1>();
+    case 2:
+      return WaitCopies<2>();
+    case 3:
+      return WaitCopies<3>();
+    default:
+      return WaitCopies<4>();
+  }
+}
 
 // 2^x; relative error 2^-22, -infinity gives 0.
 __device__ inline float Exp2(float x) {
@@ -65,6 +80,13 @@ __device__ inline uint32_t PackHalves(float low, float high) {
   return pair;
 }
 
+// a * b + c of both bf16 of a pair, rounded once.
+__device__ inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 // Half `which` of a pair, as a float.
 template <bool kBF16>
 __device__ inline float HalfOf(uint32_t pair, int which) {
@@ -74,14 +96,6 @@ __device__ inline float HalfOf(uint32_t pair, int which) {
     const auto bits = static_cast<unsigned short>(which == 0 ? pair : pair >> 16);
     return __half2float(__ushort_as_half(bits));
   }
-}
-
-// a - b of two pairs of bf16, rounded.
-__device__ inline uint32_t SubtractBF16s(uint32_t a, uint32_t b) {
-  constexpr uint32_t kMinusOnes = 0xBF80BF80u;
-  uint32_t difference;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(kMinusOnes), "r"(a));
-  return difference;
 }
 
 // D += A B of one warp, 16 x 16 by 16 x 8, fp32 sums. Lane 4 g + t holds rows g and g + 8 of A

@@ -36,6 +36,8 @@ void WaitCopies() {
   emulation::WaitForCopies(kPending);
 }
 
+inline void WaitCopies(int pending) { emulation::WaitForCopies(pending); }
+
 inline float Exp2(float x) { return std::exp2(x); }
 
 // The 16-bit elements of a fragment register.
@@ -52,9 +54,18 @@ uint32_t PackHalves(float low, float high) {
   return l | h << 16;
 }
 
-inline uint32_t SubtractBF16s(uint32_t a, uint32_t b) {
-  return PackHalves<true>(HalfOf<true>(a, 0) - HalfOf<true>(b, 0),
-                          HalfOf<true>(a, 1) - HalfOf<true>(b, 1));
+inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
+  // Exact in double: 8 bits by 8 bits, and a third; to odd first, so that it is rounded once.
+  const auto fma = [&](int which) {
+    const double exact = static_cast<double>(HalfOf<true>(a, which)) * HalfOf<true>(b, which) +
+                         HalfOf<true>(c, which);
+    auto bits = std::bit_cast<uint32_t>(static_cast<float>(exact));
+    const double rounded = std::bit_cast<float>(bits);
+    if (rounded != exact && (bits & 1u) == 0)
+      bits = std::abs(rounded) > std::abs(exact) ? bits - 1 : bits + 1;
+    return std::bit_cast<float>(bits);
+  };
+  return PackHalves<true>(fma(0), fma(1));
 }
 
 template <bool kBF16>

@@ -1,0 +1,128 @@
+#include <algorithm>
+
+#include "kernels/cuda/block_matmul.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul_kernels.h"
+#include "kernels/cuda/tile_rows.h"
+#include "kernels/cuda/tiled_matmul.h"
+#include "kernels/cuda/tiles.h"
+
+namespace hydrant::cuda {
+namespace {
+
+// Up to here reading the tiles for each 64 rows is expected to be cheaper than writing and reading
+// bf16 once: 4 x 4.5 bits beside 4.5 + 16 + 16.
+constexpr int kMostRowsFromTiles = 256;
+// A weight that takes more in bf16 (an output matrix) is not unpacked if it need not be: the memory
+// would be of use to no other.
+constexpr size_t kMostUnpackedBytes = 1'000'000'000;
+
+size_t UnpackedBytes(int rows, int cols) {
+  return BytesOf(DType::kBF16, static_cast<size_t>(rows) * cols);
+}
+
+bool CanMultiply(const Context& context, const CudaWeight& weight) {
+  return std::all_of(weight.tiled().begin(), weight.tiled().end(),
+                     [&](const TiledRows& rows) { return CanMultiplyBlocks(context, rows.dtype); });
+}
+
+cudaError_t MultiplyUnpacked(const Context& context, const MatmulArgs& args) {
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const void* unpacked = nullptr;
+  cudaError_t error = UnpackWeight(context, weight, &unpacked);
+  const CudaWeight whole(weight.rows(), weight.cols(), DType::kBF16, unpacked);
+  MatmulArgs library = args;
+  library.weight = &whole;
+  if (error == cudaSuccess) error = context.matmul->Run(context, library);
+  if (error != cudaSuccess || args.bias == nullptr) return error;
+  return AddBias(context.stream, args.bias, args.m, weight.rows(), args.y);
+}
+
+cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const int64_t count = static_cast<int64_t>(args.m) * weight.cols();
+  const bool rounds = args.x_dtype != DType::kBF16;
+  ScratchLayout layout;
+  const size_t partials = layout.Add<char>(PartialBytes(context, args.m));
+  const size_t rounded = layout.Add<uint16_t>(rounds ? static_cast<size_t>(count) : 0);
+  void* scratch = nullptr;
+  BlockMatmulArgs block;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error == cudaSuccess)
+    error = context.counters->Get(NumRowGroups(weight.rows()), context.stream, &block.counters);
+  block.x = rounds ? At<uint16_t>(scratch, rounded) : static_cast<const uint16_t*>(args.x);
+  if (error == cudaSuccess && rounds)
+    error = RoundToBF16(context.stream, static_cast<const float*>(args.x), count,
+                        At<uint16_t>(scratch, rounded));
+  block.cols = weight.cols();
+  block.m = args.m;
+  block.y_stride = static_cast<size_t>(weight.rows());
+  block.accumulate = args.accumulate;
+  block.partials = At<float>(scratch, partials);
+  for (const TiledRows& rows : weight.tiled()) {
+    block.tiles = rows.tiles;
+    block.rows = rows.rows;
+    block.y = args.y + rows.first_row;
+    block.bias = args.bias == nullptr ? nullptr : args.bias + rows.first_row;
+    if (error == cudaSuccess) error = MultiplyBlocks(context, rows.dtype, block);
+  }
+  return error;
+}
+
+}  // namespace
+
+cudaError_t UnpackWeight(const Context& context, const CudaWeight& weight, const void** unpacked) {
+  void* out = nullptr;
+  cudaError_t error = context.operands->Get(UnpackedBytes(weight.rows(), weight.cols()), &out);
+  for (const TiledRows& rows : weight.tiled()) {
+    auto* const first =
+        static_cast<uint16_t*>(out) + static_cast<size_t>(rows.first_row) * weight.cols();
+    if (error == cudaSuccess) error = UnpackTiles(context.stream, rows, weight.cols(), first);
+  }
+  *unpacked = out;
+  return error;
+}
+
+cudaError_t MatmulTiles(const Context& context, const MatmulArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const bool many = args.m > kMostRowsFromTiles &&
+                    UnpackedBytes(weight.rows(), weight.cols()) <= kMostUnpackedBytes;
+  if (!CanMultiply(context, weight) || (many && !context.batch_invariant))
+    return MultiplyUnpacked(context, args);
+  return MultiplyTiles(context, args);
+}
+
+// One matrix of tiles an expert.
+bool CanMultiplyExperts(const Context& context, const ExpertMatmulArgs& args) {
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  return weight.tiled().size() == 1 && weight.rows() / args.experts % kTileRows == 0 &&
+         CanMultiply(context, weight);
+}
+
+cudaError_t ExpertMatmulTiles(const Context& context, const ExpertMatmulArgs& args) {
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const TiledRows& rows = weight.tiled().front();
+  BlockMatmulArgs block;
+  block.tiles = rows.tiles;
+  block.rows = weight.rows() / args.experts;
+  block.cols = weight.cols();
+  block.x = static_cast<const uint16_t*>(args.x);
+  block.y = args.y;
+  block.y_stride = static_cast<size_t>(block.rows);
+  block.bias = args.bias;
+  block.experts = args.experts;
+  block.places = args.places;
+  block.offsets = args.offsets;
+  block.sources = args.sources;
+  return MultiplyBlocks(context, rows.dtype, block);
+}
+
+cudaError_t ReserveForTiles(const Context& context, int rows, int cols) {
+  const size_t bytes = UnpackedBytes(rows, cols);
+  if (context.batch_invariant || bytes > kMostUnpackedBytes) return cudaSuccess;
+  void* unused = nullptr;
+  return context.operands->Get(bytes, &unused);
+}
+
+}  // namespace hydrant::cuda
