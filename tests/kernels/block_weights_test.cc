@@ -223,14 +223,16 @@ TEST_P(BlockWeightsTest, PartsOfSeveralTypes) {
   for (const int m : {1, 33}) CheckProduct(matrix, *with_floats, m, kNan, false, "with bf16");
 }
 
-// Rows that were rounded by whoever made them.
+// Rows that came in 16 bits, beside a weight of floats too (a router).
 TEST_P(BlockWeightsTest, RowsInTheWantedDType) {
   const Matrix matrix = Random(DType::kQ5_K, 50, 768);
   const std::unique_ptr<Weight> weight = Pack(matrix);
   const DType wanted = backend().ActivationDType(
       backend().PackedDType(DType::kQ5_K, WeightDType::kStored, matrix.cols));
   if (wanted == DType::kF32) return;
-  for (const Weight* w : {weight.get(), Pack(Random(DType::kF32, 50, 768)).get()}) {
+  const Matrix floats = Random(DType::kF32, 50, 768);
+  const std::unique_ptr<Weight> weight_of_floats = Pack(floats);
+  for (const Weight* w : {weight.get(), weight_of_floats.get()}) {
     const std::vector<float> x = Activations(5, matrix.cols);
     std::vector<uint16_t> halves(x.size());
     std::transform(x.begin(), x.end(), halves.begin(), FloatToBF16);
@@ -271,7 +273,9 @@ TEST_P(BlockWeightsTest, TakeTheBytesOfTheFile) {
     if (GetParam() != "cpu") {
       EXPECT_EQ(backend().PackedDType(dtype, WeightDType::kStored, 512), dtype);
     }
-    if (GetParam() == "cuda") EXPECT_EQ(Pack(matrix)->bytes(), bytes) << DTypeName(dtype);
+    if (GetParam() == "cuda") {
+      EXPECT_EQ(Pack(matrix)->bytes(), bytes) << DTypeName(dtype);
+    }
   }
 }
 
