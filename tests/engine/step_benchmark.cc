@@ -89,7 +89,8 @@ double ProductRate(const std::string& device, int threads, WeightDType dtype, in
   const WeightPart part{DType::kF32, values.data(), size, size};
   auto weight = (*backend)->PackWeight(std::span(&part, 1), dtype);
   if (!weight.ok()) Fail(weight.status());
-  const DType x_dtype = (*backend)->ActivationDType(dtype);
+  const DType x_dtype =
+      (*backend)->ActivationDType((*backend)->PackedDType(DType::kF32, dtype, size));
   auto x = (*backend)->Allocate(BytesOf(x_dtype, count));
   auto y = (*backend)->Allocate(count * sizeof(float));
   if (!x.ok()) Fail(x.status());

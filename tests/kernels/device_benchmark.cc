@@ -18,6 +18,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/float16.h"
+#include "tests/kernels/random_rows.h"
 #include "tests/measurement_log.h"
 
 namespace hydrant {
@@ -34,6 +35,24 @@ double Now() {
   std::exit(1);
 }
 
+// Some random rows of blocks again and again: a matrix of them would take longer to draw than to
+// measure.
+class RepeatedRow final : public RowMaker {
+ public:
+  RepeatedRow(DType dtype, int cols) : row_bytes_(BytesOf(dtype, cols)) {
+    std::mt19937 random(1);
+    rows_ = RandomRows(dtype, kRows, cols, random);
+  }
+  void Make(int64_t row, uint8_t* out) const override {
+    std::memcpy(out, &rows_[row % kRows * row_bytes_], row_bytes_);
+  }
+
+ private:
+  static constexpr int kRows = 64;
+  size_t row_bytes_;
+  std::vector<uint8_t> rows_;
+};
+
 class Bench {
  public:
   Bench(Backend* backend, bool quick, const std::string& json, const std::string& only)
@@ -45,6 +64,7 @@ class Bench {
                {{"program", "device_benchmark"}, {"description", backend_.Description()}});
     MeasureCopy();
     if (IsWanted("matmul")) MeasureMatmul();
+    if (IsWanted("matmul")) MeasureBlocks();
     if (IsWanted("decode")) MeasureDecode();
     if (IsWanted("prefill")) MeasurePrefill();
   }
@@ -131,7 +151,7 @@ class Bench {
     const WeightPart part{DType::kF32, values.data(), n, k};
     auto weight = backend_.PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
     if (!weight.ok()) Fail(weight.status());
-    const DType x_dtype = backend_.ActivationDType(WeightDType::kBFloat16);
+    const DType x_dtype = backend_.ActivationDType(DType::kBF16);
     std::printf(
         "| bf16 matmul %d x %d, rows | us | TFLOP/s | weights' bytes, share of copy "
         "|\n|---|---|---|---|\n",
@@ -154,6 +174,53 @@ class Bench {
       buffers_.clear();
     }
     std::printf("\n");
+  }
+
+  // Few rows with weights in blocks, as a step of decoding has them: several matrices in turns, so
+  // that none is in a cache from before.
+  void MeasureBlocks() {
+    const int n = quick_ ? 64 : 14336, k = quick_ ? 256 : 4096;
+    const double least_bytes = quick_ ? 1 : 256e6;
+    std::printf(
+        "| matmul %d x %d in blocks, rows | type | us | weights' bytes, share of copy |\n"
+        "|---|---|---|---|\n",
+        n, k);
+    for (const DType type :
+         {DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0, DType::kF8_E4M3}) {
+      const RepeatedRow row(type, k);
+      const WeightPart part = {.dtype = type, .rows = n, .cols = k, .maker = &row};
+      std::vector<std::unique_ptr<Weight>> weights;
+      for (double bytes = 0; bytes < least_bytes; bytes += weights.back()->bytes()) {
+        auto weight = backend_.PackWeight(std::span(&part, 1), WeightDType::kStored);
+        if (!weight.ok()) Fail(weight.status());
+        weights.push_back(*std::move(weight));
+      }
+      for (const int m : {1, 8, 16, 32, 64, 256, 1024}) {
+        if (quick_ && m > 8) break;
+        MeasureBlocks(type, weights, m, n, k);
+      }
+    }
+    std::printf("\n");
+  }
+  void MeasureBlocks(DType type, const std::vector<std::unique_ptr<Weight>>& weights, int m, int n,
+                     int k) {
+    const size_t count = static_cast<size_t>(m) * k;
+    const DType x_dtype =
+        backend_.ActivationDType(backend_.PackedDType(type, WeightDType::kStored, k));
+    const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(RandomBFloat16(count))
+                                            : static_cast<void*>(Random(count));
+    auto* y = Allocate<float>(static_cast<size_t>(m) * n);
+    size_t turn = 0;
+    const double seconds = Time([&] {
+      const Weight* weight = weights[turn++ % weights.size()].get();
+      backend_.Matmul({.x = x, .x_dtype = x_dtype, .m = m, .weight = weight, .y = y});
+    });
+    const std::string name(DTypeName(type));
+    std::printf("| %d | %s | %.1f | %.2f |\n", m, name.c_str(), seconds * 1e6,
+                static_cast<double>(weights[0]->bytes()) / seconds / copy_);
+    log_.Write("matmul_blocks",
+               {{"rows", m}, {"type", name}, {"n", n}, {"k", k}, {"seconds", seconds}});
+    buffers_.clear();
   }
 
   // As many layers as the memory that a cache of some size takes; their pages lie anywhere in it.
