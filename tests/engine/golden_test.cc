@@ -218,10 +218,12 @@ TEST_P(TinyModelTest, LogitsEqualTransformers) {
                              1e-4);
 }
 
-// The same weights, but blocks are multiplied with activations of 16 bits (kernels/cpu/matmul.h).
+// The same weights, but blocks are multiplied with activations of 16 bits: integers on a host
+// (kernels/cpu/matmul.h), on a GPU bf16, whose 8 bits make 1 % of these small models' logits.
 TEST_P(TinyModelTest, LogitsOfStoredWeightsEqualTransformers) {
-  ExpectLogitsOfTransformers(Path(), Goldens(), WeightDType::kStored, std::get<0>(GetParam()),
-                             5e-3);
+  const std::string device = std::get<0>(GetParam());
+  ExpectLogitsOfTransformers(Path(), Goldens(), WeightDType::kStored, device,
+                             device == "cuda" ? 0.4 : 5e-3);
 }
 
 // The scripts keep the two best logits of every step well apart.
