@@ -39,6 +39,8 @@ std::string_view WeightDTypeName(WeightDType dtype) {
       return "q8_0";
     case WeightDType::kQ4_0:
       return "q4_0";
+    case WeightDType::kFp8:
+      return "fp8";
   }
   return "?";
 }

@@ -27,6 +27,7 @@ DType DefaultKvDType(WeightDType dtype) {
     case WeightDType::kStored:
     case WeightDType::kQ8_0:
     case WeightDType::kQ4_0:
+    case WeightDType::kFp8:
       return DType::kF16;
   }
   return DType::kF32;
@@ -132,7 +133,7 @@ absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limi
 
 }  // namespace
 
-// A GPU has no kernels for the blocks of files: "stored" would be unpacked to floats there.
+// A GPU's products from blocks ("stored") are younger than the library's of bf16.
 WeightDType DefaultedDType(const EngineOptions& options) {
   return options.dtype.value_or(IsGpu(options.device) ? WeightDType::kBFloat16
                                                       : WeightDType::kStored);

@@ -57,8 +57,9 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
          "folder of results.jsonl, results.csv and report.html; a run that was stopped goes on")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
-  app->add_option("--dtype", flags->dtype, "of the weights: bfloat16, float32, stored, q8_0, q4_0")
-      ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0"}))
+  app->add_option("--dtype", flags->dtype,
+                  "of the weights: bfloat16, float32, stored, q8_0, q4_0, fp8")
+      ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0", "fp8"}))
       ->capture_default_str();
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
       ->check(CLI::IsMember(KvCacheDTypeNames()))

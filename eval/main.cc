@@ -155,6 +155,7 @@ LaboratoryOptions OptionsOf(const Flags& flags) {
                          : flags.dtype == "stored" ? WeightDType::kStored
                          : flags.dtype == "q8_0"   ? WeightDType::kQ8_0
                          : flags.dtype == "q4_0"   ? WeightDType::kQ4_0
+                         : flags.dtype == "fp8"    ? WeightDType::kFp8
                                                    : WeightDType::kBFloat16;
   options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);

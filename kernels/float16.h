@@ -63,6 +63,24 @@ inline float E4M3ToFloat(uint8_t bits) {
   return F16ToFloat(half) * 256.0f;
 }
 
+// The nearest one, ties to even; from 448 on, the largest there is, 448. NaN stays NaN.
+inline uint8_t FloatToE4M3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint8_t sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7fu;
+  if (magnitude >= std::bit_cast<uint32_t>(448.0f)) return sign | 0x7eu;
+  if (magnitude < std::bit_cast<uint32_t>(0x1p-6f)) {
+    // Subnormal: adding 2^14, whose last place is 2^-9, leaves the rounded fraction in the low
+    // bits.
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(
+        sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1p14f)));
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
+  return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
+}
+
 // Half of the power of two that an e8m0 exponent says (OCP Microscaling Formats 1.0,
 // 5.4.1; ggml's e8m0_to_fp32_half): 2^(e - 128). The first two are denormal, built of their bits;
 // 255, which is NaN there, is 2^127, as in ggml.

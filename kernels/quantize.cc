@@ -13,10 +13,10 @@ namespace {
 constexpr int kValues = 32;  // of a block
 
 // The value of the largest magnitude, the first of equals; NaN where one is not finite.
-float PeakOf(const float* x) {
+float PeakOf(const float* x, int count = kValues) {
   float peak = x[0];
   float finite = 0.0f;  // 0, or NaN
-  for (int i = 0; i < kValues; ++i) {
+  for (int i = 0; i < count; ++i) {
     if (std::abs(x[i]) > std::abs(peak)) peak = x[i];
     finite += x[i] * 0.0f;
   }
@@ -59,11 +59,23 @@ void EncodeQ4_0(const float* x, uint8_t* block) {
     block[2 + j] = static_cast<uint8_t>(quant(j) | quant(j + kValues / 2) << 4);
 }
 
+void EncodeF8_E4M3(const float* x, uint8_t* block) {
+  constexpr int kCount = BlockElements(DType::kF8_E4M3);
+  const float scale = std::abs(PeakOf(x, kCount)) / 448.0f;
+  const float inverse = InverseOf(scale);
+  std::memcpy(block, &scale, sizeof(scale));
+  for (int i = 0; i < kCount; ++i)
+    block[sizeof(scale) + i] = inverse == 0.0f ? uint8_t{0} : FloatToE4M3(x[i] * inverse);
+}
+
 }  // namespace
 
 void QuantizeRow(DType dtype, const float* src, int64_t count, uint8_t* dst) {
-  const auto encode = dtype == DType::kQ8_0 ? EncodeQ8_0 : EncodeQ4_0;
-  for (int64_t i = 0; i < count; i += kValues, dst += TraitsOf(dtype).block_bytes)
+  const auto encode = dtype == DType::kQ8_0      ? EncodeQ8_0
+                      : dtype == DType::kF8_E4M3 ? EncodeF8_E4M3
+                                                 : EncodeQ4_0;
+  const DTypeTraits traits = TraitsOf(dtype);
+  for (int64_t i = 0; i < count; i += traits.block_elements, dst += traits.block_bytes)
     encode(src + i, dst);
 }
 

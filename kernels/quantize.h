@@ -11,8 +11,10 @@ namespace hydrant {
 
 // A block with a value that is not finite, or too large for its scale, gets a scale that is not
 // finite.
-// REQUIRES: dtype is kQ8_0 or kQ4_0, count a whole number of blocks; dst takes BytesOf(dtype,
-// count) bytes, of any alignment.
+// kQ8_0 and kQ4_0 are to the bit as the gguf package makes them. Of kF8_E4M3 the largest magnitude
+// of a block becomes 448, the largest that e4m3 has, and the others the nearest there is. REQUIRES:
+// dtype is one of these, count a whole number of blocks; dst takes BytesOf(dtype, count) bytes, of
+// any alignment.
 void QuantizeRow(DType dtype, const float* src, int64_t count, uint8_t* dst);
 
 }  // namespace hydrant

@@ -20,12 +20,13 @@ enum class WeightDType : uint8_t {
   kStored,  // the file's own blocks, dequantised in registers: the same values as kFloat32, in the
             // file's size
   kQ8_0,    // as kStored, but rows of floats are quantised first (KeptDType)
-  kQ4_0
+  kQ4_0,
+  kFp8  // e4m3 with a scale for 128 values of a row
 };
 
 // Whether rows of floats are quantised.
 constexpr bool Quantises(WeightDType dtype) {
-  return dtype == WeightDType::kQ8_0 || dtype == WeightDType::kQ4_0;
+  return dtype == WeightDType::kQ8_0 || dtype == WeightDType::kQ4_0 || dtype == WeightDType::kFp8;
 }
 
 // What a backend that multiplies from blocks keeps rows of `stored` as. Rows of floats become
@@ -45,6 +46,8 @@ constexpr DType KeptDType(DType stored, WeightDType dtype, int cols) {
       return (is_float || stored == DType::kF8_E4M3) && cols % BlockElements(DType::kQ4_0) == 0
                  ? DType::kQ4_0
                  : stored;
+    case WeightDType::kFp8:
+      return is_float && cols % BlockElements(DType::kF8_E4M3) == 0 ? DType::kF8_E4M3 : stored;
   }
   return stored;
 }

@@ -163,10 +163,10 @@ void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* 
       ->group(group);
   app->add_option(
          "--dtype", flags->dtype,
-         "Weights: stored (as in the files), bfloat16, float32; q8_0 or q4_0: stored, but floats "
-         "are quantised while they are loaded (with q4_0 the vocabulary's rows as q8_0); a GPU "
-         "unpacks all but bfloat16 to float32; auto: bfloat16 on a GPU, else stored")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored", "q8_0", "q4_0"}))
+         "Weights: stored (as in the files), bfloat16, float32; q8_0, q4_0 or fp8: stored, but "
+         "floats are quantised while they are loaded (with q4_0 the vocabulary's rows as q8_0); "
+         "auto: bfloat16 on a GPU, else stored")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored", "q8_0", "q4_0", "fp8"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--async-scheduling", flags->async_scheduling,
@@ -478,6 +478,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.dtype == "stored") engine.dtype = WeightDType::kStored;
   if (flags.dtype == "q8_0") engine.dtype = WeightDType::kQ8_0;
   if (flags.dtype == "q4_0") engine.dtype = WeightDType::kQ4_0;
+  if (flags.dtype == "fp8") engine.dtype = WeightDType::kFp8;
   if (flags.async_scheduling != "auto") engine.async_scheduling = flags.async_scheduling == "on";
   engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   if (!flags.kv_cache_memory_bytes.empty()) {

@@ -60,12 +60,17 @@ struct Plane {
       }
     }
   }
-  // Both quants of a pair, in the two halves, moved to bit `position`.
-  __device__ static uint32_t Pair(const uint32_t (&words)[kBits], int pair, int position) {
+  // Both quants of a pair, in the two halves, moved to bit `position`, beside the bits of `other`.
+  __device__ static uint32_t Pair(const uint32_t (&words)[kBits], int pair, int position,
+                                  uint32_t other) {
     const uint32_t word = words[pair / kWordPairs];
     const int at = pair % kWordPairs * kBits;
     const uint32_t moved = at >= position ? word >> (at - position) : word << (position - at);
-    return moved & ((1u << kBits) - 1u) * 0x00010001u << position;
+    return AndOr(moved, ((1u << kBits) - 1u) * 0x00010001u << position, other);
+  }
+  // The same of 8 bits at bit 0; what is beside them is of another pair.
+  __device__ static uint32_t Half(const uint32_t (&words)[kBits], int pair) {
+    return words[pair / kWordPairs] >> pair % kWordPairs * kBits;
   }
   // The bits of all quants from bit `from` on.
   __device__ static void Store(uint8_t* plane, int step, int lane, const uint32_t* quants,
@@ -100,13 +105,13 @@ __device__ inline float HalfBits(uint32_t pair, int which) { return HalfOf<false
 // 256 where the sign is set.
 __device__ inline uint32_t SignedPair(uint32_t bytes) {
   constexpr uint32_t k128 = 0x43004300u, kMinusOne = 0xBF80BF80u;
-  return FmaHalves((bytes & 0x00800080u) | k128, kMinusOne, (bytes & 0x007F007Fu) | k128);
+  return FmaHalves(AndOr(bytes, 0x00800080u, k128), kMinusOne, AndOr(bytes, 0x007F007Fu, k128));
 }
 
 // Two values of e4m3 as bf16: the same exponent and fraction, 2^120 too small.
 __device__ inline uint32_t E4M3Pair(uint32_t bytes) {
   constexpr uint32_t k2To120 = 0x7B807B80u, kMinusZero = 0x80008000u;
-  return FmaHalves((bytes & 0x00800080u) << 8 | (bytes & 0x007F007Fu) << 4, k2To120, kMinusZero);
+  return FmaHalves(AndOr(bytes << 8, 0x80008000u, bytes << 4 & 0x07F007F0u), k2To120, kMinusZero);
 }
 
 // --- What formats have in common. kFirst: the bytes of the header begin there in a block.
@@ -140,13 +145,13 @@ struct FormatOf {
     Plane<kLow>::Load(tile, step, lane, low);
 #pragma unroll
     for (int pair = 0; pair < kStepPairs; ++pair)
-      pairs[pair] = Plane<kLow>::Pair(low, pair, 0) | 0x43004300u;
+      pairs[pair] = Plane<kLow>::Pair(low, pair, 0, 0x43004300u);
     if constexpr (kHigh > 0) {
       uint32_t high[kHigh];
       Plane<kHigh>::Load(tile + kSteps * Plane<kLow>::kStepBytes, step, lane, high);
 #pragma unroll
       for (int pair = 0; pair < kStepPairs; ++pair)
-        pairs[pair] |= Plane<kHigh>::Pair(high, pair, kLow);
+        pairs[pair] = Plane<kHigh>::Pair(high, pair, kLow, pairs[pair]);
     }
   }
   __device__ static void Store(uint8_t* tile, int step, int lane, const uint32_t* quants) {
@@ -175,11 +180,16 @@ __device__ inline uint32_t BitPair(const uint8_t* block, int first, int i) {
 // Eight 6-bit scales and minima in three words (kernels/dequantize.cc, UnpackScale).
 __device__ inline Scale ScaleAndMinOf(const uint8_t* header, int index, int row) {
   const auto both = HeaderOf<uint32_t>(header, 0, row);
-  const uint32_t scales = HeaderOf<uint32_t>(header, 1, row) >> index % 4 * 8;
-  const uint32_t mins = HeaderOf<uint32_t>(header, 2, row) >> index % 4 * 8;
-  const uint32_t nibbles = HeaderOf<uint32_t>(header, 3, row) >> index % 4 * 8;
-  const uint32_t scale = index < 4 ? scales & 63u : (nibbles & 15u) | (scales >> 2 & 48u);
-  const uint32_t min = index < 4 ? mins & 63u : (nibbles >> 4 & 15u) | (mins >> 2 & 48u);
+  uint32_t scale = HeaderOf<uint32_t>(header, 1, row) >> index % 4 * 8;
+  uint32_t min = HeaderOf<uint32_t>(header, 2, row) >> index % 4 * 8;
+  if (index < 4) {  // alike in a whole warp
+    scale &= 63u;
+    min &= 63u;
+  } else {
+    const uint32_t nibbles = HeaderOf<uint32_t>(header, 3, row) >> index % 4 * 8;
+    scale = (nibbles & 15u) | (scale >> 2 & 48u);
+    min = (nibbles >> 4 & 15u) | (min >> 2 & 48u);
+  }
   return {__fmul_rn(HalfBits(both, 0), static_cast<float>(scale)),
           -__fmul_rn(HalfBits(both, 1), static_cast<float>(min))};
 }
@@ -316,7 +326,7 @@ struct Format<DType::kQ8_0> : SignedFormat<FormatOf<DType::kQ8_0, 34, 8, 0, 2, 0
     Plane<8>::Load(tile, step, lane, words);
 #pragma unroll
     for (int pair = 0; pair < kStepPairs; ++pair)
-      pairs[pair] = SignedPair(Plane<8>::Pair(words, pair, 0));
+      pairs[pair] = SignedPair(Plane<8>::Half(words, pair));
   }
   __device__ static Scale ScaleOf(const uint8_t* header, int index, int row) {
     return Format<DType::kQ4_0>::ScaleOf(header, index, row);
@@ -332,7 +342,7 @@ struct Format<DType::kF8_E4M3> : SignedFormat<FormatOf<DType::kF8_E4M3, 132, 8, 
     Plane<8>::Load(tile, step, lane, words);
 #pragma unroll
     for (int pair = 0; pair < kStepPairs; ++pair)
-      pairs[pair] = E4M3Pair(Plane<8>::Pair(words, pair, 0));
+      pairs[pair] = E4M3Pair(Plane<8>::Half(words, pair));
   }
   __device__ static Scale ScaleOf(const uint8_t* header, int /*index*/, int row) {
     return {HeaderOf<float>(header, 0, row), 0.0f};

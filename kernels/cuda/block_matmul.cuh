@@ -1,13 +1,15 @@
 // The kernel of kernels/cuda/block_matmul.h, over a Format (block_formats.cuh).
 //
-// W is the left operand of the tensor cores, 16 rows by 16 columns, up to 64 rows of x are the
-// right one. A block of 8 warps multiplies 128 rows: warp w has panel w % 4 and, of each tile, half
-// w / 4 of its steps. The tiles of all groups of 128 rows, one behind the other, are dealt to the
-// blocks in equal runs, one block a multiprocessor. They come to shared memory by asynchronous
-// copies, with the columns of x that they meet, `stages` at a time. While one is multiplied the
-// next one's scales become fp32, and the columns of x are added up, once for all warps; so there is
-// one barrier a tile. A group that several blocks have parts of is added up by the last of them to
-// be done, in the order of columns.
+// W is the left operand of the tensor cores, 16 rows by 16 columns, up to 64
+// rows of x are the right one. A block of 8 warps multiplies 128 rows: warp w
+// has panel w % 4 and, of each tile, half w / 4 of its steps. The tiles of all
+// groups of 128 rows, one behind the other, are dealt to the blocks in equal
+// runs, one block a multiprocessor. They come to shared memory by asynchronous
+// copies, with the columns of x that they meet, `stages` at a time. While one
+// is multiplied the next one's scales become fp32, and the columns of x are
+// added up, once for all warps; so there is one barrier a tile. A group that
+// several blocks have parts of is added up by the last of them to be done, in
+// the order of columns.
 #ifndef HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 #define HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 
@@ -29,8 +31,9 @@ inline constexpr int kJoiners =
 struct BlockMatmulLaunch {
   BlockMatmulArgs args;
   int column_tiles;
-  int64_t units;  // a tile's columns of 128 rows; those of a group of rows are neighbours
-  int stages;     // 3 to 6
+  int units;   // a tile's columns of 128 rows; those of a group of rows are
+               // neighbours
+  int stages;  // 3 to 6
 };
 
 template <typename Format, int kTokens>
@@ -59,25 +62,46 @@ class BlockProduct {
 
   __device__ void Run() {
     if (FindTokens() == 0) return;
-    const int64_t blocks = gridDim.x;
-    begin_ = blockIdx.x * l_.units / blocks;
-    const int64_t end = (blockIdx.x + 1) * l_.units / blocks;
-    for (int i = 0; i < l_.stages - 1; ++i) Copy(begin_ + i, end);
+    begin_ = FirstUnitOf(blockIdx.x);
+    end_ = FirstUnitOf(blockIdx.x + 1);
+    Cursor copied = {begin_, begin_ / l_.column_tiles, begin_ % l_.column_tiles, 0};
+    Cursor at = copied;
+    for (int i = 0; i < l_.stages - 1; ++i) Copy(copied);
     WaitCopies(l_.stages - 2);
     __syncthreads();
-    Prepare(begin_);
+    Prepare(at);
     float sums[2][kTokenTiles][4] = {};
-    for (int64_t unit = begin_; unit < end; ++unit) {
+    while (at.unit < end_) {
       WaitCopies(l_.stages - 3);
-      __syncthreads();  // all have multiplied the unit before, whose place the next copy takes
-      Copy(unit + l_.stages - 1, end);
-      Multiply(unit, sums);
-      if (unit + 1 < end) Prepare(unit + 1);
-      if (unit + 1 == end || (unit + 1) % l_.column_tiles == 0) Finish(unit, sums);
+      __syncthreads();  // all have multiplied the unit before, whose place the
+                        // next copy takes
+      Copy(copied);
+      Multiply(at, sums);
+      const int group = at.group;
+      Advance(at);
+      if (at.unit < end_) Prepare(at);
+      if (at.unit == end_ || at.group != group) Finish(group, sums);
     }
   }
 
  private:
+  // A unit, counted through: its group of rows, its place along the columns,
+  // and its stage.
+  struct Cursor {
+    int unit, group, column_tile, stage;
+  };
+  __device__ void Advance(Cursor& cursor) const {
+    ++cursor.unit;
+    if (++cursor.column_tile == l_.column_tiles) {
+      cursor.column_tile = 0;
+      ++cursor.group;
+    }
+    if (++cursor.stage == l_.stages) cursor.stage = 0;
+  }
+  __device__ int FirstUnitOf(unsigned block) const {
+    return static_cast<int>(int64_t{block} * l_.units / gridDim.x);
+  }
+
   // Which rows of x there are; how many. Of an expert, which one.
   __device__ int FindTokens() {
     __shared__ ExpertTile shared_tile;
@@ -105,57 +129,65 @@ class BlockProduct {
     return rows;
   }
 
-  __device__ uint8_t* Stage(int64_t unit) {
-    return shared_ + static_cast<int>((unit - begin_) % l_.stages) * kStageBytes;
-  }
-  __device__ float2* ScalesOf(int64_t unit) {
+  __device__ uint8_t* Stage(const Cursor& at) const { return shared_ + at.stage * kStageBytes; }
+  // Of every other unit.
+  __device__ float2* ScalesOf(const Cursor& at) const {
     return reinterpret_cast<float2*>(shared_ + l_.stages * kStageBytes +
-                                     static_cast<int>((unit - begin_) % 2) * kScaleBytes);
+                                     (at.unit & 1) * kScaleBytes);
   }
-  __device__ float* SumsOf(int64_t unit) {
+  __device__ float* SumsOf(const Cursor& at) const {
     return reinterpret_cast<float*>(shared_ + l_.stages * kStageBytes + 2 * kScaleBytes +
-                                    static_cast<int>((unit - begin_) % 2) * kSumBytes);
+                                    (at.unit & 1) * kSumBytes);
   }
-  __device__ float4* Joins() {
+  __device__ float4* Joins() const {
     return reinterpret_cast<float4*>(shared_ + l_.stages * kStageBytes +
                                      2 * (kScaleBytes + kSumBytes));
   }
 
-  // Starts the copy of a unit, of nothing from `end` on. What is past the last row or column is
-  // zeros.
-  __device__ void Copy(int64_t unit, int64_t end) {
-    if (unit < end) {
-      const int column_tile = static_cast<int>(unit % l_.column_tiles);
-      CopyWeights(static_cast<int>(unit / l_.column_tiles), column_tile, Stage(unit));
-      CopyTokens(column_tile * Format::kColumns, Stage(unit) + kWeightBytes);
+  // Starts the copy of the next unit; past the last one, of nothing. What is
+  // past the last row or column is zeros.
+  __device__ void Copy(Cursor& at) {
+    if (at.unit < end_) {
+      CopyWeights(at);
+      CopyTokens(at.column_tile * Format::kColumns, Stage(at) + kWeightBytes);
+      Advance(at);
     }
     CommitCopies();
   }
-  __device__ void CopyWeights(int group, int column_tile, uint8_t* to) {
-    constexpr int kChunks = Format::kTileBytes / 16;
+  // Two warps a panel.
+  __device__ void CopyWeights(const Cursor& at) const {
+    constexpr int kChunks = Format::kTileBytes / 16, kThreads = 2 * kWarpSize;
     const int panels = (l_.args.rows + kTileRows - 1) / kTileRows;  // of an expert
-    for (int i = thread_; i < kGroupPanels * kChunks; i += kBlockMatmulThreads) {
-      const int panel = group * kGroupPanels + i / kChunks;
-      const bool valid = panel < panels;
-      const int64_t tile = static_cast<int64_t>(tile_.expert * panels + panel) * l_.column_tiles;
-      const uint8_t* const from =
-          l_.args.tiles +
-          (valid ? (tile + column_tile) * Format::kTileBytes + i % kChunks * 16 : 0);
-      CopyAsync16(to + i * 16, from, valid);
-    }
+    const int panel = at.group * kGroupPanels + panel_;
+    const bool valid = panel < panels;
+    const int64_t tile =
+        static_cast<int64_t>(tile_.expert * panels + panel) * l_.column_tiles + at.column_tile;
+    const int first = half_ * kWarpSize + lane_;
+    const uint8_t* const from =
+        l_.args.tiles + (valid ? tile * Format::kTileBytes + first * 16 : 0);
+    uint8_t* const to = Stage(at) + panel_ * Format::kTileBytes + first * 16;
+#pragma unroll
+    for (int i = 0; i < kChunks; i += kThreads)
+      if (i + kThreads <= kChunks || first < kChunks - i)
+        CopyAsync16(to + i * 16, from + i * 16, valid);
   }
-  __device__ void CopyTokens(int first_column, uint8_t* to) {
+  __device__ void CopyTokens(int first_column, uint8_t* to) const {
     constexpr int kChunks = Format::kColumns / 8;  // of a token
-    for (int i = thread_; i < kTokens * kChunks; i += kBlockMatmulThreads) {
-      const int token = i / kChunks, chunk = i % kChunks, column = first_column + chunk * 8;
+    constexpr int kStep = kBlockMatmulThreads / kChunks;
+    const int chunk = thread_ % kChunks, column = first_column + chunk * 8;
+    to += chunk / 4 * kStepBytes;
+#pragma unroll
+    for (int i = 0; i < kTokens; i += kStep) {
+      const int token = i + thread_ / kChunks;
+      if (kTokens < kStep && token >= kTokens) break;
       const bool valid = token < tile_.count && column < l_.args.cols;
       const uint16_t* const from =
           l_.args.x + (valid ? static_cast<size_t>(Rows()[token]) * l_.args.cols + column : 0);
-      CopyAsync16(to + chunk / 4 * kStepBytes + token * 64 + Swizzled(chunk % 4, token) * 16, from,
-                  valid);
+      CopyAsync16(to + token * 64 + Swizzled(chunk % 4, token) * 16, from, valid);
     }
   }
-  // Where a token's 8 columns lie: half a warp then reads 4 tokens of all banks.
+  // Where a token's 8 columns lie: half a warp then reads 4 tokens of all
+  // banks.
   __device__ static int Swizzled(int chunk, int token) { return chunk ^ (token & 2); }
 
   // The right operands of a step: 16 j + 4 t to + 3 of token g.
@@ -171,22 +203,30 @@ class BlockProduct {
   }
 
   // Scales and sums of x of a unit that has come.
-  __device__ void Prepare(int64_t unit) {
-    const uint8_t* const stage = Stage(unit);
+  __device__ void Prepare(const Cursor& at) {
+    const uint8_t* const stage = Stage(at);
     if constexpr (Format::kScaled) {
-      float2* const scales = ScalesOf(unit);
+      // A thread has a row and half of its scales, which are of the same few words.
+      constexpr int kOwn = kScales / 2;
+      const int row = thread_ % kGroupRows;
+      const uint8_t* const header =
+          stage + row / kTileRows * Format::kTileBytes + Format::kHeaderAt;
+      float2 own[kOwn];
 #pragma unroll
-      for (int i = 0; i < kScales * kGroupRows / kBlockMatmulThreads; ++i) {
-        const int row = thread_ % kGroupRows, index = 2 * i + thread_ / kGroupRows;
-        const uint8_t* const header =
-            stage + row / kTileRows * Format::kTileBytes + Format::kHeaderAt;
-        const Scale scale = Format::ScaleOf(header, index, row % kTileRows);
-        scales[index * kGroupRows + row] =
-            make_float2(scale.scale, fmaf(-Format::kZero, scale.scale, scale.min));
+      for (int i = 0; i < kOwn; ++i) {
+        const Scale scale = Format::ScaleOf(header, half_ * kOwn + i, row % kTileRows);
+        own[i] = make_float2(scale.scale, fmaf(-Format::kZero, scale.scale, scale.min));
       }
+      float2* const scales = ScalesOf(at) + half_ * kOwn * kGroupRows + PlaceOfRow(row);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) scales[i * kGroupRows] = own[i];
     }
-    if constexpr (Format::kNeedsSums) AddUpTokens(stage + kWeightBytes, SumsOf(unit));
+    if constexpr (Format::kNeedsSums) AddUpTokens(stage + kWeightBytes, SumsOf(at));
   }
+  // Where the scales of a row lie among those of a group: rows g and g + 8, which a lane reads at
+  // once, beside each other.
+  __device__ static int PlaceOfRow(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
+
   // By tensor cores: products with ones.
   __device__ void AddUpTokens(const uint8_t* x, float* sums) const {
     constexpr uint32_t kOnes[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
@@ -207,8 +247,8 @@ class BlockProduct {
     }
   }
 
-  __device__ void Multiply(int64_t unit, float (&sums)[2][kTokenTiles][4]) {
-    const uint8_t* const stage = Stage(unit);
+  __device__ void Multiply(const Cursor& at, float (&sums)[2][kTokenTiles][4]) {
+    const uint8_t* const stage = Stage(at);
     const uint8_t* const tile = stage + panel_ * Format::kTileBytes;
     const uint8_t* const x = stage + kWeightBytes;
     [[maybe_unused]] constexpr int kUnroll = kTokens <= 16 ? 2 : 1;
@@ -222,9 +262,13 @@ class BlockProduct {
 #pragma unroll
         for (int s = 0; s < kStepScales; ++s) {
 #pragma unroll
-          for (int r = 0; r < 4; ++r)
-            scales[s][r] = ScalesOf(unit)[(step * kStepScales + s) * kGroupRows +
-                                          panel_ * kTileRows + 8 * r + lane_ / 4];
+          for (int rows = 0; rows < 2; ++rows) {
+            const float4 two = *reinterpret_cast<const float4*>(
+                ScalesOf(at) + (step * kStepScales + s) * kGroupRows + panel_ * kTileRows +
+                16 * rows + lane_ / 4 * 2);
+            scales[s][2 * rows] = make_float2(two.x, two.y);
+            scales[s][2 * rows + 1] = make_float2(two.z, two.w);
+          }
         }
       }
 #pragma unroll
@@ -237,7 +281,7 @@ class BlockProduct {
             float2 added = make_float2(0.0f, 0.0f);
             if constexpr (Format::kNeedsSums)
               added = *reinterpret_cast<const float2*>(
-                  SumsOf(unit) + (step * kStepScales + s) * kTokens + n * 8 + 2 * (lane_ % 4));
+                  SumsOf(at) + (step * kStepScales + s) * kTokens + n * 8 + 2 * (lane_ % 4));
             AddScaled(pairs, b, s, scales[s], added, n, sums);
           }
         } else {
@@ -275,13 +319,11 @@ class BlockProduct {
     }
   }
 
-  // The sums of the group that `unit` ends, here or altogether.
-  __device__ void Finish(int64_t unit, float (&sums)[2][kTokenTiles][4]) {
-    const int64_t group = unit / l_.column_tiles;
-    const int64_t first = group * l_.column_tiles, last = first + l_.column_tiles - 1;
+  // The sums of a group of rows, here or altogether.
+  __device__ void Finish(int group, float (&sums)[2][kTokenTiles][4]) {
+    const int first = group * l_.column_tiles, last = first + l_.column_tiles - 1;
     JoinHalves(sums);
-    if ((begin_ <= first && unit == last) || JoinParts(group, first, last, sums))
-      Write(group, sums);
+    if ((begin_ <= first && last < end_) || JoinParts(group, first, last, sums)) Write(group, sums);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -318,21 +360,23 @@ class BlockProduct {
   }
 
   // The block that has a unit.
-  __device__ int64_t OwnerOf(int64_t unit) const { return ((unit + 1) * gridDim.x - 1) / l_.units; }
-  // A block leaves at most two parts: of the group that it begins with, and of the one it ends
-  // with.
-  __device__ float4* PartOf(int64_t block, bool begins_group) const {
+  __device__ int OwnerOf(int unit) const {
+    return static_cast<int>((int64_t{unit + 1} * gridDim.x - 1) / l_.units);
+  }
+  // A block leaves at most two parts: of the group that it begins with, and of
+  // the one it ends with.
+  __device__ float4* PartOf(int block, bool begins_group) const {
     constexpr int kPartFloats = kGroupRows * kTokens;
     return reinterpret_cast<float4*>(l_.args.partials) +
-           (2 * block + (begins_group ? 1 : 0)) * (kPartFloats / 4);
+           static_cast<size_t>(2 * block + (begins_group ? 1 : 0)) * (kPartFloats / 4);
   }
   // True in the last block to come, with the sums of all.
-  __device__ bool JoinParts(int64_t group, int64_t first, int64_t last,
-                            float (&sums)[2][kTokenTiles][4]) {
+  __device__ bool JoinParts(int group, int first, int last, float (&sums)[2][kTokenTiles][4]) {
     __shared__ bool is_last;
-    const int64_t first_block = OwnerOf(first), last_block = OwnerOf(last);
+    const int first_block = OwnerOf(first), last_block = OwnerOf(last);
+    const auto own = static_cast<int>(blockIdx.x);
     if (half_ == 0) {
-      float4* const part = PartOf(blockIdx.x, blockIdx.x == first_block);
+      float4* const part = PartOf(own, own == first_block);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -360,7 +404,7 @@ class BlockProduct {
           const int at = (i * kTokenTiles + n) * kJoiners + thread_;
           float(&to)[4] = sums[i][n];
           to[0] = to[1] = to[2] = to[3] = 0.0f;
-          for (int64_t block = first_block; block <= last_block; ++block)
+          for (int block = first_block; block <= last_block; ++block)
             Add(__ldcg(PartOf(block, block == first_block) + at), to);
         }
       }
@@ -368,7 +412,7 @@ class BlockProduct {
     return true;
   }
 
-  __device__ void Write(int64_t group, const float (&sums)[2][kTokenTiles][4]) const {
+  __device__ void Write(int group, const float (&sums)[2][kTokenTiles][4]) const {
     if (half_ != 0) return;
     const BlockMatmulArgs& args = l_.args;
 #pragma unroll
@@ -377,8 +421,8 @@ class BlockProduct {
       for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          const auto row = static_cast<int>(group * kGroupRows) + panel_ * kTileRows + 16 * i +
-                           8 * (c / 2) + lane_ / 4;
+          const auto row =
+              group * kGroupRows + panel_ * kTileRows + 16 * i + 8 * (c / 2) + lane_ / 4;
           const int token = n * 8 + 2 * (lane_ % 4) + c % 2;
           if (row >= args.rows || token >= tile_.count) continue;
           float& y = args.y[static_cast<size_t>(tile_.first + token) * args.y_stride + row];
@@ -394,8 +438,8 @@ class BlockProduct {
   const BlockMatmulLaunch& l_;
   uint8_t* const shared_;
   const int thread_, lane_, panel_, half_;
-  ExpertTile tile_;  // without experts all rows of x
-  int64_t begin_ = 0;
+  ExpertTile tile_;          // without experts all rows of x
+  int begin_ = 0, end_ = 0;  // units
 };
 
 template <typename Format, int kTokens>
@@ -426,12 +470,11 @@ cudaError_t LaunchBlockMatmul(const Context& context, const BlockMatmulArgs& arg
   const int groups = NumRowGroups(args.rows);
   BlockMatmulLaunch launch = {args, CeilDiv(args.cols, Format::kColumns), 0,
                               StagesOf<Product>(context)};
-  launch.units = int64_t{groups} * launch.column_tiles;
+  launch.units = groups * launch.column_tiles;
   const size_t shared = launch.stages * Product::kStageBytes + Product::kFixedBytes;
   // An expert's groups are blocks of their own: there are many.
   const bool experts = args.experts > 0;
-  const int blocks =
-      experts ? groups : static_cast<int>(std::min<int64_t>(context.num_sms, launch.units));
+  const int blocks = experts ? groups : std::min(context.num_sms, launch.units);
   const int tiles = experts ? MostExpertTiles<kTokens>(args.places, args.experts) : 1;
   return Launch(BlockMatmulKernel<Format, kTokens>, dim3(blocks, tiles), dim3(kBlockMatmulThreads),
                 shared, context.stream, launch);

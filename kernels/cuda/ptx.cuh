@@ -80,6 +80,13 @@ __device__ inline uint32_t PackHalves(float low, float high) {
   return pair;
 }
 
+// a & b | c, as one instruction: the compiler makes two of it where b and c are constants.
+__device__ inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 // a * b + c of both bf16 of a pair, rounded once.
 __device__ inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;

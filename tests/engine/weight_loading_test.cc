@@ -102,7 +102,8 @@ TEST_P(WeightLoadingTest, QuantisedWhileLoaded) {
   const std::vector<float> exact = LogitsOf(floats->get());
   const double size = Largest(exact);
   for (const auto& [dtype, tolerance] :
-       {std::pair{WeightDType::kQ8_0, 0.05}, std::pair{WeightDType::kQ4_0, 0.6}}) {
+       {std::pair{WeightDType::kQ8_0, 0.05}, std::pair{WeightDType::kQ4_0, 0.6},
+        std::pair{WeightDType::kFp8, 0.15}}) {
     const std::unique_ptr<Engine> engine = MustLoad(DType::kF32, dtype);
     const std::vector<float> logits = LogitsOf(engine.get());
     EXPECT_LT(WorstDifference(logits, exact), tolerance * size);
@@ -196,6 +197,7 @@ TEST(WeightBytesTest, AreThoseOfTheBlocks) {
   EXPECT_EQ(loaded(WeightDType::kFloat32), bytes(DType::kF32, DType::kF32));
   EXPECT_EQ(loaded(WeightDType::kQ8_0), bytes(DType::kQ8_0, DType::kQ8_0));
   EXPECT_EQ(loaded(WeightDType::kQ4_0), bytes(DType::kQ4_0, DType::kQ8_0));
+  EXPECT_EQ(loaded(WeightDType::kFp8), bytes(DType::kF8_E4M3, DType::kF8_E4M3));
 }
 
 // On a GPU too; hosts pad otherwise, and the reference keeps floats.

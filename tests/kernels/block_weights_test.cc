@@ -165,11 +165,13 @@ TEST_P(BlockWeightsTest, AnyNumberOfRows) {
   for (int m = 0; m <= 65; ++m) CheckProduct(matrix, *weight, m, 0.5f, true, "q4_k");
 }
 
-// So long that several blocks of a GPU add up one sum.
-TEST_P(BlockWeightsTest, LongRows) {
+// Several blocks of a GPU add up one sum; with three groups of rows by two tiles some begin where a
+// group does, though the tiles cannot be dealt in equal numbers.
+TEST_P(BlockWeightsTest, SumsOfSeveralBlocks) {
   for (const DType dtype : {DType::kQ4_0, DType::kQ4_K, DType::kQ6_K, DType::kQ8_0}) {
-    for (const int cols : {2560, 4096 + 256}) {
-      const Matrix matrix = Random(dtype, 130, cols);
+    const int two_tiles = BlockElements(dtype) == 256 ? 512 : 256;
+    for (const auto& [rows, cols] : {std::pair{130, 2560}, {130, 4096 + 256}, {300, two_tiles}}) {
+      const Matrix matrix = Random(dtype, rows, cols);
       const std::unique_ptr<Weight> weight = Pack(matrix);
       for (const int m : {1, 20})
         for (int repeat = 0; repeat < 2; ++repeat)  // counters are as they were

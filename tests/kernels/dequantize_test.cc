@@ -117,6 +117,63 @@ TEST(QuantizeTest, WhatIsNotFiniteSpoilsTheScaleOfItsBlock) {
   }
 }
 
+// Brute force: no e4m3 is nearer, and of two as near the even one is taken.
+TEST(Float8Test, NarrowingTakesTheNearest) {
+  const auto nearest = [](float value) {
+    int best = 0;
+    for (int bits = 1; bits < 0x7f; ++bits) {
+      const double now = std::abs(double{E4M3ToFloat(static_cast<uint8_t>(bits))} - value);
+      const double before = std::abs(double{E4M3ToFloat(static_cast<uint8_t>(best))} - value);
+      if (now < before || (now == before && bits % 2 == 0)) best = bits;
+    }
+    return best;
+  };
+  std::vector<float> values = {0.0f, 448.0f, 463.9f, 464.0f, 1e9f, 1e-9f, 0x1p-9f, 0x1p-10f};
+  for (int bits = 0; bits < 0x7e; ++bits) {
+    const float low = E4M3ToFloat(static_cast<uint8_t>(bits));
+    const float high = E4M3ToFloat(static_cast<uint8_t>(bits + 1));
+    const float middle = (low + high) / 2;
+    values.insert(values.end(), {low, middle, std::nextafter(middle, low),
+                                 std::nextafter(middle, high), low + (high - low) / 3});
+  }
+  for (const float value : values) {
+    EXPECT_EQ(FloatToE4M3(value), nearest(value)) << value;
+    EXPECT_EQ(FloatToE4M3(-value), nearest(value) | 0x80) << -value;
+  }
+  EXPECT_TRUE(std::isnan(E4M3ToFloat(FloatToE4M3(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST(QuantizeTest, F8BlocksHaveTheirLargestAtTheEndOfTheRange) {
+  std::vector<float> values(256);
+  for (int i = 0; i < 256; ++i)
+    values[i] = std::sin(static_cast<float>(i * i)) * (i < 128 ? 1e-3f : 30);
+  std::vector<uint8_t> blocks(2 * 132);
+  QuantizeRow(DType::kF8_E4M3, values.data(), 256, blocks.data());
+  std::vector<float> got(256);
+  DequantizeRow(DType::kF8_E4M3, blocks.data(), 256, got.data());
+  for (int block = 0; block < 2; ++block) {
+    float peak = 0;
+    for (int i = 0; i < 128; ++i) peak = std::max(peak, std::abs(values[block * 128 + i]));
+    for (int i = block * 128; i < block * 128 + 128; ++i) {
+      // Half of the last of three places, or of the subnormals' step.
+      const float bound = std::max(std::abs(values[i]) / 16, peak / 448 / 1024) * 1.001f;
+      EXPECT_NEAR(got[i], values[i], bound) << i;
+      if (std::abs(values[i]) == peak) {
+        EXPECT_NEAR(got[i], values[i], peak * 1e-6) << i;
+      }
+    }
+  }
+  std::vector<float> zeros(128, 0.0f);
+  QuantizeRow(DType::kF8_E4M3, zeros.data(), 128, blocks.data());
+  DequantizeRow(DType::kF8_E4M3, blocks.data(), 128, got.data());
+  EXPECT_EQ(got[5], 0.0f);
+  zeros[7] = std::numeric_limits<float>::infinity();
+  QuantizeRow(DType::kF8_E4M3, zeros.data(), 128, blocks.data());
+  float scale;
+  std::memcpy(&scale, blocks.data(), sizeof(scale));
+  EXPECT_FALSE(std::isfinite(scale));
+}
+
 TEST(DequantizeTest, F32IsCopiedFromAnyAlignment) {
   const float values[] = {1.5f, -0.0f, 3e38f};
   std::vector<uint8_t> bytes(1 + sizeof values);

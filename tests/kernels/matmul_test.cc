@@ -35,7 +35,7 @@ constexpr DType kAllDTypes[] = {
     DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kF8_E4M3};
 constexpr WeightDType kAllWeightDTypes[] = {WeightDType::kFloat32, WeightDType::kBFloat16,
                                             WeightDType::kStored};
-constexpr WeightDType kQuantising[] = {WeightDType::kQ8_0, WeightDType::kQ4_0};
+constexpr WeightDType kQuantising[] = {WeightDType::kQ8_0, WeightDType::kQ4_0, WeightDType::kFp8};
 
 std::string NameOf(WeightDType dtype) {
   switch (dtype) {
@@ -49,6 +49,8 @@ std::string NameOf(WeightDType dtype) {
       return "q8_0";
     case WeightDType::kQ4_0:
       return "q4_0";
+    case WeightDType::kFp8:
+      return "fp8";
   }
   return "?";
 }
@@ -637,7 +639,7 @@ TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
 TEST_P(MatmulTest, QuantisedRowsAreTheirBlocks) {
   const auto [weight_dtype, dtype] = GetParam();
   if (weight_dtype != WeightDType::kStored) return;
-  const int cols = std::max(64, SmallestCols());
+  const int cols = std::max(128, SmallestCols());
   const TestWeight weight = MakeWeight(dtype, 37, cols, random_);
   for (const WeightDType quantising : kQuantising) {
     const DType kept = KeptDType(dtype, quantising, cols);

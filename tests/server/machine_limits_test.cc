@@ -193,6 +193,8 @@ TEST(CommandLine, LeavesToTheDeviceWhatIsNotSaid) {
   ASSERT_TRUE(asked.options.has_value()) << asked.text;
   EXPECT_EQ(asked.options->engine.device, "cpu");
   EXPECT_EQ(asked.options->engine.dtype, WeightDType::kStored);
+  EXPECT_EQ(Parse({"--model", "m.gguf", "--dtype", "fp8"}).options->engine.dtype,
+            WeightDType::kFp8);
   EXPECT_EQ(Parse({"--model", "m.gguf", "--dtype", "q8_0"}).options->engine.dtype,
             WeightDType::kQ8_0);
   EXPECT_EQ(Parse({"--model", "m.gguf", "--dtype", "q4_0"}).options->engine.dtype,

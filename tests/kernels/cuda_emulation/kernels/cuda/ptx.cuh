@@ -54,6 +54,8 @@ uint32_t PackHalves(float low, float high) {
   return l | h << 16;
 }
 
+inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
+
 inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
   // Exact in double: 8 bits by 8 bits, and a third; to odd first, so that it is rounded once.
   const auto fma = [&](int which) {
