@@ -278,9 +278,9 @@ absl::Status CudaBackend::BringRows(const WeightRows& weight, int first, int cou
         return device_->DrawNormals({.normals = *part.normals,
                                      .rounded_to_bf16 = part.dtype == DType::kBF16,
                                      .dtype = dtype,
-                                     .first = int64_t{in_part} * part.cols,
                                      .count = int64_t{rows} * part.cols,
-                                     .out = at});
+                                     .out = at,
+                                     .first = int64_t{in_part} * part.cols});
       });
     } else {
       HYDRANT_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,

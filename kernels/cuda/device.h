@@ -61,9 +61,9 @@ struct DrawNormalsArgs {
   NormalStream normals;
   bool rounded_to_bf16 = false;
   DType dtype = DType::kF32;
-  int64_t first = 0;
   int64_t count = 0;
   void* out = nullptr;
+  int64_t first = 0;
 };
 
 class CudaDevice {

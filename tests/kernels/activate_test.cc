@@ -139,7 +139,7 @@ TEST_P(ActivateTest, InPlaceAndAloneGiveTheSameBits) {
 }
 
 TEST_P(ActivateTest, RoundsForTheMatrixProduct) {
-  const DType dtype = backend().ActivationDType(WeightDType::kBFloat16);
+  const DType dtype = backend().ActivationDType(DType::kBF16);
   if (dtype == DType::kF32) GTEST_SKIP() << GetParam() << " takes fp32 rows as they are";
   ASSERT_EQ(dtype, DType::kBF16);
   const std::vector<float> x = RandomFloats(5 * 136, 61, 2.0f);

@@ -578,7 +578,7 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
 
 // Where matrix products take bf16 rows: the floats rounded, and nothing else is different.
 TEST_P(DecodeAttentionTest, MixedBatchRoundsForTheMatrixProduct) {
-  if (TestBackend(1)->ActivationDType(WeightDType::kBFloat16) == DType::kF32)
+  if (TestBackend(1)->ActivationDType(DType::kBF16) == DType::kF32)
     GTEST_SKIP() << "the backend's matrix products take fp32 rows";
   std::vector<int32_t> positions;
   World world = MixedWorld(GetParam(), rng_, &positions);

@@ -263,7 +263,7 @@ TEST_P(ElementwiseTest, LayerNormInPlaceAndAlone) {
 // Rounded by the operation, or by whoever reads its floats: the same bits. Beside bf16 weights, the
 // matrix product of the rounded rows is that of the floats, to the bit.
 TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
-  const DType dtype = backend().ActivationDType(WeightDType::kBFloat16);
+  const DType dtype = backend().ActivationDType(DType::kBF16);
   if (dtype == DType::kF32) GTEST_SKIP() << GetParam() << " takes fp32 rows as they are";
   ASSERT_EQ(dtype, DType::kBF16);
   constexpr int kRows = 5, kCols = 136, kOutputs = 24;

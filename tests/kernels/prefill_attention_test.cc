@@ -403,7 +403,7 @@ TEST_P(PrefillAttentionTest, MatchesReferenceBackend) {
 
 // Where matrix products take bf16 rows: the floats rounded.
 TEST_P(PrefillAttentionTest, RoundsForTheMatrixProduct) {
-  if (TestBackend(1)->ActivationDType(WeightDType::kBFloat16) == DType::kF32)
+  if (TestBackend(1)->ActivationDType(DType::kBF16) == DType::kF32)
     GTEST_SKIP() << "the backend's matrix products take fp32 rows";
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     Prompt prompt(GetParam(), 70, kSeed);
