@@ -104,8 +104,8 @@ class CudaBackend final : public Backend {
     return packed == DType::kF32 ? DType::kF32 : DType::kBF16;
   }
   DType ResultDType(const Weight& weight) const override {
-    return static_cast<const CudaWeight&>(weight).dtype() == DType::kBF16 ? DType::kBF16
-                                                                          : DType::kF32;
+    const auto& own = static_cast<const CudaWeight&>(weight);
+    return own.dtype() == DType::kBF16 && !own.InTiles() ? DType::kBF16 : DType::kF32;
   }
   // The tensor cores' of 16 bits.
   DType AttentionDType(DType kv, DType /*weights*/) const override {
