@@ -601,12 +601,12 @@ TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
 // Prompts that are read, streams that decode under several policies, and those that wait: each has
 // ended once by the daemon's own count, by its last token or by the fault, and the client knows.
 void ExpectOneEndForEach(const std::string& setting, const std::string& value,
-                         const std::string& fault) {
+                         const std::string& max_num_seqs, const std::string& fault) {
   SCOPED_TRACE(setting + "=" + value);
   const EmulatedDevice device(setting, value);
-  Daemon daemon(
-      {"--metrics-listen", "127.0.0.1:0", "--max-num-seqs", "4", "--kv-cache-memory-bytes", "4M"},
-      kModel, "cuda");
+  Daemon daemon({"--metrics-listen", "127.0.0.1:0", "--max-num-seqs", max_num_seqs,
+                 "--kv-cache-memory-bytes", "4M"},
+                kModel, "cuda");
   if (daemon.address().empty()) {  // as early as that
     EXPECT_EQ(daemon.process().Wait(), 1);
     EXPECT_THAT(daemon.process().err(), HasSubstr(fault));
@@ -656,12 +656,12 @@ void ExpectOneEndForEach(const std::string& setting, const std::string& value,
 
 TEST(Device, AKernelThatFailsInMidStepLeavesNoRequestWithoutItsEnd) {
   for (const char* last : {"1", "400", "1500", "3700"})
-    ExpectOneEndForEach("LAST_LAUNCH", last, "cudaErrorLaunchFailure; the host's kernel log");
+    ExpectOneEndForEach("LAST_LAUNCH", last, "4", "cudaErrorLaunchFailure; the host's kernel log");
 }
 
-// Work space grows with the first long prompt, and others have taken what was free.
+// Work space grows with the rows of a step, and others have taken what was free.
 TEST(Device, MemoryThatOthersTakeInMidStepLeavesNoRequestWithoutItsEnd) {
-  ExpectOneEndForEach("TAKEN_AFTER", "300", "cudaErrorMemoryAllocation; nvidia-smi lists");
+  ExpectOneEndForEach("TAKEN_AFTER", "200", "8", "cudaErrorMemoryAllocation; nvidia-smi lists");
 }
 #endif
 
