@@ -209,19 +209,24 @@ def profiles(records: list[Record]) -> None:
 
 
 def modules(records: list[Record]) -> None:
-    """The measurements of variants of the backend, side by side; ratios to the first."""
+    """The measurements of variants of the backend, side by side; ratios to the first. What has no name is as it comes."""
+    plain = "as it is"
     names = list(dict.fromkeys(r["module"] for r in records if "module" in r))
     if not names:
         return
+    varied = {r["what"] for r in records if "module" in r}
+    if any("module" not in r and r["what"] in varied and r["who"] == OURS for r in records):
+        names.insert(0, plain)
     keys = {"matmul": ("n", "k", "rows"), "decode_attention": ("variant", "batch", "length"), "prefill_attention": ("tokens",)}
     seconds: dict[tuple[Any, ...], dict[str, float]] = {}
     for r in records:
-        if "module" not in r or r["what"] not in keys:
+        name = r.get("module", plain)
+        if name not in names or r["what"] not in keys or r["what"] not in varied or r["who"] != OURS:
             continue
-        row = (r["what"].replace("_", " "), *(r[name] for name in keys[r["what"]]))
-        seconds.setdefault(row, {})[r["module"]] = r["seconds"]
+        row = (r["what"].replace("_", " "), *(r[key] for key in keys[r["what"]]))
+        seconds.setdefault(row, {})[name] = r["seconds"]
         if "seconds_with_sums" in r:
-            seconds.setdefault((*row, "with sums"), {})[r["module"]] = r["seconds_with_sums"]
+            seconds.setdefault((*row, "with sums"), {})[name] = r["seconds_with_sums"]
     rows = []
     for row, by_module in seconds.items():
         first = by_module.get(names[0])
