@@ -80,6 +80,7 @@ ARG PRESET=release
 ARG CUDA_ARCHITECTURES="80-real;90a-real;100-real;90-virtual"
 RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
     { scripts/fetch-xgrammar || [ $? -eq 2 ]; } && \
+    { scripts/fetch-sm90-attention || [ $? -eq 2 ]; } && \
     scripts/build --preset ${PRESET} --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
       --target hydrant_cuda -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF \
       "-DHYDRANT_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" && \
