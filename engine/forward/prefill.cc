@@ -238,6 +238,13 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
 // Of a run's pieces, which are of different prompts or follow each other.
 void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvState& kv) {
   std::vector<PrefillAttentionArgs> together;  // what has one pass, and no entries in pages
+  std::vector<const Piece*> summed;            // of these, the pieces whose sums may be kept
+  const auto attend = [&] {
+    backend_->PrefillAttentions(together);
+    for (const Piece* piece : summed) compressor_->KeepSums(layer, *piece->slice, piece->end, kv);
+    together.clear();
+    summed.clear();
+  };
   int row = 0;
   for (const Piece& piece : pieces) {
     const PrefillAttentionArgs args = AttentionOf(layer, piece, row, kv);
@@ -247,17 +254,16 @@ void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvSta
     } else if (piece.slice->Appends()) {
       AttendToEntries(layer, *piece.slice, kv, args);
     } else {
+      // Sums are kept as a prompt's piece has left them, before its next piece adds to them.
+      if (!summed.empty() && summed.back()->slice == piece.slice) attend();
       for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
         together.push_back(args);
         together.back().statistics = pass;
       }
+      summed.push_back(&piece);
     }
   }
-  backend_->PrefillAttentions(together);
-  if (kv.TablesOf(layer).windowed) return;
-  for (const Piece& piece : pieces) {
-    if (!piece.slice->Appends()) compressor_->KeepSums(layer, *piece.slice, piece.end, kv);
-  }
+  attend();
 }
 
 // `row`: where the piece begins in the activations of its run.

@@ -44,6 +44,7 @@ __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) 
 }
 
 __global__ void WidenBF16Kernel(const uint16_t* x, int64_t count, float* out) {
+  WaitForPredecessor();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) out[i] = HalfOf<true>(x[i], 0);
 }
@@ -78,8 +79,9 @@ cudaError_t WidenBF16(const Context& context, const void* x, int64_t count, cons
   const cudaError_t error = context.operands->Get(static_cast<size_t>(count) * sizeof(float), &out);
   *widened = out;
   if (error != cudaSuccess || count == 0) return error;
-  return Launch(WidenBF16Kernel, dim3(CeilDiv(count, kThreads)), dim3(kThreads), 0, context.stream,
-                static_cast<const uint16_t*>(x), count, static_cast<float*>(out));
+  return LaunchOverlapped(WidenBF16Kernel, dim3(CeilDiv(count, kThreads)), dim3(kThreads), 0,
+                          context.stream, static_cast<const uint16_t*>(x), count,
+                          static_cast<float*>(out));
 }
 
 cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
