@@ -566,8 +566,8 @@ TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
         flags, {"the device cannot give", "of 585.9 KiB are free", "nvidia-smi", "--max-num-seqs"});
   }
   {
-    const EmulatedDevice device("MEMORY", "6000000");
-    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 5.7 MiB"});
+    const EmulatedDevice device("MEMORY", "5300000");
+    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 5.1 MiB"});
   }
   {
     const EmulatedDevice device("TAKEN", std::to_string(uint64_t{7} << 30));
