@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode_attention.cuh"
 #include "kernels/cuda/decode_products_fma.cuh"
 #include "kernels/cuda/decode_products_mma.cuh"
+#include "kernels/cuda/decode_scratch.cuh"
 #include "kernels/cuda/decode_stream.h"
 #include "kernels/cuda/ops.h"
 
@@ -44,38 +45,6 @@ int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int weight_
   return std::max(std::min(most, std::max(share, kLeastChunk)), splits_fit);
 }
 
-cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
-  const DecodeAttentionArgs& args = launch->args;
-  if (launch->max_splits == 1) return cudaSuccess;
-  const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
-  const size_t parts = units * launch->max_splits * launch->group;
-  ScratchLayout layout;
-  const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
-  const size_t maxima = layout.Add<float>(parts);
-  const size_t sums = layout.Add<float>(parts);
-  const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
-  launch->scores_follow = args.max_scored_entries > 0;
-  const size_t logits = layout.Add<float>(units * launch->group * args.max_scored_entries);
-  const size_t head_max = layout.Add<float>(units * launch->group);
-  const size_t head_sum = layout.Add<float>(units * launch->group);
-  const size_t ranks = layout.Add<int32_t>(launch->scores_follow ? units : 0);
-  const size_t victims =
-      layout.Add<VictimCandidate>(launch->scores_follow ? units * launch->max_splits : 0);
-  void* scratch = nullptr;
-  const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
-  if (error != cudaSuccess) return error;
-  launch->part_out = At<float>(scratch, out);
-  launch->part_max = At<float>(scratch, maxima);
-  launch->part_sum = At<float>(scratch, sums);
-  launch->part_numerator_max = At<float>(scratch, numerator_maxima);
-  launch->kept_logits = At<float>(scratch, logits);
-  launch->head_max = At<float>(scratch, head_max);
-  launch->head_sum = At<float>(scratch, head_sum);
-  launch->rank_above = At<int32_t>(scratch, ranks);
-  launch->part_victims = At<VictimCandidate>(scratch, victims);
-  return context.counters->Get(units, context.stream, &launch->splits_done);
-}
-
 template <typename Products>
 cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   DecodeLaunch launch;
@@ -85,7 +54,12 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   Products::Plan(&launch);
   launch.chunk = ChunkOf(context, args, launch.weight_rows);
   launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));
-  if (const cudaError_t error = GetScratch(context, &launch); error != cudaSuccess) return error;
+  if (launch.max_splits > 1) {
+    launch.scores_follow = args.max_scored_entries > 0;
+    const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
+    const cudaError_t error = GetDecodeScratch(context, units * launch.max_splits, units, &launch);
+    if (error != cudaSuccess) return error;
+  }
   const dim3 grid(launch.max_splits, args.tables.num_kv_heads, args.num_rows);
   const cudaError_t error =
       Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),

@@ -1,4 +1,4 @@
-// What a decode step stores of a head besides its scores: the new entry, and the output.
+// A decode step stores a head's new entry and its output here.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_ENTRY_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_ENTRY_CUH_
 

@@ -1,4 +1,4 @@
-// What the decode kernels share: the description of a launch, a block's work and its shared memory.
+// The decode kernels share these: the parameters of a launch, a block's work and its shared memory.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 

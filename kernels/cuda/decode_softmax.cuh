@@ -83,7 +83,7 @@ class DecodeSoftmax {
   __device__ float Sink(int h) const {
     return l_.args.sink_logits[u_.head * l_.group + h] * kLog2E;
   }
-  // What the sink of query head h adds to the sum of a whole head whose maximum is `highest`. A
+  // The term that the sink logit of query head h adds to a head's sum with maximum `highest`. A
   // sink far above all entries leaves them nothing; bounded, it is still a number.
   __device__ float SinkShare(int h, float highest) const {
     constexpr float kMost = 120.0f;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/cuda/decode_scratch.cuh"
 #include "kernels/cuda/decode_stream.cuh"
 #include "kernels/cuda/decode_stream.h"
 
@@ -20,7 +21,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
 
 int PagesOfChunk(int block_size) { return CeilDiv(kStreamChunk + block_size - 2, block_size) + 1; }
 
-// What follows from the pages alone.
+// Sets the fields that depend on the layout of the pages alone.
 DecodeLaunch LaunchOf(const KvLayout& layout, int group) {
   DecodeLaunch launch;
   launch.args.pages.layout = layout;
@@ -40,36 +41,6 @@ DecodeLaunch LaunchOf(const DecodeAttentionArgs& args) {
   return launch;
 }
 
-cudaError_t GetScratch(const Context& context, int blocks, DecodeLaunch* launch) {
-  const DecodeAttentionArgs& args = launch->args;
-  const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
-  const size_t parts = size_t{2} * blocks * launch->group;
-  ScratchLayout layout;
-  const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
-  const size_t maxima = layout.Add<float>(parts);
-  const size_t sums = layout.Add<float>(parts);
-  const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
-  const size_t logits = layout.Add<float>(units * launch->group * args.max_scored_entries);
-  const size_t head_max = layout.Add<float>(units * launch->group);
-  const size_t head_sum = layout.Add<float>(units * launch->group);
-  const size_t ranks = layout.Add<int32_t>(launch->scores_follow ? units : 0);
-  const size_t victims =
-      layout.Add<VictimCandidate>(launch->scores_follow ? units * launch->max_splits : 0);
-  void* scratch = nullptr;
-  const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
-  if (error != cudaSuccess) return error;
-  launch->part_out = At<float>(scratch, out);
-  launch->part_max = At<float>(scratch, maxima);
-  launch->part_sum = At<float>(scratch, sums);
-  launch->part_numerator_max = At<float>(scratch, numerator_maxima);
-  launch->kept_logits = At<float>(scratch, logits);
-  launch->head_max = At<float>(scratch, head_max);
-  launch->head_sum = At<float>(scratch, head_sum);
-  launch->rank_above = At<int32_t>(scratch, ranks);
-  launch->part_victims = At<VictimCandidate>(scratch, victims);
-  return context.counters->Get(units + 1, context.stream, &launch->splits_done);
-}
-
 template <typename Products>
 size_t SharedBytes(DecodeLaunch* launch) {
   Products::Plan(launch);
@@ -86,7 +57,9 @@ cudaError_t Run(const Context& context, DecodeLaunch launch) {
       std::clamp(static_cast<int>(context.shared_of_sm / (plain_bytes + kReservedShared)), 1,
                  Products::kBlocksPerSm);
   const int blocks = context.num_sms * of_sm;
-  cudaError_t error = GetScratch(context, blocks, &launch);
+  // A block has parts of two heads at most; a counter for each head, and one for the launch.
+  const size_t units = static_cast<size_t>(launch.args.num_rows) * launch.args.tables.num_kv_heads;
+  cudaError_t error = GetDecodeScratch(context, size_t{2} * blocks, units + 1, &launch);
   if (error == cudaSuccess)
     error = Launch(StreamKernel<Products>, dim3(blocks), dim3(kDecodeThreads), bytes,
                    context.stream, launch);

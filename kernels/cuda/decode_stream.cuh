@@ -201,7 +201,7 @@ class StreamPiece {
     for (int h = thread_; h < l_.group; h += kDecodeThreads) {
       if (softmax_.HasSinks())
         Total(StreamShared::kSum, h) += softmax_.SinkShare(h, Total(StreamShared::kMaximum, h));
-      // What scores come of, now or later.
+      // Scores are computed from both, now or later.
       const size_t head = static_cast<size_t>(u_.unit) * l_.group + h;
       if (rule_.scored) l_.head_max[head] = Total(StreamShared::kMaximum, h);
       if (rule_.scored) l_.head_sum[head] = Total(StreamShared::kSum, h);
