@@ -1,4 +1,4 @@
-// Decode attention by blocks that stay and share all heads' entries evenly (decode_work.cuh), with
+// Decode attention by persistent blocks that share all heads' entries evenly (decode_work.cuh), with
 // tiles that arrive ahead of their use (decode_ring.cuh). A block goes through its run piece by
 // piece; a piece goes through the passes of decode_attention.cuh. What a block has attended to of
 // one head is added up in shared memory, each piece relative to the largest logit so far.
