@@ -1,10 +1,10 @@
-// Decode attention by persistent blocks that share all heads' entries evenly (decode_work.cuh), with
-// tiles that arrive ahead of their use (decode_ring.cuh). A block goes through its run piece by
-// piece; a piece goes through the passes of decode_attention.cuh. What a block has attended to of
-// one head is added up in shared memory, each piece relative to the largest logit so far.
+// Decode attention by persistent blocks that share all heads' entries evenly (decode_work.cuh).
+// Tiles are copied ahead of their use (decode_ring.cuh). A block attends to its run piece by piece,
+// in the passes of decode_attention.cuh, and adds up a head's pieces in shared memory, relative to
+// the largest logit so far.
 //
-// Scores: a head that was attended to as one piece is scored from the weights in shared memory; its
-// positions and scores are on their way since the piece began. Of others the logits are kept.
+// Scores: a head of one piece is scored from the weights in shared memory; its positions and scores
+// are loaded when the piece begins. The logits of other heads are kept until the head is complete.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_STREAM_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_STREAM_CUH_
 
