@@ -42,13 +42,20 @@ inline std::string NameOfDeviceAndFamily(
   return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
 }
 
-// Every device with the families whose caches differ: other rotations, layers with a window, keys
-// and values in blocks.
+// The cpu and cuda with all of these families; the reference, which is slow, with the first.
+inline auto DevicesWith(const std::vector<Family>& families) {
+  std::vector<std::tuple<std::string, Family>> cases = {{"reference", families[0]}};
+  for (const char* device : {"cpu", "cuda"})
+    for (const Family& family : families) cases.emplace_back(device, family);
+  return testing::ValuesIn(cases);
+}
+
+// Families whose caches differ: other rotations, layers with a window, keys and values in blocks.
 inline auto DevicesAndFamilies() {
-  return testing::Combine(
-      testing::Values("reference", "cpu", "cuda"),
-      testing::Values(Family{"llama", DType::kF16}, Family{"llama", DType::kQ8_0, 32},
-                      Family{"opt", DType::kBF16}, Family{"gemma3_text", DType::kF16}));
+  return DevicesWith({{"llama", DType::kF16},
+                      {"llama", DType::kQ8_0, 32},
+                      {"opt", DType::kBF16},
+                      {"gemma3_text", DType::kF16}});
 }
 
 // A pool of 4,000 pages; two runs of the same give the same bits.

@@ -24,7 +24,7 @@ using eval::EngineDriver;
 // Of 16; HYDRANT_PERPLEXITY_WINDOWS=16 takes them all, in minutes.
 int NumWindows() {
   const char* text = std::getenv("HYDRANT_PERPLEXITY_WINDOWS");
-  return text == nullptr ? 4 : std::clamp(std::atoi(text), 1, 16);
+  return text == nullptr ? 2 : std::clamp(std::atoi(text), 1, 16);
 }
 constexpr int kWindow = 2048;
 

@@ -55,13 +55,12 @@ class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, PrefixCachingTest,
-                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                                            ::testing::Values(Family{"llama", DType::kF16},
-                                                              Family{"llama", DType::kQ8_0, 32},
-                                                              Family{"llama", DType::kQ4_0, 32},
-                                                              Family{"opt", DType::kBF16},
-                                                              Family{"gemma3_text", DType::kF16},
-                                                              Family{"qwen3_moe", DType::kF32})),
+                         DevicesWith({{"llama", DType::kF16},
+                                      {"llama", DType::kQ8_0, 32},
+                                      {"llama", DType::kQ4_0, 32},
+                                      {"opt", DType::kBF16},
+                                      {"gemma3_text", DType::kF16},
+                                      {"qwen3_moe", DType::kF32}}),
                          NameOfDeviceAndFamily);
 
 // A prompt of 150 tokens, and others that share 0, 1, a block less one, a block, a block and one,

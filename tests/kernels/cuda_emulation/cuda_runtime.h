@@ -93,21 +93,8 @@ inline int __syncthreads_or(int predicate) {
 namespace hydrant::emulation {
 
 template <typename T>
-uint64_t ToBits(T value) {
-  static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(T));
-  return bits;
-}
-template <typename T>
-T FromBits(uint64_t bits) {
-  T value;
-  std::memcpy(&value, &bits, sizeof(T));
-  return value;
-}
-template <typename T>
 T ReadLane(T value, int lane) {
-  return FromBits<T>(Exchange(ToBits(value))[lane]);
+  return Exchange(value)[lane];
 }
 
 }  // namespace hydrant::emulation
@@ -132,10 +119,10 @@ T __shfl_up_sync(unsigned, T value, int delta, int width = 32) {
   return hydrant::emulation::ReadLane(value, lane % width >= delta ? lane - delta : lane);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  const uint64_t* given = hydrant::emulation::Exchange(predicate != 0);
+  const bool* given = hydrant::emulation::Exchange(predicate != 0);
   unsigned ballot = 0;
   for (int lane = 0; lane < 32; ++lane)
-    if (given[lane] != 0) ballot |= 1u << lane;
+    if (given[lane]) ballot |= 1u << lane;
   ballot &= mask & hydrant::emulation::LiveLanes();
   hydrant::emulation::WarpBarrier();  // no lane ends before all have looked who is there
   return ballot;

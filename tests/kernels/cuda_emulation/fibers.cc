@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/cuda_emulation/tracing.h"
@@ -44,7 +46,10 @@ HydrantSwitchStack:
 namespace hydrant::emulation {
 namespace {
 
-constexpr size_t kStackBytes = 256 * 1024;
+// With the page that guards it an odd number of pages. Else the used pages of all stacks would
+// compete for a few sets of the translation buffer and of the second cache.
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kStackBytes = 64 * kPageBytes;
 
 // The sanitizer follows stacks by name.
 struct StackOwner {
@@ -59,29 +64,29 @@ struct Context {
   StackOwner owner;
 };
 
-enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
-
 struct Fiber {
   Context context;
   char* stack = nullptr;
   uint3 index = {};
-  State state = State::kDone;
   unsigned exchanges = 0;
 };
 
+// Of its 32 threads, a bit each. A thread that lives and is in none of the others runs.
 struct Warp {
-  std::array<std::array<uint64_t, kWarpSize>, 2> given;
-  int live = 0;
-  int waiting = 0;
+  alignas(64) std::array<Exchanged, 2> given;
+  uint32_t live = 0;
+  uint32_t ready = 0;
+  uint32_t at_barrier = 0;
+  uint32_t at_block_barrier = 0;
+
+  bool CanGoOn() const { return ready != 0 || (live != 0 && at_barrier == live); }
 };
 
 struct Block {
   std::vector<Fiber> fibers;  // stacks are kept from block to block
   std::vector<Warp> warps;
-  std::vector<int> ready;
   const std::function<void(int)>* body = nullptr;
   uint64_t random = 0;
-  int num_threads = 0;
   int live = 0;
   int at_block_barrier = 0;
   int current = -1;
@@ -90,6 +95,9 @@ struct Block {
 };
 
 Block block;
+
+Warp& CurrentWarp() { return block.warps[block.current / kWarpSize]; }
+uint32_t CurrentBit() { return 1u << block.current % kWarpSize; }
 
 void BeforeSwitch([[maybe_unused]] void** fake, [[maybe_unused]] const StackOwner& to) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -111,91 +119,89 @@ void Switch(Context* from, Context* to, bool forever) {
   AfterSwitch(from->owner.fake);
 }
 
-int TakeReady() {
+uint32_t Random() {
   block.random += 0x9e3779b97f4a7c15u;
-  uint64_t z = block.random;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  const size_t at = ((z ^ (z >> 27)) & 0xFFFFFFFF) * block.ready.size() >> 32;
-  const int thread = block.ready[at];
-  block.ready[at] = block.ready.back();
-  block.ready.pop_back();
-  return thread;
-}
-
-void Release(State waiting, int first, int last) {
-  for (int t = first; t < last; ++t) {
-    if (block.fibers[t].state != waiting) continue;
-    block.fibers[t].state = State::kReady;
-    block.ready.push_back(t);
-  }
-}
-
-// Barriers that all the living have reached.
-void OpenBarriers() {
-  for (size_t w = 0; w < block.warps.size(); ++w) {
-    Warp& warp = block.warps[w];
-    if (warp.waiting == 0 || warp.waiting < warp.live) continue;
-    warp.waiting = 0;
-    const int first = static_cast<int>(w) * kWarpSize;
-    Release(State::kAtWarpBarrier, first, std::min(first + kWarpSize, block.num_threads));
-  }
-  if (block.ready.empty() && block.at_block_barrier == block.live && block.live > 0) {
-    block.at_block_barrier = 0;
-    Release(State::kAtBlockBarrier, 0, block.num_threads);
-  }
+  const uint64_t z = (block.random ^ (block.random >> 30)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<uint32_t>(z >> 32);
 }
 
 [[noreturn]] void ReportDeadlock() {
   std::fprintf(stderr, "cuda emulation: no thread of the block can go on:\n");
-  for (int t = 0; t < block.num_threads; ++t) {
-    const State state = block.fibers[t].state;
-    if (state == State::kAtBlockBarrier) std::fprintf(stderr, " %d waits for the block;", t);
-    if (state == State::kAtWarpBarrier) std::fprintf(stderr, " %d waits for its warp;", t);
+  for (size_t w = 0; w < block.warps.size(); ++w) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const int t = static_cast<int>(w) * kWarpSize + lane;
+      if (block.warps[w].at_block_barrier >> lane & 1)
+        std::fprintf(stderr, " %d waits for the block;", t);
+      if (block.warps[w].at_barrier >> lane & 1) std::fprintf(stderr, " %d waits for its warp;", t);
+    }
   }
   std::fprintf(stderr, "\n");
   std::abort();
 }
 
-// A thread that can go on, or, when all have ended, RunBlock.
+void OpenBlockBarrier() {
+  block.at_block_barrier = 0;
+  for (Warp& warp : block.warps) warp.ready = std::exchange(warp.at_block_barrier, 0);
+}
+
+// The first warp that can go on from a random one on.
+int TakeWarp() {
+  if (block.at_block_barrier == block.live) OpenBlockBarrier();
+  const int count = static_cast<int>(block.warps.size());
+  const int first = static_cast<int>(uint64_t{Random()} * count >> 32);
+  for (int i = 0; i < count; ++i) {
+    const int w = first + i < count ? first + i : first + i - count;
+    if (block.warps[w].CanGoOn()) return w;
+  }
+  ReportDeadlock();
+}
+
+int TakeLane(Warp* warp, uint32_t random) {
+  if (warp->ready == 0) warp->ready = std::exchange(warp->at_barrier, 0);
+  const int turn = static_cast<int>(random % kWarpSize);
+  const int lane = (std::countr_zero(std::rotr(warp->ready, turn)) + turn) % kWarpSize;
+  warp->ready &= ~(1u << lane);
+  return lane;
+}
+
+// A thread that can go on, or, when all have ended, RunBlock. Mostly one of the same warp, whose
+// stacks are in the cache; one time in 32 it may be any.
 Context* Next() {
   if (block.live == 0) return &block.caller;
-  if (block.ready.empty()) OpenBarriers();
-  if (block.ready.empty()) ReportDeadlock();
-  block.current = TakeReady();
+  const uint32_t random = Random();
+  int w = block.current / kWarpSize;
+  if (random >> 27 == 0 || !block.warps[w].CanGoOn()) w = TakeWarp();
+  block.current = w * kWarpSize + TakeLane(&block.warps[w], random);
   threadIdx = block.fibers[block.current].index;
   return &block.fibers[block.current].context;
 }
 
-void Wait(State state) {
+void SwitchToNext(bool forever) {
   Fiber& fiber = block.fibers[block.current];
-  fiber.state = state;
   Context* const next = Next();
-  if (next != &fiber.context) Switch(&fiber.context, next, /*forever=*/false);
+  if (next != &fiber.context) Switch(&fiber.context, next, forever);
 }
 
 void FiberMain() {
   AfterSwitch(nullptr);
   const int thread = block.current;
   (*block.body)(thread);
-  Fiber& fiber = block.fibers[thread];
-  fiber.state = State::kDone;
   --block.live;
-  --block.warps[thread / kWarpSize].live;
-  Switch(&fiber.context, Next(), /*forever=*/true);
+  CurrentWarp().live &= ~CurrentBit();
+  SwitchToNext(/*forever=*/true);
 }
 
 char* MapStack() {
-  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+  void* guard = mmap(nullptr, kPageBytes + kStackBytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stack == MAP_FAILED) std::abort();
-  return static_cast<char*>(stack);
+  if (guard == MAP_FAILED || mprotect(guard, kPageBytes, PROT_NONE) != 0) std::abort();
+  return static_cast<char*>(guard) + kPageBytes;
 }
 
 void Prepare(int thread) {
   Fiber& fiber = block.fibers[thread];
   if (fiber.stack == nullptr) fiber.stack = MapStack();
   fiber.context.owner = {nullptr, fiber.stack, kStackBytes};
-  fiber.state = State::kReady;
   fiber.exchanges = 0;
   const auto number = static_cast<unsigned>(thread);
   fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
@@ -217,17 +223,19 @@ void Prepare(int thread) {
 
 void RunBlock(int num_threads, uint64_t seed, const std::function<void(int)>& body) {
   if (block.fibers.size() < static_cast<size_t>(num_threads)) block.fibers.resize(num_threads);
-  block.warps.assign((num_threads + kWarpSize - 1) / kWarpSize, Warp{});
-  block.ready.clear();
+  block.warps.resize((num_threads + kWarpSize - 1) / kWarpSize);
   block.body = &body;
   block.random = seed;
-  block.num_threads = block.live = num_threads;
+  block.live = num_threads;
   block.at_block_barrier = 0;
-  for (int t = 0; t < num_threads; ++t) {
-    Prepare(t);
-    ++block.warps[t / kWarpSize].live;
-    block.ready.push_back(t);
+  for (size_t w = 0; w < block.warps.size(); ++w) {
+    const int lanes = std::min(kWarpSize, num_threads - static_cast<int>(w) * kWarpSize);
+    Warp& warp = block.warps[w];
+    warp.live = warp.ready = ~0u >> (kWarpSize - lanes);
+    warp.at_barrier = warp.at_block_barrier = 0;
   }
+  for (int t = 0; t < num_threads; ++t) Prepare(t);
+  block.current = 0;
   Switch(&block.caller, Next(), /*forever=*/false);
   block.current = -1;
 }
@@ -235,34 +243,22 @@ void RunBlock(int num_threads, uint64_t seed, const std::function<void(int)>& bo
 void BlockBarrier() {
   NoteBlockBarrier();
   ++block.at_block_barrier;
-  Wait(State::kAtBlockBarrier);
+  CurrentWarp().at_block_barrier |= CurrentBit();
+  SwitchToNext(/*forever=*/false);
 }
 
 void WarpBarrier() {
-  ++block.warps[block.current / kWarpSize].waiting;
-  Wait(State::kAtWarpBarrier);
+  CurrentWarp().at_barrier |= CurrentBit();
+  SwitchToNext(/*forever=*/false);
 }
 
 int CurrentThread() { return block.current; }
 int CurrentLane() { return block.current % kWarpSize; }
 
-const uint64_t* Exchange(uint64_t value) {
-  auto& given = block.warps[block.current / kWarpSize].given;
-  auto& slot = given[block.fibers[block.current].exchanges++ % 2];
-  slot[CurrentLane()] = value;
-  WarpBarrier();
-  return slot.data();
+Exchanged& NextExchange() {
+  return CurrentWarp().given[block.fibers[block.current].exchanges++ % 2];
 }
 
-uint32_t LiveLanes() {
-  const int first = block.current / kWarpSize * kWarpSize;
-  uint32_t lanes = 0;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    const size_t thread = static_cast<size_t>(first) + lane;
-    const bool exists = thread < block.warps.size() * kWarpSize && thread < block.fibers.size();
-    if (exists && block.fibers[thread].state != State::kDone) lanes |= 1u << lane;
-  }
-  return lanes;
-}
+uint32_t LiveLanes() { return CurrentWarp().live; }
 
 }  // namespace hydrant::emulation

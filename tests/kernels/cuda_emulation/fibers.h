@@ -4,9 +4,11 @@
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 
 // Hidden: calls within the shared object go straight to them.
 #pragma GCC visibility push(hidden)
@@ -25,9 +27,18 @@ void WarpBarrier();
 int CurrentThread();
 int CurrentLane();
 
-// A warp's exchange: every lane gives 8 bytes, then all lanes' are there to read until the next
+// A warp's exchange: every lane gives a value, then all lanes' are there to read until the next
 // exchange but one.
-const uint64_t* Exchange(uint64_t value);
+using Exchanged = std::array<std::byte, size_t{kWarpSize} * 64>;
+Exchanged& NextExchange();
+template <typename T>
+const T* Exchange(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) * kWarpSize <= sizeof(Exchanged));
+  T* const given = reinterpret_cast<T*>(NextExchange().data());
+  given[CurrentLane()] = value;
+  WarpBarrier();
+  return given;
+}
 // The lanes of this warp that have not ended.
 uint32_t LiveLanes();
 

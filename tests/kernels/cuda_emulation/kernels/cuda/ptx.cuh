@@ -74,42 +74,40 @@ template <bool kBF16>
 void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   // Lane 4 g + t holds rows g and g + 8 of A (columns 2t, 2t+1 and those + 8), column g of B (rows
   // 2t, 2t+1 and those + 8), and rows g and g + 8 of D (columns 2t, 2t+1).
-  uint64_t given[3][32];
-  const auto collect = [](uint64_t value, uint64_t* out) {
-    const uint64_t* all = emulation::Exchange(value);
-    std::copy(all, all + 32, out);
+  struct Fragment {
+    float a[2][2][2];  // row / 8, column / 8, column % 2
+    float b[2][2];     // row / 8, row % 2
   };
-  collect(a[0] | uint64_t{a[1]} << 32, given[0]);
-  collect(a[2] | uint64_t{a[3]} << 32, given[1]);
-  collect(b[0] | uint64_t{b[1]} << 32, given[2]);
-  const int lane = emulation::CurrentLane(), g = lane / 4, t = lane % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int row = g + (i / 2) * 8, column = 2 * t + i % 2;
-    float sum = 0.0f;
-    for (int k = 0; k < 16; ++k) {
-      const int owner = k % 8 / 2;
-      // Registers of A: (row < 8, k < 8), (row >= 8, k < 8), (row < 8, k >= 8), (row >= 8, k >= 8).
-      const uint64_t pair_a = given[k / 8][(row % 8) * 4 + owner];
-      const auto reg_a = static_cast<uint32_t>(row < 8 ? pair_a : pair_a >> 32);
-      const uint64_t pair_b = given[2][column * 4 + owner];
-      const auto reg_b = static_cast<uint32_t>(k < 8 ? pair_b : pair_b >> 32);
-      sum += HalfOf<kBF16>(reg_a, k % 2) * HalfOf<kBF16>(reg_b, k % 2);
+  Fragment own;
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      for (int row = 0; row < 2; ++row) own.a[row][i][j] = HalfOf<kBF16>(a[2 * i + row], j);
+      own.b[i][j] = HalfOf<kBF16>(b[i], j);
     }
-    d[i] += sum;
   }
+  const Fragment* all = emulation::Exchange(own);
+  const int lane = emulation::CurrentLane();
+  const Fragment* row = all + lane / 4 * 4;
+  const Fragment* columns[2] = {all + lane % 4 * 8, all + lane % 4 * 8 + 4};
+  float sums[4] = {};
+  for (int k = 0; k < 16; ++k) {
+    const int owner = k % 8 / 2;
+    for (int i = 0; i < 4; ++i)
+      sums[i] += row[owner].a[i / 2][k / 8][k % 2] * columns[i % 2][owner].b[k / 8][k % 2];
+  }
+  for (int i = 0; i < 4; ++i) d[i] += sums[i];
 }
 
 // Four 8 x 8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8 by its address.
 template <bool kTransposed>
 void LoadMatrices(uint32_t (&r)[4], const void* row) {
-  const uint64_t* rows = emulation::Exchange(reinterpret_cast<uint64_t>(row));
+  const void* const* rows = emulation::Exchange(row);
   const int lane = emulation::CurrentLane();
   for (int m = 0; m < 4; ++m) {
     uint16_t pair[2];
     for (int i = 0; i < 2; ++i) {
       const int at = lane / 4, other = lane % 4 * 2 + i;
-      const auto* from =
-          reinterpret_cast<const uint16_t*>(rows[m * 8 + (kTransposed ? other : at)]);
+      const auto* from = static_cast<const uint16_t*>(rows[m * 8 + (kTransposed ? other : at)]);
       pair[i] = from[kTransposed ? at : other];
     }
     r[m] = pair[0] | uint32_t{pair[1]} << 16;
