@@ -290,10 +290,14 @@ class Block:
     few: float  # up to 8 rows
     many: float  # 64 rows
 
+    def seconds(self, card: Card, weights: int, rows: int, launches: int) -> float:
+        """Instructions are issued at two thirds of the rate; 2 us for a launch to fill and drain."""
+        instructions = weights * (self.few if rows <= 8 else self.many) / (card.instructions() * 2 / 3)
+        return max(weights * self.bytes_a_weight / card.copy, instructions) + launches * 2e-6
+
     def products(self, card: Card, model: Model, rows: int) -> float:
-        """Seconds of a step's products: instructions are issued at two thirds of the rate; 2 us for a launch to fill and drain."""
-        instructions = model.weights() * (self.few if rows <= 8 else self.many) / (card.instructions() * 2 / 3)
-        return max(self.bound(card, model), instructions) + (4 * model.layers + 1) * 2e-6
+        """Seconds of a step's products."""
+        return self.seconds(card, model.weights(), rows, 4 * model.layers + 1)
 
     def bound(self, card: Card, model: Model) -> float:
         return model.weights() * self.bytes_a_weight / card.copy
@@ -375,6 +379,10 @@ def rows(card: Card) -> list[Row]:
     for name, (n, k) in PRODUCTS.items():
         for m in PRODUCT_ROWS:
             add("matmul", product(card, m, n, k), rows=m, n=n, k=k, name=name, flops=2.0 * m * n * k / product(card, m, n, k))
+    n, k = PRODUCTS["one of gate, up"]
+    for name in ("Q4_K", "Q6_K", "Q8_0"):
+        for m in (1, 8, 64):
+            add("matmul_blocks", BLOCKS[name].seconds(card, n * k, m, 1), rows=m, n=n, k=k, type=name.lower())
     out += decode_rows(card)
     for tokens in (1024, 2048, 4096, 8192, 16384):
         seconds = prompt(card, tokens)

@@ -127,6 +127,21 @@ def products(records: list[Record]) -> None:
     table("| bf16 product, us / expected, rows | " + " | ".join(map(str, counts)) + " |", rows)
 
 
+def block_products(records: list[Record]) -> None:
+    ours = pick(records, "matmul_blocks", OURS)
+    counts = sorted({r["rows"] for r in ours})
+    for n, k in dict.fromkeys((r["n"], r["k"]) for r in ours):
+        rows = []
+        for name in values(ours, "matmul_blocks", "type"):
+            cells = []
+            for m in counts:
+                found = pick(ours, "matmul_blocks", OURS, n=n, k=k, rows=m, type=name)
+                expected = scaled(expected_of(records, "matmul_blocks", n=n, k=k, rows=m, type=name), 1e6)
+                cells.append(f"{cell(scaled(min((r['seconds'] for r in found), default=None), 1e6), '.0f')} / {cell(expected, '.0f')}")
+            rows.append(f"| {name} | " + " | ".join(cells) + " |")
+        table(f"| product of {n} x {k} in blocks, us / expected, rows | " + " | ".join(map(str, counts)) + " |", rows)
+
+
 def decode(records: list[Record], wanted: Wanted) -> None:
     rows, shares, costs = [], [], []
     mine = [r for r in records if r["what"] == "decode_attention" and r["who"] == OURS]
@@ -216,7 +231,7 @@ def profiles(records: list[Record]) -> None:
           rows)
 
 
-MODULE_KEYS = {"matmul": ("n", "k", "rows"), "decode_attention": ("variant", "batch", "length"), "prefill_attention": ("tokens",)}
+MODULE_KEYS = {"matmul": ("n", "k", "rows"), "matmul_blocks": ("type", "rows"), "decode_attention": ("variant", "batch", "length"), "prefill_attention": ("tokens",)}
 
 
 def row_of(record: Record) -> tuple[Any, ...]:
@@ -310,6 +325,7 @@ def main() -> None:
     wanted = Wanted()
     machine(measured)
     products(records)
+    block_products(records)
     decode(records, wanted)
     prefill(records, wanted)
     steps(records, wanted)

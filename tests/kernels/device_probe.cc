@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/tiles.h"
 #include "tests/kernels/device_ceilings.h"
 #include "tests/kernels/llama_attention.h"
 #include "tests/measurement_log.h"
@@ -235,6 +236,15 @@ class Probe {
     for (size_t i = 0; i <= rows.size(); ++i) std::printf("---|");
     std::printf("\n");
     for (const Product& shape : shapes) MeasureProduct(shape, rows);
+    std::printf("\n| product of %d x %d in blocks, us by rows |", shapes.back().n, BlockColumns());
+    if (options_.quick) rows = {1};
+    if (!options_.quick) rows = {1, 8, 64};
+    for (const int m : rows) std::printf(" %d |", m);
+    std::printf("\n|---|");
+    for (size_t i = 0; i < rows.size(); ++i) std::printf("---|");
+    std::printf("\n");
+    for (const DType type : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0})
+      MeasureBlocks(type, {shapes.back().n, BlockColumns()}, rows);
     std::printf("\n");
   }
 
@@ -270,6 +280,40 @@ class Probe {
     }
     std::printf(" %.0f |\n", best * 1e-12);
     product_ = std::max(product_, best);
+    device_.FreeAll();
+  }
+
+  int BlockColumns() const { return options_.quick ? 256 : 4096; }
+  // A weight that stays in the blocks of its file. Its bytes are drawn, so its numbers are any.
+  void MeasureBlocks(DType type, const Product& shape, const std::vector<int>& rows) {
+    const size_t bytes = BytesOfTiles(type, shape.n, shape.k);
+    const size_t copies = options_.quick ? 1 : (size_t{200} << 20) / bytes + 1;
+    std::vector<CudaWeight> weights;
+    for (size_t i = 0; i < copies; ++i) {
+      const auto* tiles = static_cast<const uint8_t*>(device_.Normals(bytes / 2, DType::kBF16));
+      weights.emplace_back(shape.n, shape.k, bytes,
+                           std::vector<TiledRows>{{type, 0, shape.n, tiles}});
+    }
+    const void* x = device_.Normals(static_cast<size_t>(rows.back()) * shape.k, DType::kBF16);
+    auto* y = device_.Floats(static_cast<size_t>(rows.back()) * shape.n);
+    const std::string name(DTypeName(type));
+    std::printf("| %s |", name.c_str());
+    for (const int m : rows) {
+      size_t next = 0;
+      const double seconds = device_.Time([&] {
+        const CudaWeight& weight = weights[next++ % weights.size()];
+        return device_->Matmul(
+            {.x = x, .x_dtype = DType::kBF16, .m = m, .weight = &weight, .y = y});
+      });
+      std::printf(" %.1f |", seconds * 1e6);
+      Write("matmul_blocks", {{"rows", m},
+                              {"type", name},
+                              {"n", shape.n},
+                              {"k", shape.k},
+                              {"seconds", seconds},
+                              {"share_of_copy", ShareOfCopy(static_cast<double>(bytes), seconds)}});
+    }
+    std::printf("\n");
     device_.FreeAll();
   }
 

@@ -79,7 +79,7 @@ parts = {{"products": "matmul", "decode": "decode_attention", "prompts": "prefil
 wanted = {{"device_probe": [parts[part] for part in option("--only").split(",") if part], "step_benchmark": ["step"],
           "throughput_benchmark": ["throughput"], "peer_flashinfer": ["decode_attention"], "peer_torch.py": ["prefill_attention"],
           "peer_transformers.py": ["throughput"]}}[script]
-rows = [row for row in rows if row["what"] in wanted and ("new_tokens" not in row or str(row["new_tokens"]) == option("--new-tokens"))]
+rows = [row for row in rows if (row["what"] in wanted or row["what"] == "matmul_blocks" and "matmul" in wanted) and ("new_tokens" not in row or str(row["new_tokens"]) == option("--new-tokens"))]
 if script.startswith("peer_"):
     rows = [{{**row, "who": script[5:].split(".")[0], "variant": "a peer"}} for row in rows]
 elif not script.endswith(".py"):
@@ -173,7 +173,7 @@ class Sandbox:
 
 def first_call(box, trial):
     box.run()
-    box.says("| bf16 product", "| decode attention,", "| prompt attention,", "| decode step", "| Nsight Compute", "| on trial, expected |",
+    box.says("| bf16 product", "in blocks, us / expected", "| decode attention,", "| prompt attention,", "| decode step", "| Nsight Compute", "| on trial, expected |",
              "2048 + 2048 tokens", "| wanted |", "Tests:", "compute-sanitizer: 4 cases passed", "programs that failed: 0", "H100", "ended after")
     for program in ("golden_test", "decode_attention_test", "peer_flashinfer", "peer_torch.py", "step_benchmark", "throughput_benchmark"):
         box.called(program)
