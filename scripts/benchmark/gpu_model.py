@@ -3,7 +3,8 @@
 its operations and its exponentials, and a ramp; blocks of prompts are dealt to the multiprocessors as the hardware deals them.
 
   gpu_model.py                                    Markdown tables of all rows, for both cards
-  gpu_model.py --json FILE [--card h100|h200]     the rows of one card as JSON lines
+  gpu_model.py --json FILE [--card h100|h200]     the rows of one card as JSON lines, those of kernels on trial beside them
+               [--trial decode,overlap]           with these kernels instead (HYDRANT_CUDA_TRIAL)
   gpu_model.py --check                            beside the rows that were measured (docs/benchmarks.md), with the error of each;
                                                   exit status 1 if one is off by more than a fifth
 
@@ -20,7 +21,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Row = dict[str, Any]
@@ -52,10 +53,55 @@ class Kernels:
     small_kernels_ms_a_row: float = 0.008
     prompt_products: float = 0.68  # of the largest product, in a prompt's products with what lies between them
 
+    # Kernels that came later and were never measured. None of these numbers is fitted to our own measurements.
+    # Prompts by wgmma: rate and block are fitted to NVIDIA's figures of the closed kernel of the same family (WGMMA_SIBLING below,
+    # within 1 %); the share is a guess of how near the open one comes.
+    wgmma_prompts: bool = False
+    wgmma_rate: float = 705e12
+    wgmma_block_us: float = 3.4
+    wgmma_prompt_us: float = 4.0  # of a prompt
+    wgmma_share: float = 0.9
+    # Decode attention by a ring of tiles (decode_stream.cuh). The stream: more on its way than a copy needs, so between the share that
+    # was measured with less and a copy. The start: reads that wait for each other, eight before the first key arrives (slots,
+    # lengths, the run's first heads, their rules, rows of the table, ids, those of the second piece, keys), and a launch. The end: the
+    # last tiles' products, the warps' sums, and the join of the heads that blocks share, whose parts are read in two steps.
+    ring: bool = False
+    ring_stream: float = 0.95
+    ring_start_us: float = 6.5
+    ring_end_us: float = 3.5
+    ring_scan_us: float = 0.7  # lengths of each 512 heads, which every block adds up
+    ring_scores_us: float = 2.0  # positions and scores of the last heads that are scored when they are joined
+    # Programmatic dependent launch: so many of a layer's launches cost less.
+    overlapped_a_layer: int = 0
+    overlapped_us: float = 0.4
+    # Column sums by wgmma: a design, from the operations alone (a warpgroup has 128 keys, and 128 queries come at a time).
+    wgmma_sums: bool = False
+    wgmma_sums_rate: float = 500e12
+    # Products of up to so many rows from own kernels, with norm, rotation, activation and residual in them: a design. Shares of a copy.
+    fused_rows: int = 0
+    fused_share: float = 0.93
+    fused_launches_a_layer: int = 5
+    fused_small_kernels_ms: float = 0.05
+    fused_small_kernels_ms_a_row: float = 0.003
+
 
 FITTED = Kernels()
-# The kernels of this commit: dataclasses.replace(FITTED, ...) of what has changed and was not measured since.
-NOW = FITTED
+# The kernels that serve at this commit: of FITTED, what has changed since it was measured.
+NOW = dataclasses.replace(FITTED, wgmma_prompts=True)
+
+# What a name of HYDRANT_CUDA_TRIAL changes. A kernel that goes on trial is a line here and a name in ON_TRIAL.
+TRIALS: dict[str, dict[str, Any]] = {
+    "decode": {"ring": True},
+    "overlap": {"overlapped_a_layer": 4},  # two norms, rotation, activation
+    "sums": {"wgmma_sums": True},
+    "fused": {"fused_rows": 64, "overlapped_a_layer": 5},
+}
+ON_TRIAL = ("decode", "overlap")
+PLANNED = tuple(name for name in TRIALS if name not in ON_TRIAL)
+
+
+def with_trials(*names: str) -> Kernels:
+    return dataclasses.replace(NOW, **{field: value for name in names for field, value in TRIALS[name].items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +111,14 @@ class Card:
     products: float = 690e12  # bf16 operations a second of the largest product
     exps: float = 3.7e12  # exponentials a second: 16 a clock and multiprocessor
     multiprocessors: int = 132
-    kernels: Kernels = NOW  # what runs on it
+    kernels: Kernels = NOW  # that run on it
+
+    def with_trials(self, *names: str) -> Card:
+        return dataclasses.replace(self, kernels=with_trials(*names))
+
+    def instructions(self) -> float:
+        """That all lanes issue a second: 4 x 32 a clock and multiprocessor, of which exponentials are 16."""
+        return 8 * self.exps
 
 
 # The H100's rate is that of its data sheet, times what a copy reached of the H200's.
@@ -77,6 +130,12 @@ DECODE_BLOCKS = 4  # a multiprocessor, tests/kernels/cuda_occupancy.tsv
 PROMPT_BLOCKS, PROMPT_TILE, KEY_TILE = 2, 128, 64
 SUMS_BLOCKS = 4
 QUERY_TILE = 32
+RING_BLOCKS, RING_STEP, RING_PIECE = 3, 64, 256  # kernels/cuda/decode_work.cuh, decode_stream.cuh
+SCORED_BY_ONE = 1024  # entries; of longer heads a kernel follows (decode_stream.cu)
+WGMMA_TILE = 128  # of queries, and of keys; one block a multiprocessor
+
+# Bytes of an entry's key and value of 128 dimensions. fp8 pages: e4m3, a scale a row.
+ENTRY_BYTES = {"bf16": 512, "fp8": 264}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +161,7 @@ MODELS = {model.name: model for model in (LLAMA_8B, LLAMA_7B)}
 
 
 def product(card: Card, rows: int, n: int, k: int) -> float:
-    """Seconds of x W^T with `rows` rows and bf16 weights [n, k]."""
+    """Seconds of x W^T with `rows` rows and bf16 weights [n, k], by the library."""
     share = max(card.kernels.product_share - card.kernels.product_share_a_row * (rows - 1), card.kernels.product_share_least)
     moved = 2.0 * n * k + rows * (2.0 * k + 4.0 * n)
     return max(moved / (card.copy * share), 2.0 * rows * n * k / (card.products * card.kernels.product_operations))
@@ -117,21 +176,45 @@ def chunk_of(card: Card, rows: int, kv_heads: int, planned: int, group: int) -> 
     return max(min(most, max(share, 128)), splits_fit)
 
 
-def decode(card: Card, rows: int, entries: int, scored: bool = False, kv_heads: int = 8, group: int = 4, planned: int = 0) -> float:
-    """Seconds of decode attention over bf16 pages. `planned`: the entries that the launch is planned by, if they are more."""
+def decode_in_waves(card: Card, rows: int, entries: int, scored: bool, kv_heads: int, group: int, planned: int, entry_bytes: int) -> float:
     chunk = chunk_of(card, rows, kv_heads, planned or entries, group)
     splits = math.ceil(entries / chunk)
     heads = rows * kv_heads
     waves = math.ceil(heads * splits / (card.multiprocessors * DECODE_BLOCKS))
     in_all = heads * entries
     bytes_a_second = card.copy * (card.kernels.decode_squeezed if min(chunk, entries) >= 2048 else card.kernels.decode_stream)
-    us = in_all * 512 / bytes_a_second * 1e6 + card.kernels.decode_wave_us * waves
+    us = in_all * entry_bytes / bytes_a_second * 1e6 + card.kernels.decode_wave_us * waves
     if splits > 1:
         us += card.kernels.join_us + card.kernels.join_split_us * splits
     if scored:
         us += in_all * (card.kernels.split_score_bytes if splits > 1 else 12) / bytes_a_second * 1e6
         us += card.kernels.score_kernel_us if splits > 1 else card.kernels.score_wave_us * waves
     return us * 1e-6
+
+
+def decode_by_ring(card: Card, rows: int, entries: int, scored: bool, kv_heads: int, entry_bytes: int) -> float:
+    """All blocks have an equal run of steps, whatever the heads' lengths, and share the memory's rate."""
+    heads = rows * kv_heads
+    kernels = card.kernels
+    bytes_a_second = card.copy * kernels.ring_stream
+    us = heads * entries * entry_bytes / bytes_a_second * 1e6 + kernels.ring_start_us + kernels.ring_end_us
+    us += kernels.ring_scan_us * (math.ceil(heads / 512) - 1)
+    if scored:
+        steps = math.ceil(entries / RING_STEP)
+        run = max(2, math.ceil(heads * steps / (card.multiprocessors * RING_BLOCKS)))
+        # Heads of one piece in one block are scored on the way; of others logits are written and read again.
+        kept = 1.0 if entries > RING_PIECE else min(1.0, (steps - math.gcd(run, steps)) / run)
+        us += heads * entries * (12 + kept * (kernels.split_score_bytes - 12)) / bytes_a_second * 1e6
+        us += kernels.score_kernel_us if entries > SCORED_BY_ONE else kernels.ring_scores_us
+    return us * 1e-6
+
+
+def decode(card: Card, rows: int, entries: int, scored: bool = False, kv_heads: int = 8, group: int = 4, planned: int = 0,
+           pages: str = "bf16") -> float:
+    """Seconds of decode attention. `planned`: the entries that the launch is planned by, if they are more."""
+    if card.kernels.ring:
+        return decode_by_ring(card, rows, entries, scored, kv_heads, ENTRY_BYTES[pages])
+    return decode_in_waves(card, rows, entries, scored, kv_heads, group, planned, ENTRY_BYTES[pages])
 
 
 def deal(costs: Iterable[float], places: int) -> float:
@@ -142,44 +225,86 @@ def deal(costs: Iterable[float], places: int) -> float:
     return max(ends)
 
 
+def causal_tiles(tokens: int, query_tile: int, key_tile: int) -> list[int]:
+    """Tiles of keys of each tile of queries, the longest first."""
+    return [math.ceil(min((t + 1) * query_tile, tokens) / key_tile) for t in reversed(range(math.ceil(tokens / query_tile)))]
+
+
 def prompt(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8, head_by_head: bool = False) -> float:
     """Seconds of causal attention of one prompt, heads of 128. head_by_head: the order of blocks until 2026-11-26."""
-    places = card.multiprocessors * PROMPT_BLOCKS
-    of_a_key_tile = 4.0 * PROMPT_TILE * KEY_TILE * 128 / (card.kernels.prompt_rate / places)
-    tiles = range(math.ceil(tokens / PROMPT_TILE))
-    cost = [card.kernels.prompt_block_us * 1e-6 + of_a_key_tile * math.ceil(min((t + 1) * PROMPT_TILE, tokens) / KEY_TILE) for t in tiles]
-    longest_first = sorted(cost, reverse=True)
-    order = longest_first * heads if head_by_head else [c for c in longest_first for _ in range(heads)]
-    rounding = tokens * (heads + 2 * kv_heads) * 128 * 6.0 / card.copy
     exps = heads * tokens * tokens / 2 / card.exps
-    return max(deal(order, places), exps) + rounding + 4 * card.kernels.launch_us * 1e-6
+    kernels = card.kernels
+    if kernels.wgmma_prompts and not head_by_head:
+        of_a_key_tile = 4.0 * WGMMA_TILE * WGMMA_TILE * 128 / (kernels.wgmma_rate / card.multiprocessors)
+        costs = [kernels.wgmma_block_us * 1e-6 + of_a_key_tile * keys for keys in causal_tiles(tokens, WGMMA_TILE, WGMMA_TILE)]
+        dealt = deal([cost for cost in costs for _ in range(heads)], card.multiprocessors) + kernels.wgmma_prompt_us * 1e-6
+        return max(dealt / kernels.wgmma_share, exps)
+    places = card.multiprocessors * PROMPT_BLOCKS
+    of_a_key_tile = 4.0 * PROMPT_TILE * KEY_TILE * 128 / (kernels.prompt_rate / places)
+    costs = [kernels.prompt_block_us * 1e-6 + of_a_key_tile * keys for keys in causal_tiles(tokens, PROMPT_TILE, KEY_TILE)]
+    order = costs * heads if head_by_head else [cost for cost in costs for _ in range(heads)]
+    rounding = tokens * (heads + 2 * kv_heads) * 128 * 6.0 / card.copy
+    return max(deal(order, places), exps) + rounding + 4 * kernels.launch_us * 1e-6
 
 
 def column_sums(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8) -> float:
     """Seconds that one column statistic over all queries adds to prompt()."""
-    places = card.multiprocessors * SUMS_BLOCKS
-    tiles = math.ceil(tokens / KEY_TILE)
+    kernels = card.kernels
+    places = card.multiprocessors * (1 if kernels.wgmma_sums else SUMS_BLOCKS)
+    keys_a_tile, rate = (WGMMA_TILE, kernels.wgmma_sums_rate) if kernels.wgmma_sums else (KEY_TILE, kernels.sums_rate)
+    tiles = math.ceil(tokens / keys_a_tile)
     splits = max(1, math.ceil(8 * card.multiprocessors / (tiles * kv_heads)))  # StatisticSplits of kernels/cuda/prefill_attention.cu
-    of_a_query_tile = 2.0 * QUERY_TILE * KEY_TILE * 128 * heads / kv_heads / (card.kernels.sums_rate / places)
-    cost = [of_a_query_tile * ((tokens - t * KEY_TILE) / QUERY_TILE) / splits for t in range(tiles) for _ in range(kv_heads * splits)]
-    return max(deal(cost, places), heads * tokens * tokens / 2 / card.exps) + card.kernels.launch_us * 1e-6
+    of_a_query_tile = 2.0 * QUERY_TILE * keys_a_tile * 128 * heads / kv_heads / (rate / places)
+    cost = [of_a_query_tile * ((tokens - t * keys_a_tile) / QUERY_TILE) / splits for t in range(tiles) for _ in range(kv_heads * splits)]
+    return max(deal(cost, places), heads * tokens * tokens / 2 / card.exps) + kernels.launch_us * 1e-6
 
 
-def step(card: Card, model: Model, rows: int, entries: int, scored: bool) -> float:
-    """Seconds of a decode step. Attention is planned by the next power of two (engine/decode_shape.h)."""
-    share = max(card.kernels.product_share - card.kernels.product_share_a_row * (rows - 1), card.kernels.product_share_least)
-    operations = 2.0 * model.weights() * rows / (card.products * card.kernels.product_operations)
-    products = max(2.0 * model.weights() / (card.copy * share), operations)
+def step(card: Card, model: Model, rows: int, entries: int, scored: bool, pages: str = "bf16") -> float:
+    """Seconds of a decode step. Attention in waves is planned by the next power of two (engine/decode_shape.h)."""
+    kernels = card.kernels
+    fused = rows <= kernels.fused_rows
+    share = max(kernels.product_share - kernels.product_share_a_row * (rows - 1), kernels.product_share_least)
+    operations = 2.0 * model.weights() * rows / (card.products * kernels.product_operations)
+    products = max(2.0 * model.weights() / (card.copy * (kernels.fused_share if fused else share)), operations)
     planned = 1 << (entries - 1).bit_length()
-    attention = model.layers * decode(card, rows, entries, scored, model.kv_heads, model.heads // model.kv_heads, planned)
-    gaps = model.layers * card.kernels.launches_a_layer * card.kernels.launch_us * 1e-6
-    return products + attention + gaps + (card.kernels.small_kernels_ms + card.kernels.small_kernels_ms_a_row * rows) * 1e-3
+    attention = model.layers * decode(card, rows, entries, scored, model.kv_heads, model.heads // model.kv_heads, planned, pages)
+    launches = kernels.fused_launches_a_layer if fused else kernels.launches_a_layer
+    overlapped = min(kernels.overlapped_a_layer, launches)
+    gaps = model.layers * (launches * kernels.launch_us - overlapped * (kernels.launch_us - kernels.overlapped_us)) * 1e-6
+    small_ms = kernels.fused_small_kernels_ms if fused else kernels.small_kernels_ms
+    small_ms_a_row = kernels.fused_small_kernels_ms_a_row if fused else kernels.small_kernels_ms_a_row
+    return products + attention + gaps + (small_ms + small_ms_a_row * rows) * 1e-3
 
 
-def step_bound(card: Card, model: Model, rows: int, entries: int, scored: bool) -> float:
+def step_bound(card: Card, model: Model, rows: int, entries: int, scored: bool, pages: str = "bf16") -> float:
     """The roofline of step_benchmark."""
     weights = max(2.0 * model.weights() / card.copy, 2.0 * model.weights() * rows / card.products)
-    return weights + rows * entries * model.layers * model.kv_heads * (512 + (8 if scored else 0)) / card.copy
+    return weights + rows * entries * model.layers * model.kv_heads * (ENTRY_BYTES[pages] + (8 if scored else 0)) / card.copy
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A type of weights in blocks (kernels/cuda/block_matmul.cuh). Instructions are those of the compiled loops, a weight and lane."""
+
+    bytes_a_weight: float
+    few: float  # up to 8 rows
+    many: float  # 64 rows
+
+    def seconds(self, card: Card, weights: int, rows: int, launches: int) -> float:
+        """Instructions are issued at two thirds of the rate; 2 us for a launch to fill and drain."""
+        instructions = weights * (self.few if rows <= 8 else self.many) / (card.instructions() * 2 / 3)
+        return max(weights * self.bytes_a_weight / card.copy, instructions) + launches * 2e-6
+
+    def products(self, card: Card, model: Model, rows: int) -> float:
+        """Seconds of a step's products."""
+        return self.seconds(card, model.weights(), rows, 4 * model.layers + 1)
+
+    def bound(self, card: Card, model: Model) -> float:
+        return model.weights() * self.bytes_a_weight / card.copy
+
+
+BLOCKS = {"Q8_0": Block(34 / 32, 5.1, 8.6), "fp8": Block(132 / 128, 5.1, 8.6), "Q6_K": Block(210 / 256, 5.1, 11.2),
+          "Q5_K": Block(176 / 256, 4.6, 9.9), "Q4_K": Block(144 / 256, 3.7, 10.5), "Q4_0": Block(18 / 32, 3.7, 10.5)}
 
 
 def prompt_seconds(card: Card, model: Model, tokens: int, scored: bool) -> float:
@@ -196,10 +321,10 @@ def kept(policy: str, prompt_tokens: int, tokens: int) -> int:
     return min(tokens, prompt_tokens // 5) if policy == "h2o" else tokens
 
 
-def throughput(card: Card, model: Model, policy: str, at_once: int, prompt_tokens: int, new_tokens: int) -> float:
+def throughput(card: Card, model: Model, policy: str, at_once: int, prompt_tokens: int, new_tokens: int, pages: str = "bf16") -> float:
     """Output tokens a second of a full batch whose sequences are at all ages."""
     entries = kept(policy, prompt_tokens, prompt_tokens + new_tokens // 2)
-    decoding = new_tokens * step(card, model, at_once, entries, policy != "full")
+    decoding = new_tokens * step(card, model, at_once, entries, policy != "full", pages)
     return at_once * new_tokens / (decoding + at_once * prompt_seconds(card, model, prompt_tokens, policy != "full"))
 
 
@@ -210,7 +335,8 @@ PRODUCTS = {"qkv": (6144, 4096), "o": (4096, 4096), "gate, up": (28672, 4096), "
 PRODUCT_ROWS = [1, 4, 16, 64, 256, 1024, 2048, 4096]
 # model, policy, most at once, sequences of a pool for so many whole ones, prompt and new tokens
 IN_ONE_POOL = [(model, policy, most, 24, 2048, 2048) for model in (LLAMA_8B, LLAMA_7B) for policy, most in (("full", 24), ("h2o", 256))]
-THROUGHPUTS = [(LLAMA_8B, "full", 64, 64, 1024, 256), *IN_ONE_POOL]
+LONG_ANSWERS = (LLAMA_8B, "full", 192, 192, 1000, 1000)
+THROUGHPUTS = [(LLAMA_8B, "full", 64, 64, 1024, 256), LONG_ANSWERS, *IN_ONE_POOL]
 
 
 def in_pool(policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: int) -> int:
@@ -218,6 +344,29 @@ def in_pool(policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: 
     entries = kept(policy, prompt_tokens, prompt_tokens + new_tokens)
     room = (whole * (prompt_tokens + new_tokens) - (prompt_tokens if policy != "full" else 0)) / entries
     return min(most, int(room))
+
+
+def pool_throughput(card: Card, model: Model, policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: int,
+                    pages: str = "bf16") -> float:
+    """With pages of fp8 as many sequences as with bf16, in half the memory."""
+    return throughput(card, model, policy, in_pool(policy, most, whole, prompt_tokens, new_tokens), prompt_tokens, new_tokens, pages)
+
+
+def decode_share(card: Card, batch: int, length: int, scored: bool = False, pages: str = "bf16") -> float:
+    """Of a copy's bytes a second."""
+    moved = batch * 8 * length * (ENTRY_BYTES[pages] + (12 if scored else 0))
+    return moved / decode(card, batch, length, scored, pages=pages) / card.copy
+
+
+def prompt_rate(card: Card, tokens: int) -> float:
+    """Operations a second of prompt attention."""
+    return 4.0 * 32 * 128 * (0.5 * tokens * (tokens + 1.0)) / prompt(card, tokens)
+
+
+def decode_rows(card: Card) -> list[Row]:
+    return [{"what": "decode_attention", "who": "expected", "variant": variant, "batch": batch, "length": length,
+             "share_of_copy": decode_share(card, batch, length, variant == "h2o"), "seconds": decode(card, batch, length, variant == "h2o")}
+            for batch, length in DECODE_SHAPES for variant in ("full", "h2o")]
 
 
 def rows(card: Card) -> list[Row]:
@@ -230,14 +379,14 @@ def rows(card: Card) -> list[Row]:
     for name, (n, k) in PRODUCTS.items():
         for m in PRODUCT_ROWS:
             add("matmul", product(card, m, n, k), rows=m, n=n, k=k, name=name, flops=2.0 * m * n * k / product(card, m, n, k))
-    for batch, length in DECODE_SHAPES:
-        for variant in ("full", "h2o"):
-            seconds = decode(card, batch, length, variant == "h2o")
-            moved = batch * 8 * length * (512 + (12 if variant == "h2o" else 0))
-            add("decode_attention", seconds, variant=variant, batch=batch, length=length, share_of_copy=moved / seconds / card.copy)
+    n, k = PRODUCTS["one of gate, up"]
+    for name in ("Q4_K", "Q6_K", "Q8_0"):
+        for m in (1, 8, 64):
+            add("matmul_blocks", BLOCKS[name].seconds(card, n * k, m, 1), rows=m, n=n, k=k, type=name.lower())
+    out += decode_rows(card)
     for tokens in (1024, 2048, 4096, 8192, 16384):
         seconds = prompt(card, tokens)
-        add("prefill_attention", seconds, tokens=tokens, flops=4.0 * 32 * 128 * (0.5 * tokens * (tokens + 1.0)) / seconds,
+        add("prefill_attention", seconds, tokens=tokens, flops=prompt_rate(card, tokens),
             seconds_with_sums=seconds + column_sums(card, tokens))
     for model in MODELS.values():
         for policy, batch, context in STEPS:
@@ -259,42 +408,134 @@ def print_table(head: str, lines: Iterable[list[str]]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def tables() -> None:
-    """All rows, both cards side by side; docs/benchmarks.md has what this prints."""
-    h200, h100 = (rows(CARDS[name]) for name in ("h200", "h100"))
-    pairs = list(zip(h200, h100))
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    name: str
+    wanted: float
+    of: Callable[[Card], float]
+    at_least: bool = True
 
-    def of(what: str) -> list[tuple[Row, Row]]:
-        return [pair for pair in pairs if pair[0]["what"] == what]
+    def cell(self, card: Card) -> str:
+        """Bold: reached."""
+        value = self.of(card)
+        text = f"{value:,.0f}" if self.wanted >= 100 else f"{value:.2f}" if self.wanted < 3 else f"{value:.1f}"
+        reached = value >= self.wanted if self.at_least else value <= self.wanted
+        return f"**{text}**" if reached else text
 
-    def both(pair: tuple[Row, Row], text: Any) -> list[str]:
-        return [text(row) for row in pair]
 
+def step_ratio(model: Model, policy: str, batch: int, context: int) -> Callable[[Card], float]:
+    entries, scored = kept(policy, context, context + 48), policy != "full"
+    return lambda card: step(card, model, batch, entries, scored) / step_bound(card, model, batch, entries, scored)
+
+
+def scores_add(batch: int, length: int) -> Callable[[Card], float]:
+    return lambda card: (decode(card, batch, length, True) / decode(card, batch, length) - 1) * 100
+
+
+def goals() -> Iterable[Goal]:
+    for batch, length in ((64, 512), (64, 1024), (64, 2048), (64, 8192)):
+        yield Goal(f"decode attention {batch} x {length:,}, share of copy", 0.85, lambda card, b=batch, n=length: decode_share(card, b, n))
+    for batch, length in ((64, 512), (64, 1024), (256, 205)):
+        yield Goal(f"scores of {batch} x {length:,} add, %", 3, scores_add(batch, length), at_least=False)
+    for tokens in (4096, 8192, 16384):
+        yield Goal(f"prompt attention {tokens:,}, share of the largest product", 0.6,
+                   lambda card, n=tokens: prompt_rate(card, n) / card.products)
+    for tokens in (4096, 16384):
+        yield Goal(f"column sums of {tokens:,} add, %", 60, lambda card, n=tokens: column_sums(card, n) / prompt(card, n) * 100, at_least=False)
+    for wanted, shape in ((1.15, ("full", 1, 1024)), (1.25, ("full", 64, 1024)), (1.25, ("h2o", 256, 1024))):
+        yield Goal(f"step `{shape[0]}` {shape[1]} x {shape[2]:,}, to the roofline", wanted, step_ratio(LLAMA_8B, *shape), at_least=False)
+    yield Goal("`full`, 1,000 + 1,000 tokens, output tokens/s (an H100's goal)", 7000, lambda card: pool_throughput(card, *LONG_ANSWERS))
+    full, h2o = (pool for pool in IN_ONE_POOL if pool[0] is LLAMA_7B)
+    yield Goal("Llama-7B in a pool of 24: `h2o`, times `full`", 3,
+               lambda card: pool_throughput(card, *h2o) / pool_throughput(card, *full))
+    for name in ("Q8_0", "Q4_K"):
+        yield Goal(f"products of one row, {name}, to their bytes", 1.4,
+                   lambda card, block=BLOCKS[name]: block.products(card, LLAMA_8B, 1) / block.bound(card, LLAMA_8B), at_least=False)
+
+
+BOTH = (CARDS["h200"], CARDS["h100"])
+FORMS = (("by default", ()), ("on trial", ON_TRIAL), ("planned", (*ON_TRIAL, *PLANNED)))  # kernels; in the tables, and in this order
+
+
+def goals_table() -> None:
+    names = " | ".join(f"{card}: {form}" if i == 0 else form for card in ("H200", "H100") for i, (form, _) in enumerate(FORMS))
+    print_table(f"| expected: goal | wanted | {names} |",
+                ([goal.name, f"{'>=' if goal.at_least else '<='} {goal.wanted:,g}",
+                  *(goal.cell(card.with_trials(*trials)) for card in BOTH for _, trials in FORMS)] for goal in goals()))
+
+
+def products_tables(pairs: list[tuple[Row, Row]]) -> None:
     heads = " | ".join(str(m) for m in PRODUCT_ROWS)
     print_table(f"| expected: bf16 product, us on an H200 / H100, rows | {heads} |",
-                ([f"{n} x {k} ({name})", *(" / ".join(both(pair, lambda r: f"{r['seconds'] * 1e6:.0f}")) for pair in of("matmul")
-                                           if pair[0]["name"] == name)] for name, (n, k) in PRODUCTS.items()))
-    by_shape: dict[tuple[int, int], list[tuple[Row, Row]]] = {}
-    for pair in of("decode_attention"):
-        by_shape.setdefault((pair[0]["batch"], pair[0]["length"]), []).append(pair)
-    print_table("| expected: decode attention | H200: us, `full` | share of copy | us, `h2o` "
-                "| H100: us, `full` | share of copy | us, `h2o` |",
-                ([f"{batch} x {length:,}", *(text for card in (0, 1) for text in (
-                    f"{full[card]['seconds'] * 1e6:.1f}", f"{full[card]['share_of_copy']:.2f}", f"{h2o[card]['seconds'] * 1e6:.1f}"))]
-                 for (batch, length), (full, h2o) in by_shape.items()))
-    print_table("| expected: prompt attention | H200: us | TFLOP/s | column sums add | H100: us | TFLOP/s | column sums add |",
-                ([f"{pair[0]['tokens']:,}", *(text for r in pair for text in (
-                    f"{r['seconds'] * 1e6:.0f}", f"{r['flops'] / 1e12:.0f}", f"{(r['seconds_with_sums'] / r['seconds'] - 1) * 100:.0f} %"))]
-                 for pair in of("prefill_attention")))
-    print_table("| expected: step | H200: ms | to the roofline | prompt tokens/s | H100: ms | to the roofline | prompt tokens/s |",
-                ([f"{pair[0]['model']}, `{pair[0]['policy']}` {pair[0]['batch']} x {pair[0]['context']:,}",
-                  *(text for r in pair for text in (
-                    f"{r['seconds'] * 1e3:.2f}", f"{r['seconds'] / r['bound_seconds']:.2f}", f"{r['prompt_tokens_per_s']:.0f}"))]
-                 for pair in of("step")))
-    print_table("| expected: output tokens/s | H200 | H100 | sequences at once |",
-                ([f"{pair[0]['model']}, `{pair[0]['policy']}`, at most {pair[0]['in_flight']}, pool of {pair[0]['pool_sequences']}, "
-                  f"{pair[0]['prompt_tokens']:,} + {pair[0]['new_tokens']:,} tokens",
-                  *both(pair, lambda r: f"{r['tokens_per_s']:.0f}"), str(pair[0]["mean_batch"])] for pair in of("throughput")))
+                ([f"{n} x {k} ({name})", *(" / ".join(f"{r['seconds'] * 1e6:.0f}" for r in pair) for pair in pairs if pair[0].get("name") == name)]
+                 for name, (n, k) in PRODUCTS.items()))
+    print_table("| expected: Llama-3.1-8B's products in blocks | GB a step | H200: bound, ms | one row | 64 rows | H100: bound, ms | one row | 64 rows |",
+                ([name, f"{block.bytes_a_weight * LLAMA_8B.weights() / 1e9:.2f}",
+                  *(f"{ms * 1e3:.2f}" for card in BOTH
+                    for ms in (block.bound(card, LLAMA_8B), block.products(card, LLAMA_8B, 1), block.products(card, LLAMA_8B, 64)))]
+                 for name, block in BLOCKS.items()))
+
+
+def decode_table(what: str, trials: Iterable[str], pages: str = "bf16") -> None:
+    cards = [card.with_trials(*trials) for card in BOTH]
+    print_table(f"| expected: decode attention{what} | H200: us, `full` | share of copy | us, `h2o` | H100: us, `full` | share of copy | us, `h2o` |",
+                ([f"{batch} x {length:,}", *(text for card in cards for text in (
+                    f"{decode(card, batch, length, pages=pages) * 1e6:.1f}", f"{decode_share(card, batch, length, pages=pages):.2f}",
+                    f"{decode(card, batch, length, True, pages=pages) * 1e6:.1f}"))] for batch, length in DECODE_SHAPES))
+
+
+def step_table() -> None:
+    """ms and times the roofline, by default and by other kernels."""
+    columns = " | ".join(form for card in ("H200", "H100") for form in (f"{card}: roofline, ms", *(name for name, _ in FORMS), "planned, fp8 pages"))
+
+    def cells(card: Card, model: Model, policy: str, batch: int, context: int) -> Iterable[str]:
+        entries, scored = kept(policy, context, context + 48), policy != "full"
+        bound = step_bound(card, model, batch, entries, scored)
+        yield f"{bound * 1e3:.2f}"
+        for _, trials in FORMS:
+            seconds = step(card.with_trials(*trials), model, batch, entries, scored)
+            yield f"{seconds * 1e3:.2f} ({seconds / bound:.2f})"
+        yield f"{step(card.with_trials(*FORMS[-1][1]), model, batch, entries, scored, 'fp8') * 1e3:.2f}"
+
+    print_table(f"| expected: step, ms (to the roofline) | {columns} |",
+                ([f"{model.name}, `{policy}` {batch} x {context:,}", *(text for card in BOTH for text in cards_cells(card))]
+                 for model in MODELS.values() for policy, batch, context in STEPS
+                 for cards_cells in [lambda card, m=model, p=policy, b=batch, c=context: cells(card, m, p, b, c)]))
+
+
+def prompt_tables(pairs: list[tuple[Row, Row]]) -> None:
+    print_table("| expected: prompt attention | H200: us | TFLOP/s | column sums add | planned | H100: us | TFLOP/s | column sums add | planned |",
+                ([f"{pair[0]['tokens']:,}", *(text for card, r in zip(BOTH, pair) for text in (
+                    f"{r['seconds'] * 1e6:.0f}", f"{r['flops'] / 1e12:.0f}", f"{(r['seconds_with_sums'] / r['seconds'] - 1) * 100:.0f} %",
+                    f"{column_sums(card.with_trials(*PLANNED), r['tokens']) / r['seconds'] * 100:.0f} %"))]
+                 for pair in pairs if pair[0]["what"] == "prefill_attention"))
+    print_table("| expected: one prompt, tokens/s | H200: `full` | `h2o` | `h2o`, planned | H100: `full` | `h2o` | `h2o`, planned |",
+                ([f"{model.name}, {tokens:,}", *(f"{tokens / prompt_seconds(c, model, tokens, scored):,.0f}" for card in BOTH
+                                                 for c, scored in ((card, False), (card, True), (card.with_trials(*PLANNED), True)))]
+                 for model in MODELS.values() for tokens in (1024, 2048, 4096, 8192, 16384)))
+
+
+def throughput_table() -> None:
+    names = " | ".join(form for card in ("H200", "H100") for form in (f"{card}: by default", "on trial", "planned", "planned, fp8 pages"))
+    print_table(f"| expected: output tokens/s | sequences at once | {names} |",
+                ([f"{load[0].name}, `{load[1]}`, at most {load[2]}, pool of {load[3]}, {load[4]:,} + {load[5]:,} tokens", str(in_pool(*load[1:])),
+                  *(f"{rate:,.0f}" for card in BOTH for rate in (
+                      *(pool_throughput(card.with_trials(*trials), *load) for _, trials in FORMS),
+                      pool_throughput(card.with_trials(*FORMS[-1][1]), *load, "fp8")))]
+                 for load in THROUGHPUTS))
+
+
+def tables() -> None:
+    """All rows, both cards side by side; docs/benchmarks.md has what this prints."""
+    pairs = list(zip(*(rows(card) for card in BOTH)))
+    goals_table()
+    products_tables(pairs)
+    decode_table("", ())
+    decode_table(" on trial", ON_TRIAL)
+    decode_table(" on trial, fp8 pages (planned)", ON_TRIAL, "fp8")
+    prompt_tables(pairs)
+    step_table()
+    throughput_table()
 
 
 # docs/benchmarks.md, "The first runs": an H200, 2026-11-26. Microseconds, or milliseconds of steps.
@@ -345,12 +586,17 @@ def main() -> int:
     parser.add_argument("--card", choices=sorted(CARDS), default="h200")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--trial", default="")
     args = parser.parse_args()
     if args.check:
         return check()
-    card = CARDS[args.card]
+    trials = [name for name in args.trial.split(",") if name]
+    if unknown := [name for name in trials if name not in TRIALS]:
+        parser.error(f"--trial: there is no {', '.join(unknown)}; there are {', '.join(TRIALS)}")
     if args.json:
-        args.json.write_text("".join(json.dumps(row) + "\n" for row in rows(card)), encoding="utf-8")
+        beside = decode_rows(CARDS[args.card].with_trials(*ON_TRIAL)) if not trials else []
+        out = rows(CARDS[args.card].with_trials(*trials)) + [{**row, "module": "on trial"} for row in beside]
+        args.json.write_text("".join(json.dumps(row) + "\n" for row in out), encoding="utf-8")
     else:
         tables()
     return 0

@@ -2,6 +2,8 @@
 """Turns the CSV of Nsight Compute (standard input) for one launch into a JSON line; see scripts/gpu-check.
 
   ncu --csv --metrics ... PROGRAM | ncu_lines.py KERNEL
+
+Where there is no metric (profiling is not allowed, or the kernel did not run) the line says so, with ncu's last words.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ NAMES = {
 
 
 def main() -> None:
-    lines = [line for line in sys.stdin if line.startswith('"')]
+    said = list(sys.stdin)
+    lines = [line for line in said if line.startswith('"')]
     found: dict[str, float] = {}
     for row in csv.DictReader(lines):
         name = row.get("Metric Name", "")
@@ -34,7 +37,9 @@ def main() -> None:
             except ValueError:  # n/a: the card has no such counter
                 continue
     if not found:
-        sys.exit("ncu gave no metric: is profiling allowed?")
+        words = [line.strip() for line in said if line.startswith("==")][-1:]
+        print(json.dumps({"what": "skipped", "who": "ncu", "name": sys.argv[1], "reason": " ".join(["no metric", *words])[:160]}))
+        return
     print(json.dumps({"what": "ncu", "who": "hydrant", "kernel": sys.argv[1], **found}))
 
 

@@ -14,7 +14,7 @@
 
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
-#include "tests/kernels/backend_test.h"
+#include "tests/kernels/product_test.h"
 #include "tests/kernels/random_rows.h"
 
 namespace hydrant {
@@ -43,7 +43,7 @@ struct Matrix {
   }
 };
 
-class BlockWeightsTest : public BackendTest {
+class BlockWeightsTest : public ProductTest {
  protected:
   void SetUp() override {
     BackendTest::SetUp();
@@ -71,19 +71,6 @@ class BlockWeightsTest : public BackendTest {
     return x;
   }
 
-  std::vector<float> Run(const Weight& weight, const std::vector<float>& x, int m, float start,
-                         const std::vector<float>& bias) {
-    auto device_x = Upload(x), device_bias = Upload(bias);
-    auto y = Upload(std::vector<float>(static_cast<size_t>(m) * weight.rows(), start));
-    backend().Matmul({.x = device_x.data(),
-                      .m = m,
-                      .weight = &weight,
-                      .y = y.data(),
-                      .accumulate = !std::isnan(start),
-                      .bias = bias.empty() ? nullptr : device_bias.data()});
-    return y.Read();
-  }
-
   // The error of a row of y: what sums in fp32 lose (on a GPU of numbers with 128 added to the
   // quants, which are at least 3 at most), and beside it what a host loses by rounding x to
   // integers of 16 bits.
@@ -102,24 +89,10 @@ class BlockWeightsTest : public BackendTest {
   void ExpectProduct(const Matrix& matrix, const std::vector<float>& x, int m, float start,
                      const std::vector<float>& bias, const std::vector<float>& y,
                      const std::string& what) {
-    std::vector<double> expected(y.size()), tolerance(y.size());
-    for (int i = 0; i < m; ++i) {
-      const float* const row = &x[static_cast<size_t>(i) * matrix.cols];
-      for (int j = 0; j < matrix.rows; ++j) {
-        const float* const w = &matrix.values[static_cast<size_t>(j) * matrix.cols];
-        double sum = std::isnan(start) ? 0.0 : start, size = std::abs(sum);
-        for (int k = 0; k < matrix.cols; ++k) {
-          const double term = double{row[k]} * w[k];
-          sum += term;
-          size += std::abs(term);
-        }
-        if (!bias.empty()) sum += bias[j];
-        const size_t at = static_cast<size_t>(i) * matrix.rows + j;
-        expected[at] = sum;
-        tolerance[at] = Tolerance(w, row, matrix.cols, size + std::abs(sum));
-      }
-    }
-    ExpectNear(y, expected, tolerance, what);
+    ProductTest::ExpectProduct(x, m, matrix.values, matrix.rows, matrix.cols, start, bias, y, what,
+                               [&](const float* w, const float* row, double size) {
+                                 return Tolerance(w, row, matrix.cols, size);
+                               });
   }
 
   void CheckProduct(const Matrix& matrix, const Weight& weight, int m, float start, bool with_bias,
@@ -127,9 +100,7 @@ class BlockWeightsTest : public BackendTest {
     const std::vector<float> x = Activations(m, matrix.cols);
     const std::vector<float> bias =
         with_bias ? RandomFloats(matrix.rows, random_()) : std::vector<float>();
-    ExpectProduct(matrix, x, m, start, bias, Run(weight, x, m, start, bias),
-                  what + " " + std::to_string(m) + " x " + std::to_string(matrix.cols) + " x " +
-                      std::to_string(matrix.rows));
+    ExpectProduct(matrix, x, m, start, bias, Run(weight, x, m, start, bias), what);
   }
 
   std::mt19937 random_{kSeed};

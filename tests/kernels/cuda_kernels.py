@@ -1,10 +1,12 @@
 """The kernels of the CUDA backend as ptxas reports them (cmake/keep-resources), and tables of limits: what the tests of kernels'
 resources, occupancy and instructions share."""
+import argparse
 import collections
 import fnmatch
 import pathlib
 import re
 import subprocess
+import sys
 
 SKIPPED = 77  # a test's exit status
 # Compute capability 9.0; CUDA C++ Programming Guide, "Compute Capabilities".
@@ -58,3 +60,27 @@ def read_rows(file):
 def fits(pattern, name):
     """Whether `*` of the pattern can stand for the rest of the name. Brackets are letters."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def kernels_of_limit(limit, kernels, file):
+    """The kernels that a row of limits is for. Says where there are none, unless a `?` stands before the name."""
+    fitting = [kernel for kernel in kernels if fits(limit.name.lstrip("?"), kernel.name)]
+    if not fitting and limit.name[0] != "?":
+        print(f"{file.name}: no kernel is {limit.name}")
+    return fitting
+
+
+def parse_arguments(usage, *more):
+    """The arguments that these tests have in common, and the kernels; ends the test as skipped where there are none."""
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("limits", type=pathlib.Path)
+    parser.add_argument("--table", action="store_true")
+    for path in more:
+        parser.add_argument(path, type=pathlib.Path)
+    args = parser.parse_args()
+    kernels = read_kernels(args.folder)
+    if not kernels:
+        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
+        sys.exit(SKIPPED)
+    return args, kernels

@@ -17,9 +17,7 @@ on their way at every moment; a kernel that waits between its phases needs more 
 
 Exit status: 0 all launches are within their limits, 1 some are not, 77 there are no reports (no nvcc).
 """
-import argparse
 import collections
-import pathlib
 import sys
 
 import cuda_kernels
@@ -46,21 +44,12 @@ def blocks_of(kernel, launch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("limits", type=pathlib.Path)
-    parser.add_argument("--table", action="store_true")
-    args = parser.parse_args()
-    kernels, launches = cuda_kernels.read_kernels(args.folder), read_launches(args.limits)
-    if not kernels:
-        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
-        return cuda_kernels.SKIPPED
+    args, kernels = cuda_kernels.parse_arguments(__doc__)
+    launches = read_launches(args.limits)
     failed = 0
     for launch in launches:
-        fitting = [kernel for kernel in kernels if cuda_kernels.fits(launch.name.lstrip("?"), kernel.name)]
-        if not fitting and launch.name[0] != "?":
-            print(f"{args.limits.name}: no kernel is {launch.name}")
-            failed += 1
+        fitting = cuda_kernels.kernels_of_limit(launch, kernels, args.limits)
+        failed += not fitting and launch.name[0] != "?"
         for kernel in fitting:
             blocks, bound = blocks_of(kernel, launch)
             flight = blocks * launch.in_flight

@@ -10,9 +10,7 @@ multiprocessor of compute capability 9.0 suffice for.
 
 Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc).
 """
-import argparse
 import collections
-import pathlib
 import sys
 
 import cuda_kernels
@@ -34,15 +32,8 @@ def warps(registers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("limits", type=pathlib.Path)
-    parser.add_argument("--table", action="store_true")
-    args = parser.parse_args()
-    kernels, limits = cuda_kernels.read_kernels(args.folder), read_limits(args.limits)
-    if not kernels:
-        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
-        return cuda_kernels.SKIPPED
+    args, kernels = cuda_kernels.parse_arguments(__doc__)
+    limits = read_limits(args.limits)
     failed = 0
     for kernel in kernels:
         if args.table:

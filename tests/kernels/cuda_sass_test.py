@@ -19,10 +19,8 @@ LIMITS have.
 
 Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc) or no tools.
 """
-import argparse
 import collections
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -109,27 +107,16 @@ def why_over(limit, found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("limits", type=pathlib.Path)
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--tools", type=pathlib.Path)
-    args = parser.parse_args()
+    args, kernels = cuda_kernels.parse_arguments(__doc__, "--tools")
     limits = read_limits(args.limits)
     chosen = []
-    kernels = cuda_kernels.read_kernels(args.folder)
-    if not kernels:
-        print(f"there is no *.resources in {args.folder}: the CUDA backend was not built")
-        return cuda_kernels.SKIPPED
     if not ((args.tools and (args.tools / "nvdisasm").exists()) or (shutil.which("cuobjdump") and shutil.which("nvdisasm"))):
         print("no cuobjdump and nvdisasm: scripts/fetch-wheel cuda-tools fetches them")
         return cuda_kernels.SKIPPED
     failed = 0
     for limit in limits:
-        fitting = [kernel for kernel in kernels if cuda_kernels.fits(limit.name.lstrip("?"), kernel.name)]
-        if not fitting and limit.name[0] != "?":
-            print(f"{args.limits.name}: no kernel is {limit.name}")
-            failed += 1
+        fitting = cuda_kernels.kernels_of_limit(limit, kernels, args.limits)
+        failed += not fitting and limit.name[0] != "?"
         chosen += [(limit, kernel) for kernel in fitting if all(kernel != other for _, other in chosen)]
     code = disassemble([kernel for _, kernel in chosen], args.tools)
     for limit, kernel in chosen:

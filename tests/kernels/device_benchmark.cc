@@ -11,20 +11,18 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/float16.h"
+#include "tests/kernels/llama_attention.h"
 #include "tests/kernels/random_rows.h"
 #include "tests/measurement_log.h"
 
 namespace hydrant {
 namespace {
-
-constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlockSize = 16;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -53,26 +51,11 @@ class RepeatedRow final : public RowMaker {
   std::vector<uint8_t> rows_;
 };
 
-class Bench {
+// Memory of the measurement at work.
+class Memory {
  public:
-  Bench(Backend* backend, bool quick, const std::string& json, const std::string& only)
-      : backend_(*backend), quick_(quick), only_(only), log_(json) {}
+  explicit Memory(Backend& backend) : backend_(backend) {}
 
-  void Run() {
-    std::printf("%s\n\n", backend_.Description().c_str());
-    log_.Write("device",
-               {{"program", "device_benchmark"}, {"description", backend_.Description()}});
-    MeasureCopy();
-    if (IsWanted("matmul")) MeasureMatmul();
-    if (IsWanted("matmul")) MeasureBlocks();
-    if (IsWanted("decode")) MeasureDecode();
-    if (IsWanted("prefill")) MeasurePrefill();
-  }
-
- private:
-  bool IsWanted(const std::string& part) const {
-    return only_.empty() || only_.find(part) != std::string::npos;
-  }
   template <typename T>
   T* Allocate(size_t count) {
     auto buffer = backend_.Allocate(count * sizeof(T));
@@ -102,11 +85,38 @@ class Bench {
                             std::min(values.size(), count - at) * sizeof(T));
     return device;
   }
-  float* Random(size_t count) { return Repeated(Normals(count), count); }
-  uint16_t* RandomBFloat16(size_t count) {
+  float* Floats(size_t count) { return Repeated(Normals(count), count); }
+  uint16_t* Halves(size_t count) {
     std::vector<uint16_t> values;
     for (const float value : Normals(count)) values.push_back(FloatToBF16(value));
     return Repeated(values, count);
+  }
+  void Clear() { buffers_.clear(); }
+
+ private:
+  Backend& backend_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+class Bench {
+ public:
+  Bench(Backend* backend, bool quick, const std::string& json, const std::string& only)
+      : backend_(*backend), memory_(*backend), quick_(quick), only_(only), log_(json) {}
+
+  void Run() {
+    std::printf("%s\n\n", backend_.Description().c_str());
+    log_.Write("device",
+               {{"program", "device_benchmark"}, {"description", backend_.Description()}});
+    MeasureCopy();
+    if (IsWanted("matmul")) MeasureMatmul();
+    if (IsWanted("matmul")) MeasureBlocks();
+    if (IsWanted("decode")) MeasureDecode();
+    if (IsWanted("prefill")) MeasurePrefill();
+  }
+
+ private:
+  bool IsWanted(const std::string& part) const {
+    return only_.empty() || only_.find(part) != std::string::npos;
   }
   void Synchronize() {
     if (const absl::Status status = backend_.Synchronize(); !status.ok()) Fail(status);
@@ -134,18 +144,18 @@ class Bench {
 
   void MeasureCopy() {
     const size_t bytes = quick_ ? size_t{1} << 20 : size_t{4} << 30;
-    auto* from = Allocate<uint8_t>(bytes);
-    auto* to = Allocate<uint8_t>(bytes);
+    auto* from = memory_.Allocate<uint8_t>(bytes);
+    auto* to = memory_.Allocate<uint8_t>(bytes);
     copy_ =
         2.0 * static_cast<double>(bytes) / Time([&] { backend_.CopyOnDevice(to, from, bytes); });
     std::printf("copy: %.0f GB/s, read and written\n\n", copy_ * 1e-9);
     log_.Write("copy", {{"bytes_per_s", copy_}});
-    buffers_.clear();
+    memory_.Clear();
   }
 
   void MeasureMatmul() {
     const int n = quick_ ? 64 : 14336, k = quick_ ? 64 : 4096;
-    const std::vector<float> normals = Normals(size_t{1} << 20);
+    const std::vector<float> normals = Memory::Normals(size_t{1} << 20);
     std::vector<float> values(static_cast<size_t>(n) * k);
     for (size_t i = 0; i < values.size(); ++i) values[i] = normals[i % normals.size()];
     const WeightPart part{DType::kF32, values.data(), n, k};
@@ -159,9 +169,9 @@ class Bench {
     for (const int m : {1, 16, 64, 256, 1024, 4096}) {
       if (quick_ && m > 16) break;
       const size_t count = static_cast<size_t>(m) * k;
-      const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(RandomBFloat16(count))
-                                              : static_cast<void*>(Random(count));
-      auto* y = Allocate<float>(static_cast<size_t>(m) * n);
+      const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(memory_.Halves(count))
+                                              : static_cast<void*>(memory_.Floats(count));
+      auto* y = memory_.Allocate<float>(static_cast<size_t>(m) * n);
       const double seconds = Time([&] {
         backend_.Matmul({.x = x, .x_dtype = x_dtype, .m = m, .weight = weight->get(), .y = y});
       });
@@ -171,7 +181,7 @@ class Bench {
                   static_cast<double>((*weight)->bytes()) / seconds / copy_);
       log_.Write("matmul",
                  {{"rows", m}, {"n", n}, {"k", k}, {"seconds", seconds}, {"flops", flops}});
-      buffers_.clear();
+      memory_.Clear();
     }
     std::printf("\n");
   }
@@ -207,9 +217,9 @@ class Bench {
     const size_t count = static_cast<size_t>(m) * k;
     const DType x_dtype =
         backend_.ActivationDType(backend_.PackedDType(type, WeightDType::kStored, k));
-    const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(RandomBFloat16(count))
-                                            : static_cast<void*>(Random(count));
-    auto* y = Allocate<float>(static_cast<size_t>(m) * n);
+    const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(memory_.Halves(count))
+                                            : static_cast<void*>(memory_.Floats(count));
+    auto* y = memory_.Allocate<float>(static_cast<size_t>(m) * n);
     size_t turn = 0;
     const double seconds = Time([&] {
       const Weight* weight = weights[turn++ % weights.size()].get();
@@ -220,64 +230,20 @@ class Bench {
                 static_cast<double>(weights[0]->bytes()) / seconds / copy_);
     log_.Write("matmul_blocks",
                {{"rows", m}, {"type", name}, {"n", n}, {"k", k}, {"seconds", seconds}});
-    buffers_.clear();
-  }
-
-  // As many layers as the memory that a cache of some size takes; their pages lie anywhere in it.
-  static int LayersOf(int rows, int length) {
-    constexpr double kBytes = 6e9;
-    const double layer = 4.0 * rows * kKvHeads * length * kHeadDim;
-    return std::clamp(static_cast<int>(kBytes / layer), 1, 16);
+    memory_.Clear();
   }
 
   // `rows` sequences, row r by rules[r % rules.size()], every head at its cap, so that steps
   // repeat.
   DecodeAttentionArgs DecodeWorld(int rows, int length, const std::vector<DecodeRule>& rules) {
-    const int layers = quick_ ? 1 : LayersOf(rows, length);
-    const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads * layers;
-    DecodeAttentionArgs args;
-    args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width};
-    const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
-    args.pages.keys = RandomBFloat16(slots * kHeadDim);
-    args.pages.values = RandomBFloat16(slots * kHeadDim);
-    args.pages.scores = Allocate<float>(slots);
-    std::vector<int32_t> slot_ids(rows);
-    std::vector<PageIds> blocks;
-    blocks.reserve(static_cast<size_t>(heads) * width);
-    for (int i = 0; i < heads * width; ++i) blocks.push_back({i, i});
-    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
-    std::iota(slot_ids.begin(), slot_ids.end(), 0);
-    std::vector<int32_t> positions(slots);
-    for (size_t at = 0; at < slots; ++at)
-      positions[static_cast<size_t>(blocks[at / kBlockSize].data) * kBlockSize + at % kBlockSize] =
-          static_cast<int32_t>(at % (static_cast<size_t>(width) * kBlockSize));
-    args.pages.positions = Upload(positions);
-    std::vector<int64_t> row_begin(rows);
+    DecodeAttentionArgs args =
+        MakeDecode(memory_, rows, length, quick_ ? 1 : LayersOf(6e9, rows, length));
     std::vector<DecodeRule> row_rules(rows);
     for (int row = 0; row < rows; ++row) {
-      row_begin[row] = static_cast<int64_t>(row) * layers * kKvHeads * width;
       row_rules[row] = rules[row % rules.size()];
       if (row_rules[row].scored) args.max_scored_entries = length;
     }
-    args.tables = {.num_layers = layers,
-                   .num_kv_heads = kKvHeads,
-                   .blocks = Upload(blocks),
-                   .row_begin = Upload(row_begin),
-                   .row_width = Upload(std::vector<int32_t>(rows, width)),
-                   .caps = Upload(std::vector<int32_t>(heads, length)),
-                   .lengths = Upload(std::vector<int32_t>(heads, length)),
-                   .victims = Upload(std::vector<int32_t>(heads, length / 2)),
-                   .rules = Upload(row_rules)};
-    args.num_rows = rows;
-    args.slots = Upload(slot_ids);
-    args.positions = Upload(std::vector<int32_t>(rows, length));
-    args.q = Random(static_cast<size_t>(rows) * kHeads * kHeadDim);
-    args.k = Random(static_cast<size_t>(rows) * kKvHeads * kHeadDim);
-    args.v = Random(static_cast<size_t>(rows) * kKvHeads * kHeadDim);
-    args.num_heads = kHeads;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-    args.max_entries = length;
-    args.out = Allocate<float>(static_cast<size_t>(rows) * kHeads * kHeadDim);
+    args.tables.rules = memory_.Upload(row_rules);
     return args;
   }
 
@@ -319,7 +285,7 @@ class Bench {
         backend_.DecodeAttention(args);
         args.layer = (args.layer + 1) % args.tables.num_layers;  // nothing is near from before
       });
-      buffers_.clear();
+      memory_.Clear();
       seconds[mix.name] = taken;
       share[mix.name] = (kv_bytes + entries * mix.score_bytes) / taken / copy_;
       log_.Write("decode_attention", {{"variant", mix.name},
@@ -341,27 +307,10 @@ class Bench {
         "|\n|---|---|---|---|---|\n");
     for (const int n : {128, 2048, 4096, 8192, 16384}) {
       if (quick_ != (n == 128)) continue;
-      PrefillAttentionArgs args;
       const bool halves = backend_.ArenaDType(DType::kBF16, kHeadDim) == DType::kBF16;
-      const auto rows = [&](int heads) -> ArenaRows {  // as the engine's arena has them
-        const size_t count = static_cast<size_t>(n) * heads * kHeadDim;
-        if (halves) return {RandomBFloat16(count), DType::kBF16};
-        return Random(count);
-      };
-      args.q = rows(kHeads);
-      args.k = rows(kKvHeads);
-      args.v = rows(kKvHeads);
-      args.kv_head_stride = static_cast<int64_t>(n) * kHeadDim;
-      args.num_queries = n;
-      args.num_heads = kHeads;
-      args.num_kv_heads = kKvHeads;
-      args.head_dim = kHeadDim;
-      args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-      args.out = Allocate<float>(static_cast<size_t>(n) * kHeads * kHeadDim);
-      if (halves) args.out_dtype = DType::kBF16;
-      args.precision = DType::kBF16;
+      PrefillAttentionArgs args = MakePrompt(memory_, n, halves);
       const double plain = Time([&] { backend_.PrefillAttention(args); });
-      args.statistics[0].out = Allocate<float>(static_cast<size_t>(kKvHeads) * n);
+      args.statistics[0].out = memory_.Allocate<float>(static_cast<size_t>(kKvHeads) * n);
       args.statistics[0].stride = n;
       const double summed = Time([&] { backend_.PrefillAttention(args); });
       const double flops = 2.0 * 2.0 * kHeads * kHeadDim * (0.5 * n * (n + 1.0)) / plain;
@@ -372,17 +321,17 @@ class Bench {
                                        {"flops", flops},
                                        {"share_of_matmul", flops / matmul_},
                                        {"seconds_with_sums", summed}});
-      buffers_.clear();
+      memory_.Clear();
     }
   }
 
   Backend& backend_;
+  Memory memory_;
   const bool quick_;
   const std::string only_;
   MeasurementLog log_;
-  std::vector<DeviceBuffer> buffers_;  // of the measurement at work
-  double copy_ = 0.0;                  // bytes a second, read and written
-  double matmul_ = 0.0;                // floating point operations a second
+  double copy_ = 0.0;    // bytes a second, read and written
+  double matmul_ = 0.0;  // floating point operations a second
 };
 
 }  // namespace

@@ -21,19 +21,19 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/tiles.h"
 #include "tests/kernels/device_ceilings.h"
+#include "tests/kernels/llama_attention.h"
 #include "tests/measurement_log.h"
 
 namespace hydrant {
 namespace {
 
-constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlockSize = 16;
 constexpr double kRunSeconds = 0.03;  // of a run of calls; the fastest of kRuns counts
 constexpr int kRuns = 3;
 
@@ -96,6 +96,7 @@ class Device {
         device_->DrawNormals({{.key = ++draws_}, false, dtype, static_cast<int64_t>(count), out}));
     return out;
   }
+  uint16_t* Halves(size_t count) { return static_cast<uint16_t*>(Normals(count, DType::kBF16)); }
   float* Floats(size_t count) { return static_cast<float*>(Normals(count, DType::kF32)); }
   void FreeAll() {
     for (void* memory : memory_) Check(device_->Free(memory));
@@ -141,53 +142,11 @@ class Device {
   uint64_t draws_ = 0;
 };
 
-// `rows` sequences of `length` entries a head in pages that lie anywhere, every head at its cap, so
-// that steps repeat; in so many layers that taking them in turns leaves nothing in a cache.
+// A batch whose layers are taken in turns.
 class DecodeWorld {
  public:
-  DecodeWorld(Device* device, int rows, int length, bool quick) {
-    constexpr double kBytes = 3e9;
-    const double layer = 4.0 * rows * kKvHeads * length * kHeadDim;
-    const int layers = quick ? 1 : std::clamp(static_cast<int>(kBytes / layer), 1, 16);
-    const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads * layers;
-    const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
-    args_.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width};
-    args_.pages.keys = device->Normals(slots * kHeadDim, DType::kBF16);
-    args_.pages.values = device->Normals(slots * kHeadDim, DType::kBF16);
-    args_.pages.scores = device->Allocate<float>(slots);
-    std::vector<PageIds> blocks;
-    blocks.reserve(static_cast<size_t>(heads) * width);
-    for (int i = 0; i < heads * width; ++i) blocks.push_back({i, i});
-    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
-    std::vector<int32_t> positions(slots);
-    for (size_t at = 0; at < slots; ++at)
-      positions[static_cast<size_t>(blocks[at / kBlockSize].data) * kBlockSize + at % kBlockSize] =
-          static_cast<int32_t>(at % (static_cast<size_t>(width) * kBlockSize));
-    args_.pages.positions = device->Upload(positions);
-    std::vector<int64_t> row_begin(rows);
-    for (int row = 0; row < rows; ++row)
-      row_begin[row] = static_cast<int64_t>(row) * layers * kKvHeads * width;
-    std::vector<int32_t> slot_ids(rows);
-    std::iota(slot_ids.begin(), slot_ids.end(), 0);
-    args_.tables = {.num_layers = layers,
-                    .num_kv_heads = kKvHeads,
-                    .blocks = device->Upload(blocks),
-                    .row_begin = device->Upload(row_begin),
-                    .row_width = device->Upload(std::vector<int32_t>(rows, width)),
-                    .caps = device->Upload(std::vector<int32_t>(heads, length)),
-                    .lengths = device->Upload(std::vector<int32_t>(heads, length)),
-                    .victims = device->Upload(std::vector<int32_t>(heads, length / 2))};
-    args_.num_rows = rows;
-    args_.slots = device->Upload(slot_ids);
-    args_.positions = device->Upload(std::vector<int32_t>(rows, length));
-    args_.q = device->Floats(static_cast<size_t>(rows) * kHeads * kHeadDim);
-    args_.k = device->Floats(static_cast<size_t>(rows) * kKvHeads * kHeadDim);
-    args_.v = device->Floats(static_cast<size_t>(rows) * kKvHeads * kHeadDim);
-    args_.num_heads = kHeads;
-    args_.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-    args_.max_entries = length;
-    args_.out = device->Floats(static_cast<size_t>(rows) * kHeads * kHeadDim);
-  }
+  DecodeWorld(Device* device, int rows, int length, bool quick)
+      : args_(MakeDecode(*device, rows, length, quick ? 1 : LayersOf(3e9, rows, length))) {}
 
   // Attention of the next layer, by a rule of all rows.
   Device::Operation Operation(Device* device, const DecodeRule& rule) {
@@ -277,6 +236,15 @@ class Probe {
     for (size_t i = 0; i <= rows.size(); ++i) std::printf("---|");
     std::printf("\n");
     for (const Product& shape : shapes) MeasureProduct(shape, rows);
+    std::printf("\n| product of %d x %d in blocks, us by rows |", shapes.back().n, BlockColumns());
+    if (options_.quick) rows = {1};
+    if (!options_.quick) rows = {1, 8, 64};
+    for (const int m : rows) std::printf(" %d |", m);
+    std::printf("\n|---|");
+    for (size_t i = 0; i < rows.size(); ++i) std::printf("---|");
+    std::printf("\n");
+    for (const DType type : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0})
+      MeasureBlocks(type, {shapes.back().n, BlockColumns()}, rows);
     std::printf("\n");
   }
 
@@ -312,6 +280,40 @@ class Probe {
     }
     std::printf(" %.0f |\n", best * 1e-12);
     product_ = std::max(product_, best);
+    device_.FreeAll();
+  }
+
+  int BlockColumns() const { return options_.quick ? 256 : 4096; }
+  // A weight that stays in the blocks of its file. Its bytes are drawn, so its numbers are any.
+  void MeasureBlocks(DType type, const Product& shape, const std::vector<int>& rows) {
+    const size_t bytes = BytesOfTiles(type, shape.n, shape.k);
+    const size_t copies = options_.quick ? 1 : (size_t{200} << 20) / bytes + 1;
+    std::vector<CudaWeight> weights;
+    for (size_t i = 0; i < copies; ++i) {
+      const auto* tiles = static_cast<const uint8_t*>(device_.Normals(bytes / 2, DType::kBF16));
+      weights.emplace_back(shape.n, shape.k, bytes,
+                           std::vector<TiledRows>{{type, 0, shape.n, tiles}});
+    }
+    const void* x = device_.Normals(static_cast<size_t>(rows.back()) * shape.k, DType::kBF16);
+    auto* y = device_.Floats(static_cast<size_t>(rows.back()) * shape.n);
+    const std::string name(DTypeName(type));
+    std::printf("| %s |", name.c_str());
+    for (const int m : rows) {
+      size_t next = 0;
+      const double seconds = device_.Time([&] {
+        const CudaWeight& weight = weights[next++ % weights.size()];
+        return device_->Matmul(
+            {.x = x, .x_dtype = DType::kBF16, .m = m, .weight = &weight, .y = y});
+      });
+      std::printf(" %.1f |", seconds * 1e6);
+      Write("matmul_blocks", {{"rows", m},
+                              {"type", name},
+                              {"n", shape.n},
+                              {"k", shape.k},
+                              {"seconds", seconds},
+                              {"share_of_copy", ShareOfCopy(static_cast<double>(bytes), seconds)}});
+    }
+    std::printf("\n");
     device_.FreeAll();
   }
 
@@ -381,23 +383,7 @@ class Probe {
   }
 
   void MeasurePrompt(int n) {
-    PrefillAttentionArgs args;
-    const auto rows = [&](int heads) -> ArenaRows {  // as the engine's arena has them
-      return {device_.Normals(static_cast<size_t>(n) * heads * kHeadDim, DType::kBF16),
-              DType::kBF16};
-    };
-    args.q = rows(kHeads);
-    args.k = rows(kKvHeads);
-    args.v = rows(kKvHeads);
-    args.kv_head_stride = static_cast<int64_t>(n) * kHeadDim;
-    args.num_queries = n;
-    args.num_heads = kHeads;
-    args.num_kv_heads = kKvHeads;
-    args.head_dim = kHeadDim;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-    args.out = device_.Allocate<uint16_t>(static_cast<size_t>(n) * kHeads * kHeadDim);
-    args.out_dtype = DType::kBF16;
-    args.precision = DType::kBF16;
+    PrefillAttentionArgs args = MakePrompt(device_, n, true);
     const auto attend = [&] { return device_->PrefillAttention(args); };
     const double plain = device_.Time(attend);
     AddStatistic(&args, 0, ColumnStatistic::Kind::kSum);

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 MOST_BYTES = 10500  # scripts/gpu-check prints no more
-SECTIONS = ("bf16 product", "decode attention", "prompt attention", "decode step", "requests of", "wanted")
+SECTIONS = ("bf16 product", "product of 14336 x 4096 in blocks", "decode attention", "prompt attention", "decode step", "requests of", "wanted")
 
 
 def run(*command):
@@ -58,7 +58,7 @@ def main():
                 sys.exit(f"{card}: the expected figure or the peer is not beside the measured one: {row}")
         run(probe, "--quick", "--module", module, "--ceilings", module, "--json", probed)
         text = run(sys.executable, table, probed)
-        for row in ("| 64 x 32 |", "| 1 x 300 |", "| 3 x 40 |", "| 96 |", "- copy, by hydrant", "- reading alone"):
+        for row in ("| 64 x 32 |", "| 1 x 300 |", "| 3 x 40 |", "| 96 |", "| q4_k |", "- copy, by hydrant", "- reading alone"):
             if row not in text:
                 sys.exit(f"device_probe's lines make no '{row}':\n{text}")
         variant = pathlib.Path(folder, "variant")

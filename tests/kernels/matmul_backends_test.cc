@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "kernels/float16.h"
-#include "tests/kernels/backend_test.h"
+#include "tests/kernels/product_test.h"
 
 namespace hydrant {
 namespace {
 
-class MatmulBackendsTest : public BackendTest {
+class MatmulBackendsTest : public ProductTest {
  protected:
   // A weight of two stacked fp32 parts, packed as `dtype`; its values as the backend holds them are
   // left in values_.
@@ -39,50 +39,13 @@ class MatmulBackendsTest : public BackendTest {
     return x;
   }
 
-  std::vector<float> Run(const Weight& weight, const std::vector<float>& x, int m, float start) {
-    auto device_x = Upload(x);
-    auto y = Upload(
-        std::vector<float>(static_cast<size_t>(m) * weight.rows(), start == 0.0f ? kNan : start));
-    backend().Matmul({.x = device_x.data(),
-                      .m = m,
-                      .weight = &weight,
-                      .y = y.data(),
-                      .accumulate = start != 0.0f});
-    return y.Read();
-  }
-
-  std::vector<float> RunWithBias(const Weight& weight, const std::vector<float>& x, int m,
-                                 float start, const std::vector<float>& bias) {
-    auto device_x = Upload(x), device_bias = Upload(bias);
-    auto y = Upload(std::vector<float>(static_cast<size_t>(m) * weight.rows(), start));
-    backend().Matmul({.x = device_x.data(),
-                      .m = m,
-                      .weight = &weight,
-                      .y = y.data(),
-                      .accumulate = !std::isnan(start),
-                      .bias = device_bias.data()});
-    return y.Read();
-  }
-
   void ExpectProduct(const std::vector<float>& x, int m, int rows, int cols, float start,
                      const std::vector<float>& y) {
-    std::vector<double> expected(y.size()), tolerance(y.size());
-    for (int i = 0; i < m; ++i) {
-      for (int j = 0; j < rows; ++j) {
-        double sum = start, size = std::abs(start);
-        for (int k = 0; k < cols; ++k) {
-          const double term = static_cast<double>(x[static_cast<size_t>(i) * cols + k]) *
-                              values_[static_cast<size_t>(j) * cols + k];
-          sum += term;
-          size += std::abs(term);
-        }
-        expected[static_cast<size_t>(i) * rows + j] = sum;
-        // Each of the cols additions may round the partial sum.
-        tolerance[static_cast<size_t>(i) * rows + j] = kFloatEpsilon * (cols + 4) * size + 1e-30;
-      }
-    }
-    ExpectNear(y, expected, tolerance,
-               std::to_string(m) + " x " + std::to_string(cols) + " x " + std::to_string(rows));
+    // Each of the cols additions may round the partial sum.
+    ProductTest::ExpectProduct(x, m, values_, rows, cols, start, {}, y, "plain",
+                               [&](const float*, const float*, double size) {
+                                 return kFloatEpsilon * (cols + 4) * size + 1e-30;
+                               });
   }
 
   std::vector<float> values_;
@@ -98,7 +61,7 @@ TEST_P(MatmulBackendsTest, EqualsTheDoubleProduct) {
         const std::unique_ptr<Weight> weight = Pack(rows, cols, dtype);
         for (const int m : {1, 3, 17, 130}) {
           const std::vector<float> x = Activations(m, cols);
-          ExpectProduct(x, m, rows, cols, 0.0f, Run(*weight, x, m, 0.0f));
+          ExpectProduct(x, m, rows, cols, kNan, Run(*weight, x, m));
           ExpectProduct(x, m, rows, cols, 0.75f, Run(*weight, x, m, 0.75f));
         }
       }
@@ -119,7 +82,7 @@ TEST_P(MatmulBackendsTest, ResultsInBFloat16) {
         backend().Matmul(
             {.x = device_x.data(), .m = m, .weight = weight.get(), .y_bf16 = y.data()});
         const std::vector<uint16_t> halves = y.Read();
-        const std::vector<float> sums = Run(*weight, x, m, 0.0f);
+        const std::vector<float> sums = Run(*weight, x, m);
         for (size_t i = 0; i < sums.size(); ++i) {
           // A device may sum in another order there.
           EXPECT_NEAR(BF16ToFloat(halves[i]), sums[i], std::abs(sums[i]) / 256 + 1e-5)
@@ -134,10 +97,10 @@ TEST_P(MatmulBackendsTest, RowsDoNotDependOnTheBatch) {
   for (const WeightDType dtype : kPlainDTypes) {
     const std::unique_ptr<Weight> weight = Pack(40, 136, dtype);
     const std::vector<float> x = Activations(300, 136);
-    const std::vector<float> all = Run(*weight, x, 300, 0.0f);
+    const std::vector<float> all = Run(*weight, x, 300);
     for (const int row : {0, 1, 127, 128, 255, 256, 299}) {
       const std::vector<float> alone =
-          Run(*weight, {x.begin() + row * 136, x.begin() + (row + 1) * 136}, 1, 0.0f);
+          Run(*weight, {x.begin() + row * 136, x.begin() + (row + 1) * 136}, 1);
       EXPECT_EQ(std::memcmp(alone.data(), &all[static_cast<size_t>(row) * 40], 40 * sizeof(float)),
                 0)
           << "row " << row;
@@ -154,8 +117,8 @@ TEST_P(MatmulBackendsTest, BiasIsAddedOnceToEachRow) {
       for (const int m : {0, 1, 3, 130}) {
         const std::vector<float> x = Activations(m, 64);
         for (const float start : {kNan, 0.75f}) {
-          const std::vector<float> plain = Run(*weight, x, m, std::isnan(start) ? 0.0f : start);
-          const std::vector<float> biased = RunWithBias(*weight, x, m, start, bias);
+          const std::vector<float> plain = Run(*weight, x, m, start);
+          const std::vector<float> biased = Run(*weight, x, m, start, bias);
           ASSERT_EQ(biased.size(), plain.size());
           for (size_t i = 0; i < biased.size(); ++i) {
             // The sum itself may have been rounded once less.
