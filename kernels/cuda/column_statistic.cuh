@@ -24,7 +24,7 @@ __device__ inline float ShareOf(GroupReduce reduce, int group) {
 __device__ inline float Contribution(ColumnStatistic::Kind kind, float weight, bool seen,
                                      int keys) {
   if (kind != ColumnStatistic::Kind::kBelowMean) return weight;
-  return seen && weight < (1.0f - kBelowMeanMargin) / static_cast<float>(keys) ? 1.0f : 0.0f;
+  return seen && weight * static_cast<float>(keys) < 1.0f - kBelowMeanMargin ? 1.0f : 0.0f;
 }
 
 __device__ inline float Join(ColumnStatistic::Kind kind, float a, float b) {

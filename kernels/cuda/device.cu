@@ -83,10 +83,12 @@ class Device final : public CudaDevice {
     char memory[32];
     std::snprintf(memory, sizeof(memory), "%.1f GiB", static_cast<double>(total) / (1 << 30));
     overlap_kernels = major >= 9 && OnTrial("overlap");
+    const bool is_sm90 = major == 9 && minor == 0;
     description_ = std::string(properties.name) + ", compute capability " + capability + ", " +
                    memory + (options.batch_invariant ? ", batch-invariant" : "") +
                    (overlap_kernels ? ", overlapped kernels" : "") +
-                   (OnTrial("decode") ? ", decode attention on trial" : "");
+                   (OnTrial("decode") ? ", decode attention on trial" : "") +
+                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "
@@ -114,7 +116,8 @@ class Device final : public CudaDevice {
     context_.shared_of_block = shared_of_block;
     context_.batch_invariant = options.batch_invariant;
     context_.streams_decode = OnTrial("decode");
-    return major == 9 && minor == 0 ? OpenSm90Attention() : "";
+    context_.sm90_statistics = is_sm90 && OnTrial("sums");
+    return is_sm90 ? OpenSm90Attention() : "";
   }
 
   // Prompts by wgmma, where this device computes them right. Not with batch-invariance: which runs

@@ -28,8 +28,9 @@ struct Context {
   size_t shared_of_sm = 0;     // bytes of shared memory of a multiprocessor ...
   size_t shared_of_block = 0;  // ... and of a block at most
   bool batch_invariant = false;
-  bool streams_decode = false;  // by decode_stream.h, where it can be
-  bool sm90_attention = false;  // kernels/cuda/sm90_attention.h, where it may be used
+  bool streams_decode = false;   // by decode_stream.h, where it can be
+  bool sm90_attention = false;   // kernels/cuda/sm90_attention.h, where it may be used
+  bool sm90_statistics = false;  // the same of kernels/cuda/sm90_statistics.h
 };
 
 // Matrix products need a library and its state.

@@ -19,6 +19,7 @@
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/sm90_attention.h"
+#include "kernels/cuda/sm90_statistics.h"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -327,10 +328,12 @@ __global__ void RoundRowsKernel(ArenaRows x, int64_t stride, int64_t count, uint
 // Blocks that work on the same keys, where whole columns are too few for the multiprocessors. Does
 // not change a bit.
 int StatisticSplits(const Context& context, const MmaArgs& m) {
-  constexpr int kBlocksPerSm = 8;
-  const int columns = CeilDiv(m.keys, kMmaKeys) * m.args.num_kv_heads;
+  const bool by_sm90 = Sm90Counts(context, m.args);
+  const int blocks_per_sm = by_sm90 ? 4 : 8;  // several for each place, so that all end together
+  const int columns =
+      CeilDiv(m.keys, by_sm90 ? kSm90StatisticKeys : kMmaKeys) * m.args.num_kv_heads;
   const int tiles = CeilDiv(m.args.num_queries, kQueryTile);
-  return std::clamp(CeilDiv(int64_t{context.num_sms} * kBlocksPerSm, columns), 1, tiles);
+  return std::clamp(CeilDiv(int64_t{context.num_sms} * blocks_per_sm, columns), 1, tiles);
 }
 
 // Those that want something of the run.
@@ -350,8 +353,10 @@ cudaError_t CountAll(const Context& context, const MmaArgs& m, const PassStatist
   const int splits = parts.data == nullptr ? 1 : StatisticSplits(context, m);
   const dim3 grid = HeadTileGrid(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads, splits);
   const cudaError_t error =
-      Launch(MmaColumnStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
-             Statistics::kSharedBytes, context.stream, m, statistics, parts);
+      Sm90Counts(context, m.args)
+          ? Sm90Statistics(context, kBF16, m, statistics, parts, splits)
+          : Launch(MmaColumnStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
+                   Statistics::kSharedBytes, context.stream, m, statistics, parts);
   if (error != cudaSuccess || parts.data == nullptr) return error;
   return Launch(JoinTilesKernel, dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads, kCount),
                 dim3(kJoinThreads), 0, context.stream, m, statistics, parts);
@@ -436,7 +441,7 @@ struct RoundedSpace {
     k = layout.Add<uint16_t>(copies_kv ? kv_count : 0);
     v = layout.Add<uint16_t>(copies_kv ? kv_count : 0);
     const size_t rows = static_cast<size_t>(args.num_heads) * args.num_queries;
-    lse = layout.Add<float>(rows);
+    lse = layout.Add<float>(rows + kQueryTile);
     sums = layout.Add<float>(open ? rows : 0);
     counter = layout.Add<int32_t>(1);
     tile_parts = layout.Add<float>(part_floats);
@@ -542,25 +547,28 @@ bool GoesIntoBatch(const Context& context, const PrefillAttentionArgs& args) {
 // Whether two may be in one grid: the same kernel, and grid of heads.
 bool Alike(const PrefillAttentionArgs& a, const PrefillAttentionArgs& b) {
   return a.precision == b.precision && a.num_heads == b.num_heads &&
-         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim;
+         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim &&
+         (a.softcap == 0.0f) == (b.softcap == 0.0f);
 }
 
-// Those of `batch` with `count` statistics, with tiles of keys.
-MmaBatch WithStatistics(const MmaBatch& batch, int count) {
+// Those of `batch` with `count` statistics, with tiles of so many keys.
+MmaBatch WithStatistics(const MmaBatch& batch, int count, int keys) {
   MmaBatch some;
   for (int i = 0; i < batch.count; ++i) {
     if (batch.runs[i].statistics.count != count) continue;
     MmaBatch::Run& run = some.runs[some.count++] = batch.runs[i];
     run.first_tile = some.tiles;
-    some.tiles += CeilDiv(run.m.keys, kMmaKeys);
+    some.tiles += CeilDiv(run.m.keys, keys);
   }
   return some;
 }
 
 template <bool kBF16, int kDims, int kCount>
 cudaError_t CountBatch(const Context& context, const MmaBatch& batch) {
-  const MmaBatch some = WithStatistics(batch, kCount);
+  const bool by_sm90 = Sm90Counts(context, batch.runs[0].m.args);
+  const MmaBatch some = WithStatistics(batch, kCount, by_sm90 ? kSm90StatisticKeys : kMmaKeys);
   if (some.count == 0) return cudaSuccess;
+  if (by_sm90) return Sm90BatchStatistics(context, kBF16, some, kCount);
   using Statistics = MmaColumnStatistics<kBF16, kDims, kCount>;
   const dim3 grid = HeadTileGrid(some.tiles, some.runs[0].m.args.num_kv_heads);
   return Launch(MmaBatchStatisticsKernel<kBF16, kDims, kCount>, grid, dim3(kMmaThreads),
@@ -606,7 +614,7 @@ cudaError_t AttendTogether(const Context& context, std::span<const PrefillAttent
     if (run.statistics.count > 0) lse_rows += size_t{1} * args.num_heads * args.num_queries;
   }
   void* scratch = nullptr;
-  cudaError_t error = context.scratch->Get(lse_rows * sizeof(float), &scratch);
+  cudaError_t error = context.scratch->Get((lse_rows + kQueryTile) * sizeof(float), &scratch);
   if (error != cudaSuccess) return error;
   auto* lse = static_cast<float*>(scratch);
   for (MmaBatch::Run& run : std::span(batch.runs, batch.count)) {

@@ -6,35 +6,18 @@
 
 #include <cuda_runtime.h>
 
-#include <climits>
-
-#include "kernels/cuda/column_statistic.cuh"
 #include "kernels/cuda/head_tiles.cuh"
+#include "kernels/cuda/key_statistics.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/prefill_prefix.cuh"
+#include "kernels/cuda/prefill_runs.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/softcap.cuh"
 #include "kernels/ops/prefill_attention.h"
 
 namespace hydrant::cuda {
 
-struct MmaArgs {
-  PrefillAttentionArgs args;  // BehindPrefix()
-  PrefixPlaces prefix;
-  const uint16_t* q = nullptr;  // [num_queries, num_heads, head_dim]
-  const uint16_t* k = nullptr;  // [num_kv_heads, head_rows, head_dim], the prefix first
-  const uint16_t* v = nullptr;  // the same
-  int head_rows = 0;
-  float scale = 1.0f;  // to powers of two
-  float cap = 0.0f;    // of products; 0: none
-  int keys = 0;
-  float* log_sum_exp = nullptr;  // [num_heads, num_queries], of powers of two; null: not wanted
-};
-
 inline constexpr int kMmaThreads = 128;
 inline constexpr int kMmaWarps = kMmaThreads / kWarpSize;
-inline constexpr int kMmaKeys = 64;  // keys of a tile
-static_assert(kPrefixTile % kMmaKeys == 0);
 inline constexpr float kMmaLog2E = 1.4426950408889634f;
 
 // A tile of 16-bit rows in shared memory. Rows are 16 bytes longer than their elements, which
@@ -74,15 +57,6 @@ struct HalfTile {
     LoadMatrices<true>(b, At(row + matrix % 2 * 8 + lane % 8, column + matrix / 2 * 8));
   }
 };
-
-__device__ inline float QuadMax(float value) {
-  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
-  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
-}
-__device__ inline float QuadSum(float value) {
-  value += __shfl_xor_sync(kAllLanes, value, 1);
-  return value + __shfl_xor_sync(kAllLanes, value, 2);
-}
 
 // Products of queries and keys, before the scale; `cap` in their unit.
 template <int kRows, int kColumns>
@@ -312,32 +286,6 @@ class MmaAttention {
   float sum_[kRowTiles][2] = {};
 };
 
-// The statistics of one pass.
-struct PassStatistics {
-  ColumnStatistic of[kMaxColumnStatistics];
-  int count = 0;
-};
-
-// Where a statistic's blocks leave what each tile of queries gives, to be added in the tiles' order
-// afterwards, so that several blocks can work on the same keys.
-struct TileParts {
-  float* data = nullptr;  // [statistics, tiles of kQueryTile queries, num_kv_heads, keys]; null:
-                          // one block adds
-  int tiles = 0;
-
-  __device__ float* Of(int statistic, int tile, int kv_head, int num_kv_heads, int keys) const {
-    return data + ((static_cast<size_t>(statistic) * tiles + tile) * num_kv_heads + kv_head) * keys;
-  }
-};
-
-// The first tile of the run that holds queries which count, and see a key of a block of keys.
-__host__ __device__ constexpr int FirstStatisticTile(const PrefillAttentionArgs& args,
-                                                     const ColumnStatistic& statistic,
-                                                     int first_key) {
-  const int first = first_key > statistic.first_query ? first_key : statistic.first_query;
-  return first > args.first_position ? (first - args.first_position) / kQueryTile : 0;
-}
-
 // kCount column statistics of the same weights: a block owns 64 keys of one KV head, 16 a warp,
 // whose fragments stay in registers, and adds the tiles of 32 queries in their order. The next
 // head's queries are on their way while one is worked on. With TileParts the tiles are dealt to the
@@ -355,101 +303,55 @@ class MmaColumnStatistics {
                                  const TileParts& parts, HeadTile block)
       : m_(m),
         statistics_(statistics),
-        parts_(parts),
         k_{DynamicShared<uint16_t>()},
         group_(m.args.num_heads / m.args.num_kv_heads),
         first_key_(block.tile * kMmaKeys),
         kv_head_(block.head),
-        first_of_head_(m.prefix.First(kv_head_)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16),
-        lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
+        of_keys_(m, statistics, parts, kv_head_, first_key_, warp_row_) {}
 
   __device__ void Run() {
-    const PrefillAttentionArgs& args = m_.args;
-    const int dims = args.head_dim;
-    if (first_key_ + kMmaKeys - 1 < first_of_head_) return;
-    int first_of_all = INT_MAX, all_tiles = 0;
+    const int dims = m_.args.head_dim;
+    if (first_key_ + kMmaKeys - 1 < m_.prefix.First(kv_head_)) return;
+    QueryTiles all;
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
-      if (!Wanted(s)) continue;
-      first_of_all = min(first_of_all, FirstStatisticTile(args, statistics_.of[s], first_key_));
-      all_tiles = max(all_tiles, CeilDiv(EndQuery(s), kQueryTile));
+      if (of_keys_.Wanted(s)) all.Add(m_.args, statistics_.of[s], first_key_);
     }
-    if (first_of_all >= all_tiles) return;
-    // This block's share of the tiles.
-    const int share = CeilDiv(all_tiles - first_of_all, static_cast<int>(gridDim.z));
-    const int first_tile = first_of_all + static_cast<int>(blockIdx.z) * share;
-    const int tiles = min(first_tile + share, all_tiles);
-    const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
+    const QueryTiles tiles = all.OfBlock(1);
+    const int works = (tiles.end - tiles.first) * group_;  // (tile, head of the group) in order
     if (works <= 0) return;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.head_rows + first_key_) * dims, dims,
             kMmaKeys, m_.keys - first_key_, dims);
-    LoadQueries(first_tile, 0, Queries(0));
+    LoadQueries(tiles.first, 0, Queries(0));
     CommitCopies();
     WaitCopies<0>();
     __syncthreads();
     uint32_t keys[kDims / 16][4];
 #pragma unroll
     for (int d = 0; d < kDims / 16; ++d) k_.LoadA(keys[d], warp_row_, 16 * d);
-    float total[kCount][2];
-#pragma unroll
-    for (int s = 0; s < kCount; ++s) {
-      total[s][0] = Running(s, 0);
-      total[s][1] = Running(s, 1);
-    }
+    of_keys_.LoadTotals();
     float reduced[kCount][kQueryColumns][4];
     for (int work = 0; work < works; ++work) {
-      const int tile = first_tile + work / group_, g = work % group_;
+      const int tile = tiles.first + work / group_, g = work % group_;
       WaitCopies<0>();
       __syncthreads();  // this tile is there, the one before is done with
       if (work + 1 < works)
-        LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, Queries(work + 1));
+        LoadQueries(tiles.first + (work + 1) / group_, (work + 1) % group_, Queries(work + 1));
       CommitCopies();
       float weights[1][kQueryColumns][4] = {};
       Multiply(keys, Queries(work), weights[0]);
       if (m_.cap != 0.0f) CapProducts(m_.cap, weights);
-      if (AllSeen(tile)) {
-        ToWeights<true>(tile, g, weights[0]);
-      } else {
-        ToWeights<false>(tile, g, weights[0]);
-      }
-#pragma unroll
-      for (int s = 0; s < kCount; ++s) {
-        if (AllCount(s, tile)) {
-          Reduce<true>(s, tile, g, weights[0], reduced[s]);
-        } else {
-          Reduce<false>(s, tile, g, weights[0], reduced[s]);
-        }
-        if (g + 1 == group_) AddTile(s, tile, reduced[s], total[s]);
-      }
+      of_keys_.ToWeights(tile, LogSumExps(tile, g), weights[0], weights[0]);
+      of_keys_.Add(tile, tiles.end, g, weights[0], reduced);
     }
-    if (parts_.data != nullptr || lane_ % 4 != 0) return;
-#pragma unroll
-    for (int s = 0; s < kCount; ++s) {
-      for (int half = 0; half < 2; ++half) {
-        if (Wanted(s) && Exists(half)) *RunningAt(s, half) = total[s][half];
-      }
-    }
+    of_keys_.StoreTotals();
   }
 
  private:
   // Two tiles take turns. (An array of them, indexed at run time, would lie in local memory.)
   __device__ Tile Queries(int work) const {
     return {k_.data + Tile::Elements(kMmaKeys) + work % 2 * Tile::Elements(kQueryTile)};
-  }
-  __device__ int Key(int half) const { return first_key_ + warp_row_ + lane_ / 4 + half * 8; }
-  __device__ bool Exists(int half) const {
-    return Key(half) >= first_of_head_ && Key(half) < m_.keys;
-  }
-  // Whether statistic s has a place for the block's keys. They are all of the prefix or of the run.
-  __device__ bool Wanted(int s) const {
-    return m_.prefix.Of(statistics_.of[s], kv_head_, first_key_ + kMmaKeys - 1) != nullptr;
-  }
-  __device__ float* RunningAt(int s, int half) const {
-    return m_.prefix.Of(statistics_.of[s], kv_head_, Key(half));
-  }
-  __device__ float Running(int s, int half) const {
-    return Wanted(s) && Exists(half) ? *RunningAt(s, half) : 0.0f;
   }
 
   __device__ void LoadQueries(int tile, int g, const Tile& to) const {
@@ -476,105 +378,19 @@ class MmaColumnStatistics {
     }
   }
 
-  // Of the run, the first that a statistic leaves out.
-  __device__ int EndQuery(int s) const {
-    return min(m_.args.num_queries, statistics_.of[s].end_query - m_.args.first_position);
-  }
-  // The query (of the run) of element i of a column of a tile.
-  __device__ int QueryOf(int tile, int column, int i) const {
-    return tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
-  }
-  // Whether there is such a query, and it sees the key of element i.
-  __device__ bool Seen(int query, int i) const {
-    return query < m_.args.num_queries && Key(i / 2) <= m_.args.first_position + query;
-  }
-  __device__ bool Counts(int s, int query) const {
-    return query < EndQuery(s) && m_.args.first_position + query >= statistics_.of[s].first_query;
-  }
-
-  // Whether all queries of a tile are there, and see all keys of the block.
-  __device__ bool AllSeen(int tile) const {
-    return (tile + 1) * kQueryTile <= m_.args.num_queries &&
-           m_.args.first_position + tile * kQueryTile >= first_key_ + kMmaKeys - 1;
-  }
-  // Whether they all count for a statistic.
-  __device__ bool AllCount(int s, int tile) const {
-    return (tile + 1) * kQueryTile <= EndQuery(s) &&
-           m_.args.first_position + tile * kQueryTile >= statistics_.of[s].first_query;
-  }
-
-  template <bool kAllSeen>
-  __device__ void ToWeights(int tile, int g, float (&weights)[kQueryColumns][4]) const {
-    const float* lse =
-        m_.log_sum_exp + static_cast<size_t>(kv_head_ * group_ + g) * m_.args.num_queries;
-#pragma unroll
-    for (int column = 0; column < kQueryColumns; ++column) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = QueryOf(tile, column, i);
-        weights[column][i] = kAllSeen || Seen(query, i)
-                                 ? Exp2(fmaf(weights[column][i], m_.scale, -lse[query]))
-                                 : 0.0f;
-      }
-    }
-  }
-
-  template <bool kAllCount>
-  __device__ void Reduce(int s, int tile, int g, const float (&weights)[kQueryColumns][4],
-                         float (&reduced)[kQueryColumns][4]) const {
-#pragma unroll
-    for (int column = 0; column < kQueryColumns; ++column) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float before = g == 0 ? 0.0f : reduced[column][i];
-        const bool counts = kAllCount || Counts(s, QueryOf(tile, column, i));
-        reduced[column][i] =
-            AddHead(statistics_.of[s].reduce, counts ? weights[column][i] : 0.0f, before);
-      }
-    }
-  }
-
-  __device__ void AddTile(int s, int tile, const float (&reduced)[kQueryColumns][4],
-                          float (&total)[2]) const {
-    const ColumnStatistic& statistic = statistics_.of[s];
-    const float share = ShareOf(statistic.reduce, group_);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float of_tile = 0.0f;
-#pragma unroll
-      for (int column = 0; column < kQueryColumns; ++column) {
-        const float* pair = reduced[column] + 2 * half;
-        if (statistic.kind == ColumnStatistic::Kind::kSum) {
-          of_tile += pair[0] + pair[1];
-        } else if (statistic.kind == ColumnStatistic::Kind::kMax) {
-          of_tile = fmaxf(of_tile, fmaxf(pair[0], pair[1]));
-        } else {
-          of_tile += BelowMean(s, tile, column, 2 * half, pair[0] * share) +
-                     BelowMean(s, tile, column, 2 * half + 1, pair[1] * share);
-        }
-      }
-      of_tile = statistic.kind == ColumnStatistic::Kind::kMax ? QuadMax(of_tile) : QuadSum(of_tile);
-      if (statistic.kind != ColumnStatistic::Kind::kBelowMean) of_tile *= share;
-      if (parts_.data == nullptr) {
-        total[half] = Join(statistic.kind, total[half], of_tile);
-      } else if (lane_ % 4 == 0 && Exists(half)) {
-        parts_.Of(s, tile, kv_head_, m_.args.num_kv_heads, m_.keys)[Key(half)] = of_tile;
-      }
-    }
-  }
-
-  __device__ float BelowMean(int s, int tile, int column, int i, float weight) const {
-    const int query = QueryOf(tile, column, i);
-    return Contribution(ColumnStatistic::Kind::kBelowMean, weight,
-                        Seen(query, i) && Counts(s, query),
-                        m_.args.KeysSeenAt(m_.args.first_position + query) - first_of_head_);
+  // What KeyStatistics wants of a head's tile.
+  __device__ auto LogSumExps(int tile, int g) const {
+    const float* mine = m_.log_sum_exp +
+                        static_cast<size_t>(kv_head_ * group_ + g) * m_.args.num_queries +
+                        tile * kQueryTile + threadIdx.x % 4 * 2;
+    return [mine](int column) { return make_float2(mine[column * 8], mine[column * 8 + 1]); };
   }
 
   const MmaArgs& m_;
   const PassStatistics& statistics_;
-  const TileParts& parts_;
   const Tile k_;
-  const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
+  const int group_, first_key_, kv_head_, warp_row_;
+  KeyStatistics<kCount> of_keys_;
 };
 
 template <bool kBF16, int kDims, int kRowTiles>
@@ -582,30 +398,6 @@ __global__ void __launch_bounds__(kMmaThreads)
     MmaAttentionKernel(const __grid_constant__ MmaArgs m) {
   MmaAttention<kBF16, kDims, kRowTiles>(m, HeadTile::LastTileFirst()).Run();
 }
-
-// Runs of several prompts in one grid. Tiles are counted through all of them.
-inline constexpr int kMaxBatch = 32;
-
-struct MmaBatch {
-  struct Run {
-    MmaArgs m;
-    PassStatistics statistics;
-    int first_tile = 0;
-  };
-  Run runs[kMaxBatch];
-  int count = 0;
-  int tiles = 0;  // of all runs
-
-  // The run of a tile, and which of the run's tiles it is.
-  __device__ const Run& Find(int* tile) const {
-    int run = count - 1;
-    while (runs[run].first_tile > *tile) --run;
-    *tile -= runs[run].first_tile;
-    return runs[run];
-  }
-};
-
-static_assert(sizeof(MmaBatch) <= 32764, "what a kernel's parameters may take");
 
 template <bool kBF16, int kDims>
 __global__ void __launch_bounds__(kMmaThreads)

@@ -38,6 +38,13 @@ __device__ inline void CopyAsync16(void* shared, const void* global, bool valid)
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// The same of 4 bytes.
+__device__ inline void CopyAsync4(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(global),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
 // Ends a group of copies.
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits for all groups of this thread but the last kPending.

@@ -2,15 +2,15 @@
 #include <vector>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/sm90.cuh"
 
 namespace hydrant::emulation {
 namespace {
 
-constexpr size_t kCopyBytes = 16;
-
 struct Copy {
   void* to;
   const void* from;  // null: zeros
+  size_t bytes;
 };
 
 struct ThreadCopies {
@@ -22,8 +22,8 @@ std::vector<ThreadCopies> copies(1024);  // by thread of the block
 
 }  // namespace
 
-void QueueCopy(void* to, const void* from, bool valid) {
-  copies[CurrentThread()].open.push_back({to, valid ? from : nullptr});
+void QueueCopy(void* to, const void* from, int bytes, bool valid) {
+  copies[CurrentThread()].open.push_back({to, valid ? from : nullptr, static_cast<size_t>(bytes)});
 }
 
 void CloseCopyGroup() {
@@ -37,10 +37,11 @@ void WaitForCopies(int pending) {
   while (groups.size() > static_cast<size_t>(pending)) {
     for (const Copy& copy : groups.front()) {
       if (copy.from == nullptr) {
-        std::memset(copy.to, 0, kCopyBytes);
+        std::memset(copy.to, 0, copy.bytes);
       } else {
-        std::memcpy(copy.to, copy.from, kCopyBytes);
+        std::memcpy(copy.to, copy.from, copy.bytes);
       }
+      NoteSharedWrite(copy.to);
     }
     groups.erase(groups.begin());
   }

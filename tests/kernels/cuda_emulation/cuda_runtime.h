@@ -80,6 +80,7 @@ inline void __syncthreads() { hydrant::emulation::BlockBarrier(); }
 inline void __syncwarp(unsigned = 0xFFFFFFFFu) { hydrant::emulation::WarpBarrier(); }
 inline void __threadfence() { hydrant::emulation::NoteFence(); }
 inline void __threadfence_block() {}
+[[noreturn]] inline void __trap() { std::abort(); }
 inline int __syncthreads_or(int predicate) {
   static int any;
   hydrant::emulation::BlockBarrier();

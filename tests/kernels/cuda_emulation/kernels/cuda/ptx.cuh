@@ -12,7 +12,7 @@ namespace hydrant::emulation {
 void* DynamicSharedMemory();
 
 // Of the running thread: queues a copy, closes a group, performs all but the last `pending` groups.
-void QueueCopy(void* to, const void* from, bool valid);
+void QueueCopy(void* to, const void* from, int bytes, bool valid);
 void CloseCopyGroup();
 void WaitForCopies(int pending);
 
@@ -28,7 +28,10 @@ T* DynamicShared() {
 inline void WaitForPredecessor() { emulation::NoteWait(); }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid) {
-  emulation::QueueCopy(shared, global, valid);
+  emulation::QueueCopy(shared, global, 16, valid);
+}
+inline void CopyAsync4(void* shared, const void* global, bool valid) {
+  emulation::QueueCopy(shared, global, 4, valid);
 }
 inline void CommitCopies() { emulation::CloseCopyGroup(); }
 template <int kPending>

@@ -1,0 +1,31 @@
+// Column statistics by wgmma on compute capability 9.0, in the place of MmaColumnStatistics
+// (prefill_attention_mma.cuh). On trial (HYDRANT_CUDA_TRIAL=sums): it has not run on a GPU.
+#ifndef HYDRANT_KERNELS_CUDA_SM90_STATISTICS_H_
+#define HYDRANT_KERNELS_CUDA_SM90_STATISTICS_H_
+
+#include "kernels/cuda/ops.h"
+#include "kernels/ops/prefill_attention.h"
+
+namespace hydrant::cuda {
+
+struct MmaArgs;
+struct MmaBatch;
+struct PassStatistics;
+struct TileParts;
+
+inline constexpr int kSm90StatisticKeys = 128;  // of a block
+
+// Whether it serves a run: head dimensions to 128, logits as they are, bits that may depend on the
+// batch. Its length does not matter, so slices of a prompt give the same bits.
+bool Sm90Counts(const Context& context, const PrefillAttentionArgs& args);
+
+// REQUIRES: Sm90Counts(). With TileParts `splits` blocks share a block's keys.
+cudaError_t Sm90Statistics(const Context& context, bool bf16, const MmaArgs& m,
+                           const PassStatistics& statistics, const TileParts& parts, int splits);
+// Of runs with `count` statistics each, in tiles of kSm90StatisticKeys keys.
+cudaError_t Sm90BatchStatistics(const Context& context, bool bf16, const MmaBatch& batch,
+                                int count);
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_SM90_STATISTICS_H_
