@@ -400,9 +400,11 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TilePart
   using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
   const dim3 grid =
       HeadTileGrid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
+  const bool only_counts = m.args.out == nullptr && m.log_sum_exp != nullptr;
   const cudaError_t error =
-      open.counter != nullptr
-          ? AttendOpenly(context, m, open)
+      open.counter != nullptr ? AttendOpenly(context, m, open)
+      : only_counts && Sm90Counts(context, m.args)
+          ? Sm90LogSumExps(context, kBF16, m)
           : Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid, dim3(kMmaThreads),
                    Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;

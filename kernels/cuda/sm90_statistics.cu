@@ -32,6 +32,16 @@ __global__ void __launch_bounds__(kSm90Threads, 1)
   }
 }
 
+template <bool kBF16, int kDims>
+__global__ void __launch_bounds__(kSm90Threads, 1)
+    Sm90LogSumExpKernel(const __grid_constant__ MmaArgs m) {
+  if constexpr (kHasWgmma) {
+    Sm90QueryLogSumExps<kBF16, kDims>(m, HeadTile::LastTileFirst()).Run();
+  } else {
+    __trap();
+  }
+}
+
 // Three would not fit into the registers of a warpgroup.
 constexpr int kMostAtOnce = 2;
 
@@ -61,7 +71,7 @@ cudaError_t WithTypes(bool bf16, int head_dim, int count, const Launch& launch) 
 
 bool Sm90Counts(const Context& context, const PrefillAttentionArgs& args) {
   return context.sm90_statistics && !context.batch_invariant && args.head_dim <= 128 &&
-         args.softcap == 0.0f;
+         args.softcap == 0.0f && args.scale > 0.0f;
 }
 
 cudaError_t Sm90Statistics(const Context& context, bool bf16, const MmaArgs& m,
@@ -100,6 +110,14 @@ cudaError_t Sm90BatchStatistics(const Context& context, bool bf16, const MmaBatc
                       });
   }
   return error;
+}
+
+cudaError_t Sm90LogSumExps(const Context& context, bool bf16, const MmaArgs& m) {
+  const dim3 grid = HeadTileGrid(CeilDiv(m.args.num_queries, kSm90BlockRows), m.args.num_heads);
+  return WithTypes(bf16, m.args.head_dim, 1, [&]<bool kBF16, int kDims, int>() {
+    return Launch(Sm90LogSumExpKernel<kBF16, kDims>, grid, dim3(kSm90Threads),
+                  Sm90QueryLogSumExps<kBF16, kDims>::kSharedBytes, context.stream, m);
+  });
 }
 
 }  // namespace hydrant::cuda

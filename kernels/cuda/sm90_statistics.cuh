@@ -130,6 +130,119 @@ class Sm90ColumnStatistics {
   KeyStatistics<kCount> of_keys_;
 };
 
+// The log-sum-exps of 128 queries of one head, 64 a warpgroup: what MmaAttention leaves of them
+// (prefill_attention_mma.cuh), by the same arithmetic. Keys stream.
+template <bool kBF16, int kDims>
+class Sm90QueryLogSumExps {
+ public:
+  using Products = Sm90Products<kBF16, kDims>;
+  using Tile = typename Products::Tile;
+  static constexpr size_t kSharedBytes = Products::kSharedBytes;
+
+  // Blocks of kSm90BlockRows queries.
+  __device__ Sm90QueryLogSumExps(const MmaArgs& m, HeadTile block)
+      : m_(m),
+        first_query_(block.tile * kSm90BlockRows),
+        head_(block.head),
+        kv_head_(head_ / (m.args.num_heads / m.args.num_kv_heads)),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        first_key_(m.prefix.First(kv_head_)),
+        products_(DynamicShared<unsigned char>()) {
+    if (m.args.sink_logits == nullptr) return;  // one of a row's four lanes counts the sink
+    highest_[0] = highest_[1] = m.args.sink_logits[head_] * kLog2E;
+    sum_[0] = sum_[1] = lane_ % 4 == 0 ? 1.0f : 0.0f;
+  }
+
+  __device__ void Run() {
+    const PrefillAttentionArgs& args = m_.args;
+    const int dims = args.head_dim, begin = first_key_ / kMmaKeys * kMmaKeys;
+    const int end = min(args.first_position + first_query_ + kSm90BlockRows, m_.keys);
+    products_.LoadRows(m_.q + head_ * dims, args.num_heads * dims, Query(0), args.num_queries,
+                       dims);
+    int loaded = begin, used = begin;
+    products_.Stream(
+        CeilDiv(end - begin, kSm90Columns),
+        [&](int, const Tile& to) {
+          to.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.head_rows + loaded) * dims, dims,
+                  end - loaded, dims);
+          loaded += kSm90Columns;
+        },
+        [&](int, float(&products)[Products::kPieces][4]) {
+          // Only the first tile, the last and those at the diagonal hold keys that some query of
+          // the warpgroup must not see.
+          if (used < first_key_ ||
+              used + kSm90Columns >
+                  min(args.first_position + first_query_ + WarpgroupRow() + 1, m_.keys))
+            Mask(used, products);
+          Add(products);
+          used += kSm90Columns;
+        });
+    Store();
+  }
+
+ private:
+  static constexpr float kLog2E = 1.4426950408889634f;
+
+  // The query (of the run) of this lane's elements 2 * half and the next.
+  __device__ int Query(int half) const {
+    return first_query_ + WarpgroupRow() + WarpRow() + lane_ / 4 + half * 8;
+  }
+
+  __device__ void Mask(int first, float (&products)[Products::kPieces][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = first + lane_ % 4 * 2;
+      const int seen = m_.args.KeysSeenAt(m_.args.first_position + Query(half)) - key;
+#pragma unroll
+      for (int piece = 0; piece < Products::kPieces; ++piece) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (piece * 8 + i >= seen || piece * 8 + i < first_key_ - key)
+            products[piece][2 * half + i] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // The maximum so far, and the sum relative to it.
+  __device__ void Add(const float (&products)[Products::kPieces][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = -INFINITY;
+#pragma unroll
+      for (const auto& piece : products)
+        top = fmaxf(top, fmaxf(piece[2 * half], piece[2 * half + 1]));
+      const float highest = QuadMax(fmaxf(highest_[half], top * m_.scale));
+      const float base = highest == -INFINITY ? 0.0f : highest;  // all keys so far lie ahead
+      float sum = 0.0f;
+#pragma unroll
+      for (const auto& piece : products) {
+        sum += Exp2(fmaf(piece[2 * half], m_.scale, -base));
+        sum += Exp2(fmaf(piece[2 * half + 1], m_.scale, -base));
+      }
+      sum_[half] = sum_[half] * Exp2(highest_[half] - base) + sum;
+      highest_[half] = highest;
+    }
+  }
+
+  __device__ void Store() const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = QuadSum(sum_[half]);
+      if (lane_ % 4 == 0 && Query(half) < m_.args.num_queries)
+        m_.log_sum_exp[static_cast<size_t>(head_) * m_.args.num_queries + Query(half)] =
+            highest_[half] + log2f(sum);
+    }
+  }
+
+  const MmaArgs& m_;
+  const int first_query_, head_, kv_head_, lane_;
+  const int first_key_;  // of all that the head has
+  Products products_;
+  float highest_[2] = {-INFINITY, -INFINITY};
+  float sum_[2] = {};
+};
+
 }  // namespace hydrant::cuda
 
 #endif  // HYDRANT_KERNELS_CUDA_SM90_STATISTICS_CUH_

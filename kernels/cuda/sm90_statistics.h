@@ -1,5 +1,6 @@
 // Column statistics by wgmma on compute capability 9.0, in the place of MmaColumnStatistics
-// (prefill_attention_mma.cuh). On trial (HYDRANT_CUDA_TRIAL=sums): it has not run on a GPU.
+// (prefill_attention_mma.cuh), and the log-sum-exps of queries whose output is not wanted, which an
+// echo begins with. On trial (HYDRANT_CUDA_TRIAL=sums): they have not run on a GPU.
 #ifndef HYDRANT_KERNELS_CUDA_SM90_STATISTICS_H_
 #define HYDRANT_KERNELS_CUDA_SM90_STATISTICS_H_
 
@@ -15,7 +16,7 @@ struct TileParts;
 
 inline constexpr int kSm90StatisticKeys = 128;  // of a block
 
-// Whether it serves a run: head dimensions to 128, logits as they are, bits that may depend on the
+// Whether they serve a run: head dimensions to 128, logits as they are, bits that may depend on the
 // batch. Its length does not matter, so slices of a prompt give the same bits.
 bool Sm90Counts(const Context& context, const PrefillAttentionArgs& args);
 
@@ -25,6 +26,9 @@ cudaError_t Sm90Statistics(const Context& context, bool bf16, const MmaArgs& m,
 // Of runs with `count` statistics each, in tiles of kSm90StatisticKeys keys.
 cudaError_t Sm90BatchStatistics(const Context& context, bool bf16, const MmaBatch& batch,
                                 int count);
+
+// Into m.log_sum_exp. REQUIRES: Sm90Counts(), no window.
+cudaError_t Sm90LogSumExps(const Context& context, bool bf16, const MmaArgs& m);
 
 }  // namespace hydrant::cuda
 
