@@ -1208,89 +1208,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{17, 1, 128}, Shape{4, 1, 256}, Shape{3, 3, 2}, Shape{32, 2, 80}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
 
-// ---- Statistics of rows in 16 bits -------------------------------------------------------------
-
-// A device may have a kernel for them alone, with tiles of its own.
-struct SixteenBits {
-  DType dtype;
-  int group;
-  int head_dim;
-  std::vector<int> lengths;
-};
-
-class PrefillStatisticsTest : public testing::TestWithParam<SixteenBits> {
- protected:
-  PrefillStatisticsTest() { RecordProperty("seed", kSeed); }
-
-  // With rows that the dtype holds.
-  static Prompt PromptOf(int n, GroupReduce reduce) {
-    const SixteenBits& c = GetParam();
-    Prompt prompt(Shape{2 * c.group, 2, c.head_dim, reduce}, n, kSeed + n);
-    for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
-      for (float& x : *values)
-        x = c.dtype == DType::kBF16 ? BF16ToFloat(FloatToBF16(x)) : F16ToFloat(FloatToF16(x));
-    }
-    return prompt;
-  }
-  static void Run(Prompt* prompt, const std::vector<int>& ends) {
-    const DType dtype = GetParam().dtype;
-    const DType arena = TestBackend(1)->ArenaDType(dtype, GetParam().head_dim);
-    int begin = 0;
-    for (const int end : ends) {
-      RunSlice(prompt, begin, end, true, 1, dtype, nullptr, arena);
-      begin = end;
-    }
-  }
-};
-
-TEST_P(PrefillStatisticsTest, MatchDenseAttention) {
-  constexpr GroupReduce kReduces[] = {GroupReduce::kMean, GroupReduce::kMax,
-                                      GroupReduce::kSumOfSquares};
-  for (const int n : GetParam().lengths) {
-    SCOPED_TRACE("n " + std::to_string(n));
-    Prompt prompt = PromptOf(n, kReduces[n % 3]);
-    if (n % 2 == 0) prompt.first_summed = n / 3;
-    if (n % 4 != 0) prompt.Ask({.kind = Kind::kMax, .reduce = kReduces[(n + 1) % 3]});
-    if (n % 4 == 1 && n > 1)
-      prompt.Ask({.kind = Kind::kBelowMean, .first_query = n / 4, .end_query = n - n / 5});
-    Prompt sliced = prompt;
-    Run(&prompt, {n});
-    ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, AttendPlainly(prompt), GetParam().dtype));
-    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt, GetParam().dtype));
-    if (n <= 64) continue;
-    Run(&sliced, n > 96 ? std::vector<int>{32, 96, n} : std::vector<int>{64, n});
-    EXPECT_TRUE(SameBits(sliced.column_sums, prompt.column_sums));
-    for (size_t s = 0; s < prompt.more.size(); ++s)
-      EXPECT_TRUE(SameBits(sliced.more_out[s], prompt.more_out[s])) << s;
-  }
-}
-
-// Of queries that are asked anew from behind all keys, with no output.
-TEST_P(PrefillStatisticsTest, OfAnEchoAreRoughAtMost) {
-  const int n = GetParam().lengths.back();
-  Prompt prompt = PromptOf(n, GroupReduce::kMean);
-  prompt.AskFromAfar((n + kQueryTile - 1) / kQueryTile * kQueryTile, n);
-  prompt.attended = false;
-  prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax});
-  Run(&prompt, {n});
-  ExpectRough(prompt, prompt.column_sums, {.reduce = GroupReduce::kMean});
-  ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    SixteenBits, PrefillStatisticsTest,
-    testing::Values(SixteenBits{DType::kBF16, 1, 128, {1, 31, 63, 64, 65, 127, 128, 129, 197}},
-                    SixteenBits{DType::kF16, 2, 64, {1, 63, 64, 65, 127, 128, 129, 257}},
-                    SixteenBits{DType::kBF16, 3, 80, {33, 129}},
-                    SixteenBits{DType::kBF16, 4, 128, {65, 193}},
-                    SixteenBits{DType::kF16, 5, 128, {96}}, SixteenBits{DType::kBF16, 6, 40, {97}},
-                    SixteenBits{DType::kF16, 7, 64, {129}},
-                    SixteenBits{DType::kBF16, 8, 64, {70, 133}}),
-    [](const testing::TestParamInfo<SixteenBits>& info) {
-      return std::string(DTypeName(info.param.dtype)) + "_group" +
-             std::to_string(info.param.group) + "_d" + std::to_string(info.param.head_dim);
-    });
-
 // ---- Sliding windows ---------------------------------------------------------------------------
 
 class PrefillWindowTest : public testing::TestWithParam<Shape> {
@@ -1608,6 +1525,90 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PrefillLogitsTest, testing::ValuesIn(ShapesOfMo
                          [](const testing::TestParamInfo<Shape>& info) {
                            return NameOf(info.param);
                          });
+
+// ---- Statistics of rows in 16 bits -------------------------------------------------------------
+
+// A device may have a kernel for them alone, with tiles of its own.
+struct SixteenBits {
+  DType dtype;
+  int group;
+  int head_dim;
+  std::vector<int> lengths;
+};
+
+class PrefillStatisticsTest : public testing::TestWithParam<SixteenBits> {
+ protected:
+  PrefillStatisticsTest() { RecordProperty("seed", kSeed); }
+
+  // With rows that the dtype holds.
+  static Prompt PromptOf(int n, GroupReduce reduce) {
+    const SixteenBits& c = GetParam();
+    Prompt prompt(Shape{2 * c.group, 2, c.head_dim, reduce}, n, kSeed + n);
+    for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
+      for (float& x : *values)
+        x = c.dtype == DType::kBF16 ? BF16ToFloat(FloatToBF16(x)) : F16ToFloat(FloatToF16(x));
+    }
+    return prompt;
+  }
+  static void Run(Prompt* prompt, const std::vector<int>& ends) {
+    const DType dtype = GetParam().dtype;
+    const DType arena = TestBackend(1)->ArenaDType(dtype, GetParam().head_dim);
+    int begin = 0;
+    for (const int end : ends) {
+      RunSlice(prompt, begin, end, true, 1, dtype, nullptr, arena);
+      begin = end;
+    }
+  }
+};
+
+TEST_P(PrefillStatisticsTest, MatchDenseAttention) {
+  constexpr GroupReduce kReduces[] = {GroupReduce::kMean, GroupReduce::kMax,
+                                      GroupReduce::kSumOfSquares};
+  for (const int n : GetParam().lengths) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    Prompt prompt = PromptOf(n, kReduces[n % 3]);
+    if (n % 2 == 0) prompt.first_summed = n / 3;
+    if (n % 4 != 0) prompt.Ask({.kind = Kind::kMax, .reduce = kReduces[(n + 1) % 3]});
+    if (n % 4 == 1 && n > 1)
+      prompt.Ask({.kind = Kind::kBelowMean, .first_query = n / 4, .end_query = n - n / 5});
+    Prompt sliced = prompt;
+    Run(&prompt, {n});
+    ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, AttendPlainly(prompt), GetParam().dtype));
+    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt, GetParam().dtype));
+    if (n <= 64) continue;
+    Run(&sliced, n > 96 ? std::vector<int>{32, 96, n} : std::vector<int>{64, n});
+    EXPECT_TRUE(SameBits(sliced.column_sums, prompt.column_sums));
+    for (size_t s = 0; s < prompt.more.size(); ++s)
+      EXPECT_TRUE(SameBits(sliced.more_out[s], prompt.more_out[s])) << s;
+  }
+}
+
+// Of queries that are asked anew from behind all keys, with no output; some with sinks.
+TEST_P(PrefillStatisticsTest, OfAnEchoAreRoughAtMost) {
+  const int n = GetParam().lengths.back();
+  Prompt prompt = PromptOf(n, GroupReduce::kMean);
+  prompt.AskFromAfar((n + kQueryTile - 1) / kQueryTile * kQueryTile, n);
+  prompt.attended = false;
+  if (GetParam().group % 2 == 0) prompt.sinks = SinksOf(prompt.shape.num_heads, kSeed);
+  prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax});
+  Run(&prompt, {n});
+  ExpectRough(prompt, prompt.column_sums, {.reduce = GroupReduce::kMean});
+  ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    SixteenBits, PrefillStatisticsTest,
+    testing::Values(SixteenBits{DType::kBF16, 1, 128, {1, 31, 63, 64, 65, 127, 128, 129, 197}},
+                    SixteenBits{DType::kF16, 2, 64, {1, 63, 64, 65, 127, 128, 129, 257}},
+                    SixteenBits{DType::kBF16, 3, 80, {33, 129}},
+                    SixteenBits{DType::kBF16, 4, 128, {65, 193}},
+                    SixteenBits{DType::kF16, 5, 128, {96}}, SixteenBits{DType::kBF16, 6, 40, {97}},
+                    SixteenBits{DType::kF16, 7, 64, {129}},
+                    SixteenBits{DType::kBF16, 8, 64, {70, 133}}),
+    [](const testing::TestParamInfo<SixteenBits>& info) {
+      return std::string(DTypeName(info.param.dtype)) + "_group" +
+             std::to_string(info.param.group) + "_d" + std::to_string(info.param.head_dim);
+    });
 
 // Every row of weights sums to 1, whatever the logits: the total score is the number of queries.
 // Column sums are added to what is there.
