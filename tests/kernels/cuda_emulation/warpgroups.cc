@@ -208,7 +208,8 @@ void WaitForProducts() {
   for (const Result& result : mine.results) {
     if (!is_done(result)) continue;
     for (int i = 0; i < kElements; ++i) {
-      if (ToBits(result.d[i]) != ToBits(Poison())) Fail("D has changed before the wait");
+      if (std::bit_cast<uint32_t>(result.d[i]) != std::bit_cast<uint32_t>(Poison()))
+        Fail("D has changed before the wait");
       result.d[i] = result.values[i];
     }
   }
