@@ -145,8 +145,8 @@ absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelCon
   if (!IsPageDType(layout.dtype, config.head_dim)) {
     return absl::InvalidArgumentError(fmt::format(
         "kv_cache_dtype: {} is not one of f32, f16, bf16 and, where heads have a multiple of {} "
-        "dimensions (this model's have {}), q8_0 (int8), q4_0 (int4)",
-        DTypeName(layout.dtype), BlockElements(DType::kQ8_0), config.head_dim));
+        "dimensions, e4m3 (fp8), of {}, q8_0 (int8), q4_0 (int4); this model's have {}",
+        DTypeName(layout.dtype), kE4M3RowUnit, BlockElements(DType::kQ8_0), config.head_dim));
   }
   if (options.block_size < 1 || options.block_size > 256) {
     return absl::InvalidArgumentError(

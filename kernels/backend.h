@@ -101,12 +101,12 @@ class Backend {
   // the pages', or of more, of those that are multiplied faster than fp32; or kQ8_0, where matrix
   // products take activations of 8 bits, too.
   virtual DType AttentionDType(DType kv, DType /*weights*/) const {
-    return BlockElements(kv) == 1 ? kv : DType::kF32;
+    return Is16Bits(kv) ? kv : DType::kF32;
   }
   // The same where only statistics are wanted, by which entries are ranked.
   virtual DType RankingDType(DType kv, DType weights) const { return AttentionDType(kv, weights); }
   // How queries, keys and values of a layer of a prompt lie between its operations (ArenaRows),
-  // where pages are of `kv`: fp32, or `kv` where that loses nothing of what the pages hold, and
+  // where pages are of `kv`: fp32, or 16 bits where that loses nothing of what the pages hold, and
   // PrefillAttention takes them so beside that precision.
   virtual DType ArenaDType(DType /*kv*/, int /*head_dim*/) const { return DType::kF32; }
 

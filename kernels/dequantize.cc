@@ -257,6 +257,9 @@ void DequantizeRow(DType dtype, const uint8_t* src, int64_t count, float* dst) {
       return DecodeBlocks<DecodeMXFP4>(dtype, src, count, dst);
     case DType::kF8_E4M3:
       return DecodeBlocks<DecodeF8_E4M3>(dtype, src, count, dst);
+    case DType::kE4M3:
+      for (int64_t i = 0; i < count; ++i) dst[i] = E4M3ToFloat(src[i]);
+      return;
   }
 }
 

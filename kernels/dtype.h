@@ -10,7 +10,7 @@
 namespace hydrant {
 
 // The block formats are GGUF's, but for kF8_E4M3: a row is a whole number of blocks, each holding
-// BlockElements() values.
+// BlockElements() values. Contexts on disk name a type by its number.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -28,7 +28,8 @@ enum class DType : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  kF8_E4M3  // of no file: an fp32 scale, then 128 e4m3fn values (engine/model/hf_fp8.h)
+  kF8_E4M3,  // of no file: an fp32 scale, then 128 e4m3fn values (engine/model/hf_fp8.h)
+  kE4M3      // of pages alone: e4m3fn values without a scale (kernels/page_row.h)
 };
 
 struct DTypeTraits {
@@ -73,11 +74,14 @@ constexpr DTypeTraits TraitsOf(DType dtype) {
       return {"mxfp4", 32, 17};
     case DType::kF8_E4M3:
       return {"f8_e4m3", 128, 132};
+    case DType::kE4M3:
+      return {"e4m3", 1, 1};
   }
   return {"?", 1, 0};
 }
 
 constexpr std::string_view DTypeName(DType dtype) { return TraitsOf(dtype).name; }
+constexpr bool Is16Bits(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 constexpr int BlockElements(DType dtype) { return TraitsOf(dtype).block_elements; }
 
 // Bytes of `count` values; count is a whole number of blocks. Not in device code: the traits hold a

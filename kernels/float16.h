@@ -63,8 +63,17 @@ inline float E4M3ToFloat(uint8_t bits) {
   return F16ToFloat(half) * 256.0f;
 }
 
+// Two of them, in the low bytes of `pair`, as the bits of two halves that are 2^8 too small: sign,
+// four of five bits of a half's exponent, three of its fraction. NaN, all ones, is where adding to
+// the last of these carries into the exponent's upper bit; that bit makes a half NaN.
+constexpr uint32_t E4M3PairToHalves(uint32_t pair) {
+  const uint32_t apart = (pair & 0xffu) << 8 | (pair & 0xff00u) << 16;
+  const uint32_t halves = (apart & 0x80008000u) | (apart & 0x7f007f00u) >> 1;
+  return halves | ((halves + 0x00800080u) & 0x40004000u);
+}
+
 // The nearest one, ties to even; from 448 on, the largest there is, 448. NaN stays NaN.
-inline uint8_t FloatToE4M3(float value) {
+constexpr uint8_t FloatToE4M3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint8_t sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
   const uint32_t magnitude = bits & 0x7fffffffu;

@@ -11,13 +11,15 @@
 
 namespace hydrant {
 
-// dtype is f32, f16 or bf16.
+// dtype is f32, f16, bf16 or e4m3.
 inline float LoadPageElement(DType dtype, const void* base, size_t index) {
   switch (dtype) {
     case DType::kF16:
       return F16ToFloat(static_cast<const uint16_t*>(base)[index]);
     case DType::kBF16:
       return BF16ToFloat(static_cast<const uint16_t*>(base)[index]);
+    case DType::kE4M3:
+      return E4M3ToFloat(static_cast<const uint8_t*>(base)[index]);
     default:
       return static_cast<const float*>(base)[index];
   }
@@ -30,6 +32,9 @@ inline void StorePageElement(DType dtype, void* base, size_t index, float value)
       break;
     case DType::kBF16:
       static_cast<uint16_t*>(base)[index] = FloatToBF16(value);
+      break;
+    case DType::kE4M3:
+      static_cast<uint8_t*>(base)[index] = FloatToE4M3(value);
       break;
     default:
       static_cast<float*>(base)[index] = value;

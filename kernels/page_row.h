@@ -2,6 +2,9 @@
 // faster code must equal to the bit. Stateless; any thread may call.
 //
 //   f32, f16, bf16   each value by itself, to nearest, ties to even
+//   e4m3 ("fp8")     the same in 8 bits (OCP 8-bit Floating Point Specification 1.0, 5.1), without
+//   a
+//                    scale: what is larger than 448 becomes 448
 //   q8_0 ("int8")    GGUF's blocks: 32 values share a scale in half precision
 //   q4_0 ("int4")    the same with 4 bits, of the values after a Hadamard transform of each 32: it
 //                    spreads what a few channels of keys have in excess, which would set the scale
@@ -18,6 +21,7 @@
 
 namespace hydrant {
 
+inline constexpr int kE4M3RowUnit = 16;  // rows of e4m3 are whole vectors of a device
 inline constexpr int kHadamardDim = 32;
 // What lies transformed is HadamardTransform(row) * kToPage, and row is HadamardTransform(that) *
 // kFromPage. So a query's product with a row is that of HadamardTransform(query) * kFromPage with
@@ -32,6 +36,8 @@ constexpr bool IsPageDType(DType dtype, int head_dim) {
     case DType::kF16:
     case DType::kBF16:
       return true;
+    case DType::kE4M3:
+      return head_dim % kE4M3RowUnit == 0;
     case DType::kQ8_0:
     case DType::kQ4_0:
       return head_dim % BlockElements(dtype) == 0;

@@ -298,6 +298,9 @@ bool AreFinite(DType dtype, std::string_view bytes) {
         if ((bits & 0x7f800000u) == 0x7f800000u) return false;
       }
       return true;
+    case DType::kE4M3:
+      return std::none_of(bytes.begin(), bytes.end(),
+                          [](char byte) { return (byte & 0x7f) == 0x7f; });
     case DType::kBF16:
       exponent = 0x7f80;
       break;

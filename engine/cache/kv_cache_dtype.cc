@@ -8,11 +8,9 @@ struct Named {
   DType dtype;
 };
 
-constexpr Named kNamed[] = {{"float32", DType::kF32},
-                            {"float16", DType::kF16},
-                            {"bfloat16", DType::kBF16},
-                            {"int8", DType::kQ8_0},
-                            {"int4", DType::kQ4_0}};
+constexpr Named kNamed[] = {{"float32", DType::kF32},   {"float16", DType::kF16},
+                            {"bfloat16", DType::kBF16}, {"fp8", DType::kE4M3},
+                            {"int8", DType::kQ8_0},     {"int4", DType::kQ4_0}};
 
 }  // namespace
 

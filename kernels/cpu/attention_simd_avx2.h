@@ -44,6 +44,13 @@ HYDRANT_INLINE Vec LoadAs(const BF16* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+HYDRANT_INLINE Vec LoadAs(const E4M3* p) {
+  const __m128i bytes = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m128i half = _mm_and_si128(_mm_slli_epi16(bytes, 7), _mm_set1_epi16(kE4M3Mask));
+  const __m128i carried = _mm_add_epi16(half, _mm_set1_epi16(kE4M3Last));
+  const __m128i nan = _mm_and_si128(carried, _mm_set1_epi16(kE4M3Carry));
+  return Mul(_mm256_cvtph_ps(_mm_or_si128(half, nan)), Set(kE4M3Scale));
+}
 HYDRANT_INLINE Vec ScaleOf(uint16_t half) {
   return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(half)));
 }

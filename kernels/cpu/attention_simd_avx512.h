@@ -54,6 +54,15 @@ HYDRANT_INLINE Vec LoadAs(const BF16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
+// As a half the byte is 2^8 too small; kE4M3Carry sets the rest of a half's exponent where it is
+// NaN.
+HYDRANT_INLINE Vec LoadAs(const E4M3* p) {
+  const __m256i bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(bytes, 7), _mm256_set1_epi16(kE4M3Mask));
+  const __m256i carried = _mm256_add_epi16(half, _mm256_set1_epi16(kE4M3Last));
+  const __m256i nan = _mm256_and_si256(carried, _mm256_set1_epi16(kE4M3Carry));
+  return Mul(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), Set(kE4M3Scale));
+}
 // Elements first .. first + kLanes of a block.
 HYDRANT_INLINE Vec ScaleOf(uint16_t half) {
   return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half)));

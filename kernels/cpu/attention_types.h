@@ -13,6 +13,9 @@ struct F16 {
 struct BF16 {
   uint16_t bits;
 };
+struct E4M3 {
+  uint8_t bits;
+};
 // Blocks of 32 elements: kernels/page_row.h.
 struct Q8Block {
   uint16_t scale;  // half precision
@@ -24,12 +27,22 @@ struct Q4Block {
 };
 inline constexpr int kBlockElements = 32;
 
+// E4M3 in the place of a half: sign, four of five bits of its exponent, three of its fraction. NaN,
+// all ones, is where the last of these carries into the exponent's upper bit.
+inline constexpr int16_t kE4M3Mask = static_cast<int16_t>(0xbf80);
+inline constexpr int16_t kE4M3Last = 0x0080;
+inline constexpr int16_t kE4M3Carry = 0x4000;
+inline constexpr float kE4M3Scale = 256.0f;  // 2^(15 - 7), of the exponents' biases
+
 template <typename T>
 inline constexpr bool kIsBlock = false;
 template <>
 inline constexpr bool kIsBlock<Q8Block> = true;
 template <>
 inline constexpr bool kIsBlock<Q4Block> = true;
+// Rows that kernels/cpu/page_rows.h stores.
+template <typename T>
+inline constexpr bool kIsPacked = kIsBlock<T> || sizeof(T) == 1;
 
 // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2. The polynomial interpolates (e^r - 1 - r) /
 // r^2 at the Chebyshev nodes of that range; its relative error is 1e-8, below fp32's rounding. ln 2

@@ -91,7 +91,7 @@ template <typename T>
 void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   const int64_t slot = SlotOf(shape, head, head.new_entry);
   const int64_t row = slot * shape.head_dim;
-  if constexpr (kIsBlock<T>) {
+  if constexpr (kIsPacked<T>) {
     cpu::StorePageRow(shape.dtype, head.k, shape.head_dim, shape.keys, row);
     cpu::StorePageRow(shape.dtype, head.v, shape.head_dim, shape.values, row);
   } else {
@@ -414,6 +414,8 @@ void AttendPart(const DecodeShape& shape, const DecodePart& part, const DecodePa
       return AttendPartOf<F16>(shape, part, next, scratch);
     case DType::kBF16:
       return AttendPartOf<BF16>(shape, part, next, scratch);
+    case DType::kE4M3:
+      return AttendPartOf<E4M3>(shape, part, next, scratch);
     case DType::kQ8_0:
       return AttendPartOf<Q8Block>(shape, part, next, scratch);
     case DType::kQ4_0:

@@ -91,6 +91,7 @@ inline void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t 
     case DType::kF16:
       page_rows::NarrowToF16(in, n, static_cast<uint16_t*>(base) + offset);
       break;
+    case DType::kE4M3:
     case DType::kQ8_0:
     case DType::kQ4_0:
       cpu::StorePageRow(dtype, in, n, base, offset);
@@ -110,6 +111,7 @@ inline void LoadRow(DType dtype, const void* base, size_t offset, size_t n, floa
     case DType::kF16:
       page_rows::WidenF16(static_cast<const uint16_t*>(base) + offset, n, out);
       break;
+    case DType::kE4M3:
     case DType::kQ8_0:
     case DType::kQ4_0:
       cpu::LoadPageRow(dtype, base, offset, n, out);

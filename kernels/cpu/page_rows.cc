@@ -83,7 +83,56 @@ void RoundBlock(const float* x, float inverse, int8_t* out) {
   }
 }
 
-void StoreBlocks(DType dtype, const float* in, size_t n, uint8_t* to) {
+// FloatToE4M3() of each.
+void NarrowToE4M3(const float* in, size_t n, uint8_t* out) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint8_t, D> d8;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto value = hn::LoadU(d, in + i);
+    const auto magnitude = hn::Min(hn::Abs(value), hn::Set(d, 448.0f));
+    const auto bits = hn::BitCast(du, magnitude);
+    const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu)));
+    const auto normal = hn::Sub(hn::ShiftRight<20>(rounded), hn::Set(du, 120u << 3));
+    const auto shift = hn::Set(d, 0x1p14f);  // its last place is the least number, 2^-9
+    const auto least = hn::Sub(hn::BitCast(du, hn::Add(magnitude, shift)), hn::BitCast(du, shift));
+    const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, 0x1p-6f)));
+    const auto number = hn::IfThenElse(is_small, least, normal);
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, value)), hn::Set(du, 0x80u));
+    const auto byte = hn::Or(sign, hn::IfThenElse(is_nan, hn::Set(du, 0x7fu), number));
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, byte)), d8, out + i);
+  }
+  for (; i < n; ++i) out[i] = FloatToE4M3(in[i]);
+}
+
+// E4M3ToFloat() of each.
+void WidenE4M3(const uint8_t* in, size_t n, float* out) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint8_t, D> d8;
+  const hn::Rebind<uint16_t, D> du16;
+  const hn::Rebind<hwy::float16_t, D> d16;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto bytes = hn::LoadU(d8, in + i);
+    const auto wide = hn::PromoteTo(du16, bytes);
+    const auto magnitude = hn::And(wide, hn::Set(du16, 0x7f));
+    const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(du16, 0x80)));
+    const auto half = hn::BitCast(d16, hn::Or(sign, hn::ShiftLeft<7>(magnitude)));
+    const auto value = hn::Mul(hn::PromoteTo(d, half), hn::Set(d, 256.0f));
+    const auto is_nan = hn::Eq(hn::PromoteTo(du, magnitude), hn::Set(du, 0x7fu));
+    const auto nan = hn::BitCast(d, hn::Set(du, 0x7fc00000u));
+    hn::StoreU(hn::IfThenElse(hn::RebindMask(d, is_nan), nan, value), d, out + i);
+  }
+  for (; i < n; ++i) out[i] = E4M3ToFloat(in[i]);
+}
+
+void StoreRow(DType dtype, const float* in, size_t n, uint8_t* to) {
+  if (dtype == DType::kE4M3) return NarrowToE4M3(in, n, to);
   for (size_t i = 0; i < n; i += kHadamardDim, to += TraitsOf(dtype).block_bytes) {
     if (IsTransformed(dtype)) {
       float x[kHadamardDim];
@@ -105,7 +154,8 @@ void StoreBlocks(DType dtype, const float* in, size_t n, uint8_t* to) {
   }
 }
 
-void LoadBlocks(DType dtype, const uint8_t* from, size_t n, float* out) {
+void LoadRow(DType dtype, const uint8_t* from, size_t n, float* out) {
+  if (dtype == DType::kE4M3) return WidenE4M3(from, n, out);
   const D d;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<int8_t, D> d8;
@@ -138,18 +188,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace hydrant::cpu {
 namespace {
-HWY_EXPORT(LoadBlocks);
-HWY_EXPORT(StoreBlocks);
+HWY_EXPORT(LoadRow);
+HWY_EXPORT(StoreRow);
 HWY_EXPORT(Transform);
 }  // namespace
 
 void LoadPageRow(DType dtype, const void* base, size_t first, size_t count, float* row) {
-  HWY_DYNAMIC_DISPATCH(LoadBlocks)
+  HWY_DYNAMIC_DISPATCH(LoadRow)
   (dtype, static_cast<const uint8_t*>(base) + BytesOf(dtype, first), count, row);
 }
 
 void StorePageRow(DType dtype, const float* row, size_t count, void* base, size_t first) {
-  HWY_DYNAMIC_DISPATCH(StoreBlocks)
+  HWY_DYNAMIC_DISPATCH(StoreRow)
   (dtype, row, count, static_cast<uint8_t*>(base) + BytesOf(dtype, first));
 }
 

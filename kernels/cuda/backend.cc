@@ -109,11 +109,12 @@ class CudaBackend final : public Backend {
   }
   // The tensor cores' of 16 bits.
   DType AttentionDType(DType kv, DType /*weights*/) const override {
-    return BlockElements(kv) == 1 ? kv : DType::kBF16;
+    return kv == DType::kF32 || Is16Bits(kv) ? kv : DType::kBF16;
   }
-  // The tensor cores read them as they are, in pieces of 16 bytes.
+  // The tensor cores read them as they are, in pieces of 16 bytes. bf16 has all numbers of e4m3.
   DType ArenaDType(DType kv, int head_dim) const override {
-    return BlockElements(kv) == 1 && head_dim % 8 == 0 ? kv : DType::kF32;
+    if (kv == DType::kE4M3) return DType::kBF16;
+    return Is16Bits(kv) && head_dim % 8 == 0 ? kv : DType::kF32;
   }
   void PrefillAttentions(std::span<const PrefillAttentionArgs> runs) override {
     Run("PrefillAttention",

@@ -90,6 +90,13 @@ cudaError_t RunMma(const Context& context, const DecodeAttentionArgs& args) {
   return Run<MmaProducts<kDType, 256>>(context, args);
 }
 
+// Tensor cores for any group: the conversions are made once for all its heads.
+cudaError_t RunE4M3(const Context& context, const DecodeAttentionArgs& args) {
+  const int head_dim = args.pages.layout.head_dim;
+  if (head_dim <= 256) return RunMma<DType::kE4M3>(context, args);
+  return head_dim <= 512 ? RunFma<DType::kE4M3, 32, 2, 4>(context, args) : cudaErrorInvalidValue;
+}
+
 template <DType kDType>
 cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
   constexpr int kElements = PageVector<kDType>::kElements;
@@ -102,7 +109,9 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
     const int group = args.num_heads / args.tables.num_kv_heads;
     if (group >= kLeastMmaGroup && head_dim <= 256) return RunMma<kDType>(context, args);
   }
-  if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
+  if constexpr (BlockElements(kDType) == 1) {  // heads of 32 dims in blocks: half a team idles
+    if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
+  }
   if (vectors <= 8) return RunGroups<kDType, 8>(context, args);
   if (vectors <= 16) return RunGroups<kDType, 16>(context, args);
   if (vectors <= 32) return RunGroups<kDType, 32>(context, args);
@@ -122,6 +131,8 @@ cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& a
       return RunDims<DType::kF16>(context, args);
     case DType::kBF16:
       return RunDims<DType::kBF16>(context, args);
+    case DType::kE4M3:
+      return RunE4M3(context, args);
     case DType::kQ8_0:
       return RunDims<DType::kQ8_0>(context, args);
     case DType::kQ4_0:

@@ -1,4 +1,5 @@
-// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages. A warp takes
+// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages, and for e4m3,
+// which are multiplied as halves. A warp takes
 // 16 entries at a time: logits are Q K^T, the keys of eight entries being the columns; values are
 // V^T W^T, 16 dims being the rows, so that eight query heads are enough.
 //
@@ -15,7 +16,10 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
@@ -80,14 +84,17 @@ class MmaTile {
   }
 
  protected:
+  // Eight dims of an entry, as they lie in its page.
+  using Eight = std::conditional_t<kDType == DType::kE4M3, uint2, uint4>;
   // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
-  using Keys = uint4[2][kDims / 32];
+  using Keys = Eight[2][kDims / 32];
   // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
-  using Values = uint4[4][kDims / 64];
+  using Values = Eight[4][kDims / 64];
   using Sums = float[kDims / 64][4][4];
 
-  static constexpr int kGroup = 8;                      // columns of the instruction
-  static constexpr bool kBF16 = kDType != DType::kF16;  // what is multiplied
+  static constexpr int kGroup = 8;  // columns of the instruction
+  // What is multiplied.
+  static constexpr bool kBF16 = kDType != DType::kF16 && kDType != DType::kE4M3;
   // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
   static constexpr int kQueryParts = kBF16 ? 3 : 2;
   static constexpr int kWeightParts = 2;
@@ -95,6 +102,8 @@ class MmaTile {
   static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
   // Words of eight queries: fragments of parts 0 and 1, then part 2.
   static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
+  __device__ static uint4 Halves(const uint4& halves) { return halves; }
+  __device__ static uint4 Halves(const uint2& bytes) { return E4M3Halves(bytes); }
   __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
   __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
   __device__ uint32_t* QueryFragments(int octet) const {
@@ -127,13 +136,14 @@ class MmaTile {
       float sums[2][4] = {}, small[2][4] = {};
 #pragma unroll
       for (int i = 0; i < kDims / 32; ++i) {
+        const uint4 key[2] = {Halves(keys[0][i]), Halves(keys[1][i])};
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const uint4 q = fragments[(2 * i + half) * kWarpSize];
 #pragma unroll
           for (int n = 0; n < 2; ++n)
             Mma16816<kBF16>(sums[n], {q.x, q.y, q.z, q.w},
-                            {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
+                            {Word(key[n], 2 * half), Word(key[n], 2 * half + 1)});
         }
         if constexpr (kQueryParts > 2) {
           const uint4 q = fragments[kDims * 2 + i * kWarpSize];
@@ -142,7 +152,7 @@ class MmaTile {
 #pragma unroll
             for (int n = 0; n < 2; ++n)
               Mma16816<kBF16>(small[n], {Word(q, 2 * half), 0, Word(q, 2 * half + 1), 0},
-                              {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
+                              {Word(key[n], 2 * half), Word(key[n], 2 * half + 1)});
           }
         }
       }
@@ -170,11 +180,13 @@ class MmaTile {
     const SplitPair<kBF16, kWeightParts> right(w.z * kWeightScale, w.w * kWeightScale);
 #pragma unroll
     for (int v = 0; v < kDims / 64; ++v) {
+      const uint4 value[4] = {Halves(values[0][v]), Halves(values[1][v]), Halves(values[2][v]),
+                              Halves(values[3][v])};
       uint32_t a[4][4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        const uint32_t word[4] = {Word(values[0][v], m), Word(values[1][v], m),
-                                  Word(values[2][v], m), Word(values[3][v], m)};
+        const uint32_t word[4] = {Word(value[0], m), Word(value[1], m), Word(value[2], m),
+                                  Word(value[3], m)};
         a[m][0] = __byte_perm(word[0], word[1], 0x5410);  // the low halves
         a[m][1] = __byte_perm(word[0], word[1], 0x7632);  // the high halves
         a[m][2] = __byte_perm(word[2], word[3], 0x5410);
@@ -252,6 +264,7 @@ class MmaProducts : public MmaTile<kPageDType, kDims> {
   using Base::t_;
   using Base::u_;
   using Base::warp_;
+  using typename Base::Eight;
   // Tiles on their way beside the one at work, as registers allow.
   static constexpr int kAhead = kDims <= 64 ? 1 : 0;
   static constexpr int kStep = kDecodeWarps * kTile;
@@ -272,19 +285,20 @@ class MmaProducts : public MmaTile<kPageDType, kDims> {
   }
 
   // The address of an entry's element `dim`.
-  __device__ const uint4* RowAt(const void* base, uint32_t slot, int dim) const {
-    const auto row_bytes = static_cast<uint32_t>(head_dim_) * 2;
-    return reinterpret_cast<const uint4*>(static_cast<const char*>(base) + 2 * dim +
+  __device__ const Eight* RowAt(const void* base, uint32_t slot, int dim) const {
+    constexpr int kBytes = sizeof(Eight) / 8;
+    const auto row_bytes = static_cast<uint32_t>(head_dim_) * kBytes;
+    return reinterpret_cast<const Eight*>(static_cast<const char*>(base) + kBytes * dim +
                                           static_cast<uint64_t>(slot) * row_bytes);
   }
 
   __device__ void LoadKeys(int tile, typename Base::Keys& keys) const {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const uint4* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
+      const Eight* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
 #pragma unroll
       for (int i = 0; i < kDims / 32; ++i)
-        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : make_uint4(0, 0, 0, 0);
+        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : Eight{};
     }
   }
 
@@ -293,10 +307,10 @@ class MmaProducts : public MmaTile<kPageDType, kDims> {
     const uint32_t slot[4] = {slots.x, slots.y, slots.z, slots.w};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const uint4* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
+      const Eight* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
 #pragma unroll
       for (int v = 0; v < kDims / 64; ++v)
-        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : make_uint4(0, 0, 0, 0);
+        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : Eight{};
     }
   }
 };

@@ -81,6 +81,8 @@ auto WithProducts(const KvLayout& layout, Run run) {
       return WithDims<DType::kBF16>(layout.head_dim, run);
     case DType::kF16:
       return WithDims<DType::kF16>(layout.head_dim, run);
+    case DType::kE4M3:
+      return WithDims<DType::kE4M3>(layout.head_dim, run);
     case DType::kQ8_0:
       return WithDims<DType::kQ8_0>(layout.head_dim, run);
     default:
@@ -93,6 +95,8 @@ bool HasTiles(const KvLayout& layout) {
     case DType::kBF16:
     case DType::kF16:
       return layout.head_dim % 8 == 0 && layout.head_dim <= 256;
+    case DType::kE4M3:
+      return layout.head_dim <= 256;
     case DType::kQ8_0:
     case DType::kQ4_0:
       return layout.block_size % 16 == 0 && layout.head_dim <= 256;  // a tile is in one page

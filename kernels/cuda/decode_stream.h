@@ -9,9 +9,9 @@ namespace hydrant::cuda {
 struct DecodeLaunch;
 
 // Whether StreamDecode() serves pages of this layout, with so many query heads to a KV head: 16-bit
-// pages with head dimensions that are multiples of 8, and pages of three entries or more; int8 and
-// int4 pages of a multiple of 16 entries; head dimensions to 256; results that may depend on the
-// batch.
+// pages with head dimensions that are multiples of 8, fp8 pages, both of three entries or more;
+// int8 and int4 pages of a multiple of 16 entries; head dimensions to 256; results that may depend
+// on the batch.
 bool StreamsDecode(const Context& context, const KvLayout& layout, int group);
 
 // REQUIRES: StreamsDecode(). Does not look at args.max_entries and args.mean_entries.

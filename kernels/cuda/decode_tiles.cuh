@@ -18,16 +18,17 @@
 
 namespace hydrant::cuda {
 
-// Of 16-bit pages.
+// Of 16-bit and of e4m3 pages.
 template <DType kPageDType, int kDims>
 class RowTile : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;
+  using typename Base::Eight;
 
  public:
   using Base::kTile;
   using typename Base::Sums;
   static constexpr int kDimsOf = kDims;
-  static constexpr int kTileBytes = kTile * kDims * 2;
+  static constexpr int kTileBytes = kTile * kDims / 8 * sizeof(Eight);
 
   using Base::Base;
 
@@ -44,22 +45,19 @@ class RowTile : public MmaTile<kPageDType, kDims> {
       const int page = l_.PageOf(entry);
       const auto slot =
           static_cast<uint32_t>(ids[page].data * block_size + entry - page * block_size);
-      if (8 * chunk < head_dim_)
-        CopyAsync16(
-            to + Place(row, chunk),
-            static_cast<const uint4*>(base) + slot * static_cast<uint64_t>(head_dim_ / 8) + chunk,
-            true);
+      if (kChunkDims * chunk < head_dim_)
+        CopyAsync16(to + Place(row, chunk),
+                    static_cast<const uint4*>(base) +
+                        slot * static_cast<uint64_t>(head_dim_ / kChunkDims) + chunk,
+                    true);
     }
   }
 
   __device__ void StoreNewRow(int row, const float* from, void* tile) const {
-    for (int chunk = lane_; 8 * chunk < head_dim_; chunk += kWarpSize) {
-      uint32_t words[4];
+    for (int i = lane_; 8 * i < head_dim_; i += kWarpSize) {
+      Eight& eight = static_cast<Eight*>(tile)[PlaceOfEight(row, i)];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        words[i] = PackHalves<Base::kBF16>(from[8 * chunk + 2 * i], from[8 * chunk + 2 * i + 1]);
-      static_cast<uint4*>(tile)[Place(row, chunk)] =
-          make_uint4(words[0], words[1], words[2], words[3]);
+      for (int j = 0; j < 8; ++j) StoreRowElement(kPageDType, &eight, j, from[8 * i + j]);
     }
   }
 
@@ -88,17 +86,27 @@ class RowTile : public MmaTile<kPageDType, kDims> {
   using Base::l_;
   using Base::lane_;
   using Base::t_;
-  static constexpr int kChunks = kDims / 8;  // vectors of 16 bytes in a row
+  static constexpr int kEights = 16 / sizeof(Eight);  // in a vector of 16 bytes
+  static constexpr int kChunkDims = 8 * kEights;
+  static constexpr int kChunks = kDims / kChunkDims;  // vectors of 16 bytes in a row
 
-  // Where chunk `chunk` of a row lies. The permutation keeps all reads, and the copies, free of
-  // bank conflicts.
+  // Where vector `chunk` of a row lies. The permutation, within lines of 128 bytes, keeps all
+  // reads, and the copies, free of bank conflicts.
   __device__ static int Place(int row, int chunk) {
-    return row * kChunks + (chunk ^ ((row >> 2 & 3) << 1) ^ ((row & 1) << 2));
+    if constexpr (kEights == 1) {
+      return row * kChunks + (chunk ^ ((row >> 2 & 3) << 1) ^ ((row & 1) << 2));
+    } else {
+      constexpr int kLineRows = kChunks < 8 ? 8 / kChunks : 1;
+      return (row * kChunks + chunk) ^ ((row >> 2 ^ row / kLineRows) & 3) << 1;
+    }
+  }
+  // Of dims [8 i, 8 i + 8).
+  __device__ static int PlaceOfEight(int row, int i) {
+    return Place(row, i / kEights) * kEights + i % kEights;
   }
   // Zeros beyond the entry's end.
-  __device__ uint4 Vector(const void* tile, int row, int chunk) const {
-    return 8 * chunk < head_dim_ ? static_cast<const uint4*>(tile)[Place(row, chunk)]
-                                 : make_uint4(0, 0, 0, 0);
+  __device__ Eight Vector(const void* tile, int row, int i) const {
+    return 8 * i < head_dim_ ? static_cast<const Eight*>(tile)[PlaceOfEight(row, i)] : Eight{};
   }
 };
 

@@ -48,9 +48,17 @@ __device__ inline float BlockElement(DType dtype, const void* base, size_t index
   return scale * static_cast<float>(quant);
 }
 
+__device__ inline float E4M3Element(uint8_t byte) { return HalfOf<false>(E4M3ToHalves(byte), 0); }
+// Eight of them as halves.
+__device__ inline uint4 E4M3Halves(const uint2& bytes) {
+  return make_uint4(E4M3ToHalves(bytes.x), E4M3ToHalves(bytes.x >> 16), E4M3ToHalves(bytes.y),
+                    E4M3ToHalves(bytes.y >> 16));
+}
+
 // As it would be read back.
 __device__ inline float RoundElement(DType dtype, float value) {
   if (dtype == DType::kF32) return value;
+  if (dtype == DType::kE4M3) return E4M3Element(FloatToE4M3(value));
   return dtype == DType::kBF16 ? HalfOf<true>(PackHalves<true>(value, 0.0f), 0)
                                : HalfOf<false>(PackHalves<false>(value, 0.0f), 0);
 }
@@ -102,6 +110,14 @@ struct PageVector {
   // `i` is a constant wherever loops are unrolled.
   __device__ uint32_t Word(int i) const {
     return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
+  }
+};
+
+// The same of e4m3: 8 elements in 8 bytes.
+template <>
+struct PageVector<DType::kE4M3> : PageVector<DType::kF16> {
+  __device__ void Load(const void* base, size_t index) {
+    bits = E4M3Halves(static_cast<const uint2*>(base)[index]);
   }
 };
 

@@ -61,6 +61,10 @@ __device__ inline WarpBlock QuantizeInWarp(DType dtype, float value) {
 }
 
 __device__ inline void StoreRowElement(DType dtype, void* base, size_t index, float value) {
+  if (dtype == DType::kE4M3) {
+    static_cast<uint8_t*>(base)[index] = FloatToE4M3(value);
+    return;
+  }
   if (!IsBlocks(dtype)) return StoreElement(dtype, base, index, value);
   const bool eight = dtype == DType::kQ8_0;
   if (!eight) value = TransformInWarp(value) * kToPage;
@@ -78,6 +82,7 @@ __device__ inline void StoreRowElement(DType dtype, void* base, size_t index, fl
 }
 
 __device__ inline float LoadRowElement(DType dtype, const void* base, size_t index) {
+  if (dtype == DType::kE4M3) return E4M3Element(static_cast<const uint8_t*>(base)[index]);
   if (!IsBlocks(dtype)) return LoadElement(dtype, base, index);
   const float value = BlockElement(dtype, base, index);
   return dtype == DType::kQ8_0 ? value : TransformInWarp(value) * kFromPage;
@@ -93,8 +98,7 @@ __device__ inline float RoundRowElement(DType dtype, float value) {
 
 // Any element by any thread; slow where rows lie transformed.
 __device__ inline float LoadAnyElement(DType dtype, const void* base, size_t index) {
-  if (!IsBlocks(dtype)) return LoadElement(dtype, base, index);
-  if (dtype == DType::kQ8_0) return BlockElement(dtype, base, index);
+  if (!IsTransformed(dtype)) return LoadRowElement(dtype, base, index);
   const size_t block = index / kHadamardDim * kHadamardDim;
   float sum = 0.0f;
   for (int j = 0; j < kHadamardDim; ++j) {

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/float16.h"
+
 namespace hydrant::cuda {
 
 // The block's dynamic shared memory, aligned to 16 bytes.
@@ -99,6 +101,18 @@ __device__ inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
+}
+
+// The numbers of two e4m3, in the low bytes of `two`, as a pair of halves.
+__device__ inline uint32_t E4M3ToHalves(uint32_t two) {
+  uint32_t pair;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(two)));
+#else
+  constexpr uint32_t k256s = 0x5C005C00u;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(E4M3PairToHalves(two)), "r"(k256s));
+#endif
+  return pair;
 }
 
 // Half `which` of a pair, as a float.

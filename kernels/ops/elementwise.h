@@ -60,14 +60,14 @@ struct RopeSplitArgs {
   int rotary_dim = 0;        // even, at most head_dim; 0: nothing is rotated, no table is read
   bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
   float query_scale = 1.0f;  // of the turned elements of queries
-  // All of one dtype, which kv_precision is too where it is not fp32.
+  // All of one dtype; where it is not fp32, kv_precision is the same, or kE4M3 beside kBF16.
   MutableArenaRows q = nullptr;  // [m, num_heads, head_dim]
   MutableArenaRows k = nullptr;  // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
                                  // null: keys and values are not wanted
   MutableArenaRows v = nullptr;  // the same
   int64_t kv_row_stride = 0;     // elements
   int64_t kv_head_stride = 0;    // elements
-  // Keys and values are rounded to it, to nearest even: kF32, kF16 or kBF16.
+  // Keys and values are rounded to it (kernels/page_row.h).
   DType kv_precision = DType::kF32;
   // Queries are rounded to one of these too, but before they are turned; to blocks only where they
   // are stored as fp32.

@@ -539,6 +539,10 @@ TEST(EngineOptionsTest, RefusalsNameTheField) {
   EXPECT_NE(
       error_of([](EngineOptions& o) { o.kv_cache_dtype = DType::kQ8_0; }).find("kv_cache_dtype"),
       std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) {
+              o.kv_cache_dtype = DType::kF8_E4M3;
+            }).find("multiple of 16 dimensions, e4m3 (fp8)"),
+            std::string::npos);
 }
 
 }  // namespace

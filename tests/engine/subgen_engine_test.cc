@@ -126,6 +126,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
   // The newest token's own entry is rounded in the engine, not in the model.
   const double tolerance = c.kv_dtype == DType::kF32    ? 3e-4
                            : c.kv_dtype == DType::kQ8_0 ? 0.4
+                           : c.kv_dtype == DType::kE4M3 ? 1.0
                            : c.kv_dtype == DType::kQ4_0 ? 1.5
                                                         : 0.1;
   int streamed_steps = 0;
@@ -161,6 +162,7 @@ const Case kCases[] = {
     {"Sinks", 6, 2, 36, 50, DType::kF32, {{"delta_growth", "1.2"}}, 4},
     {"F16", 6, 2, 64, 50, DType::kF16, {{"value_samples", "24"}}},
     {"BF16", 4, 4, 50, 90, DType::kBF16, {{"sample_seed", "77"}}},
+    {"Fp8", 6, 2, 48, 60, DType::kE4M3},
     {"Int8", 6, 2, 48, 60, DType::kQ8_0},
     {"Int4", 4, 4, 50, 70, DType::kQ4_0},
 };

@@ -204,6 +204,24 @@ TEST_F(ContextFileTest, NumbersThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(0, kLargest), "");
 }
 
+// e4m3 has a byte for a value, and one number that is none.
+TEST_F(ContextFileTest, OfFp8PagesComesBack) {
+  server_ = MakeServer(DType::kE4M3);
+  const std::string file = FileOf(MakeRequest("h2o"));
+  const auto other = MakeServer(DType::kE4M3);
+  ASSERT_TRUE(other->Load(file).ok());
+  EXPECT_EQ(MakeServer()->Load(file).code(), StatusCode::kFailedPrecondition);
+  const Parts good = Taken(file);
+  const auto refusal = [&](char byte) {
+    Parts parts = good;
+    parts.body[1] = byte;
+    return std::string(DecodeContext(Signed(parts), server_->Home()).status().message());
+  };
+  EXPECT_EQ(refusal('\x7f'), "a key or value is infinite, or no number");
+  EXPECT_EQ(refusal('\xff'), "a key or value is infinite, or no number");
+  EXPECT_EQ(refusal('\xfe'), "");
+}
+
 // Heads that were made up, with a right checksum: refused, or they can be gone on from.
 TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
   const uint32_t seed = std::random_device()();

@@ -32,7 +32,8 @@ struct Family {
   int head_dim = 16;
 
   std::string Label() const {
-    return BlockElements(kv_dtype) == 1 ? name : name + ("_" + std::string(DTypeName(kv_dtype)));
+    const bool is_plain = kv_dtype == DType::kF32 || Is16Bits(kv_dtype);
+    return is_plain ? name : name + ("_" + std::string(DTypeName(kv_dtype)));
   }
 };
 

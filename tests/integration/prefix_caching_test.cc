@@ -56,6 +56,7 @@ class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string
 
 INSTANTIATE_TEST_SUITE_P(Devices, PrefixCachingTest,
                          DevicesWith({{"llama", DType::kF16},
+                                      {"llama", DType::kE4M3},
                                       {"llama", DType::kQ8_0, 32},
                                       {"llama", DType::kQ4_0, 32},
                                       {"opt", DType::kBF16},

@@ -39,11 +39,13 @@ class ArenaRowsTest : public BackendTest {
   static constexpr int kHeads = 3, kHeadDim = 64, kTokens = 70;
   static constexpr int64_t kHeadStride = (kTokens + 5) * kHeadDim;
 
-  // Calls check(dtype) for every dtype of 16 bits that the backend has arenas of.
+  // Calls check(dtype) for every of these dtypes of pages for which the backend has arenas of 16
+  // bits.
   template <typename Check>
-  void ForDTypes(const Check& check) {
+  void ForDTypes(const Check& check,
+                 const std::vector<DType>& dtypes = {DType::kBF16, DType::kF16}) {
     int checked = 0;
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const DType dtype : dtypes) {
       if (backend().ArenaDType(dtype, kHeadDim) == DType::kF32) continue;
       SCOPED_TRACE(std::string(DTypeName(dtype)));
       check(dtype);
@@ -137,7 +139,8 @@ TEST_P(ArenaRowsTest, PrefixBlocks) {
 
 TEST_P(ArenaRowsTest, Rotation) {
   constexpr int kQueryHeads = 6, kRotated = 32;
-  ForDTypes([&](DType dtype) {
+  const auto check = [&](DType pages) {
+    const DType dtype = backend().ArenaDType(pages, kHeadDim);
     auto qkv = Upload(RandomFloats(kTokens * (kQueryHeads + 2 * kHeads) * kHeadDim, 6));
     auto cos = Upload(RandomFloats(kTokens * kRotated / 2, 7));
     auto sin = Upload(RandomFloats(kTokens * kRotated / 2, 8));
@@ -162,7 +165,7 @@ TEST_P(ArenaRowsTest, Rotation) {
                           .v = wide_v.data(),
                           .kv_row_stride = kHeadDim,
                           .kv_head_stride = kHeadStride,
-                          .kv_precision = dtype};
+                          .kv_precision = pages};
     backend().RopeSplit(args);
     args.q = {q.data(), dtype};
     args.k = {k.data(), dtype};
@@ -178,9 +181,13 @@ TEST_P(ArenaRowsTest, Rotation) {
         const size_t at_i = h * kHeadStride + i;
         ASSERT_EQ(got_k[at_i], written ? Round(dtype, expected_k[at_i]) : 0x7FFF) << at_i;
         ASSERT_EQ(got_v[at_i], written ? Round(dtype, expected_v[at_i]) : 0x7FFF) << at_i;
+        if (pages != DType::kE4M3 || !written) continue;
+        const float byte = E4M3ToFloat(FloatToE4M3(expected_k[at_i]));
+        ASSERT_EQ(Widen(dtype, got_k[at_i]), byte) << "bf16 has all of e4m3";
       }
     }
-  });
+  };
+  ForDTypes(check, {DType::kBF16, DType::kF16, DType::kE4M3});
 }
 
 HYDRANT_FOR_EACH_BACKEND(ArenaRowsTest);

@@ -201,10 +201,10 @@ void DecodeCases(benchmark::internal::Benchmark* b) {
       ->Unit(benchmark::kMicrosecond);
   constexpr int kF16 = static_cast<int>(DType::kF16), kF32 = static_cast<int>(DType::kF32),
                 kBF16 = static_cast<int>(DType::kBF16), kQ8 = static_cast<int>(DType::kQ8_0),
-                kQ4 = static_cast<int>(DType::kQ4_0);
+                kQ4 = static_cast<int>(DType::kQ4_0), kFp8 = static_cast<int>(DType::kE4M3);
   for (int scored : {0, 1}) {
-    for (int dtype : {kF16, kBF16, kF32, kQ8, kQ4}) b->Args({1, 512, dtype, scored, 2});
-    for (int dtype : {kQ8, kQ4}) b->Args({32, 512, dtype, scored, 2});
+    for (int dtype : {kF16, kBF16, kF32, kQ8, kQ4, kFp8}) b->Args({1, 512, dtype, scored, 2});
+    for (int dtype : {kQ8, kQ4, kFp8}) b->Args({32, 512, dtype, scored, 2});
     b->Args({1, 512, kF16, scored, 1})
         ->Args({32, 512, kF16, scored, 2})
         ->Args({1, 8192, kF16, scored, 2});

@@ -1,7 +1,7 @@
-// Keys and values in blocks (int8, int4): what every operation that writes, moves or reads rows of
-// pages leaves in them on each backend, beside the reference's, to the byte. (That these operations
-// are right is shown with plain elements, by the tests of each; what a block holds, by
-// page_row_test; attention, by decode_attention_test.)
+// Keys and values in fp8 and in blocks (int8, int4): what every operation that writes, moves or
+// reads rows of pages leaves in them on each backend, beside the reference's, to the byte. (That
+// these operations are right is shown with plain elements, by the tests of each; what a block
+// holds, by page_row_test; attention, by decode_attention_test.)
 #include <algorithm>
 #include <climits>
 #include <functional>
@@ -88,7 +88,7 @@ class BlockPagesTest : public BackendTest {
   // What `work` leaves on this backend is what it leaves on the reference.
   using Work = std::function<void(Backend&, Sequence*)>;
   void ExpectAlike(const Work& work, bool rolling = false) {
-    for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+    for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
       const auto reference = MakeBackend("reference");
       const Left expected = Run(*reference, dtype, rolling, work);
       ASSERT_NE(expected.keys, std::vector<uint8_t>(expected.keys.size(), 0xAB));
@@ -182,7 +182,7 @@ TEST_P(BlockPagesTest, PagesAreCopied) {
 // Save, and load again: what comes back is what was rounded once.
 TEST_P(BlockPagesTest, PrefixesComeBack) {
   constexpr int kTokens = 2 * kPrefixBlockTokens;
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     std::vector<float> k = RandomFloats(kHeads * kTokens * kDim, kSeed + 6);
     std::vector<float> v = RandomFloats(kHeads * kTokens * kDim, kSeed + 7);
     PrefixBlocks pool = {.dtype = dtype, .num_layers = 1, .num_kv_heads = kHeads, .head_dim = kDim};
@@ -219,7 +219,7 @@ TEST_P(BlockPagesTest, PrefixesComeBack) {
 // here, so that the bits are known.
 TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   constexpr int kRows = 5, kQueryHeads = 6;
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     std::vector<float> qkv = RandomFloats(kRows * (kQueryHeads + 2 * kHeads) * kDim, kSeed + 8);
     auto device_qkv = Upload(qkv);
     auto positions = Upload(std::vector<int32_t>(kRows, 0));
@@ -261,7 +261,7 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
 // Queries that see a prefix in pages, and keys of their own behind it.
 TEST_P(BlockPagesTest, PromptsAttendToEntries) {
   constexpr int kQueryHeads = 6;
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     std::vector<std::vector<float>> outs;
     const auto reference = MakeBackend("reference");
     for (Backend* on : {reference.get(), &backend()}) {

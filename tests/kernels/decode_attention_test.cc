@@ -531,7 +531,9 @@ TEST_P(DecodeAttentionTest, PlansOnTheDeviceWhereAskedTo) {
   const bool asked = trial != nullptr && std::strstr(trial, "decode") != nullptr &&
                      std::getenv("HYDRANT_TEST_FAST") != nullptr;
   const bool blocks = s.dtype == DType::kQ8_0 || s.dtype == DType::kQ4_0;
-  const bool can = blocks ? s.block_size % 16 == 0 : s.dtype != DType::kF32 && s.head_dim % 8 == 0;
+  const bool can = blocks                    ? s.block_size % 16 == 0
+                   : s.dtype == DType::kE4M3 ? s.head_dim <= 256
+                                             : s.dtype != DType::kF32 && s.head_dim % 8 == 0;
   const KvLayout layout = {s.dtype, s.head_dim, s.block_size, 1};
   EXPECT_EQ(TestBackend(2)->PlansDecode(layout, s.group()), asked && can);
 }
@@ -1207,7 +1209,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{16, 1, 128, 16, DType::kBF16}, Shape{6, 1, 256, 16, DType::kF16},
                     Shape{5, 1, 48, 7, DType::kBF16}, Shape{9, 3, 64, 16, DType::kQ8_0},
                     Shape{5, 1, 96, 7, DType::kQ8_0}, Shape{8, 2, 128, 16, DType::kQ4_0},
-                    Shape{5, 1, 32, 7, DType::kQ4_0}),
+                    Shape{5, 1, 32, 7, DType::kQ4_0}, Shape{9, 3, 64, 16, DType::kE4M3},
+                    Shape{8, 2, 128, 16, DType::kE4M3}, Shape{5, 1, 48, 7, DType::kE4M3},
+                    Shape{2, 1, 272, 16, DType::kE4M3}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
 
 // Block ids do not matter at all; the order of entries matters only to rounding.
@@ -1337,7 +1341,8 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
 // Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
 // errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
 void ExpectAccurateWeights(float softcap, float sink) {
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype :
+       {DType::kBF16, DType::kF16, DType::kF32, DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     const Shape shape{8, 1, 128, 16, dtype};
     Rng rng(kSeed);
     const int length = 400;

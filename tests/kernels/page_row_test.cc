@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "kernels/cpu/page_rows.h"
+#include "kernels/float16.h"
 
 namespace hydrant {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+constexpr DType kDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16,
+                             DType::kE4M3, DType::kQ8_0, DType::kQ4_0};
 constexpr uint32_t kSeed = 20261126;
 
 std::vector<float> Normals(size_t count, float scale, std::mt19937* rng) {
@@ -127,10 +129,63 @@ TEST(PageRowTest, RowsLieSideBySide) {
 
 TEST(PageRowTest, DTypesOfPages) {
   EXPECT_TRUE(IsPageDType(DType::kF16, 80));
+  EXPECT_TRUE(IsPageDType(DType::kE4M3, 80));
+  EXPECT_FALSE(IsPageDType(DType::kE4M3, 8));
+  EXPECT_FALSE(IsPageDType(DType::kF8_E4M3, 128));
   EXPECT_TRUE(IsPageDType(DType::kQ8_0, 96));
   EXPECT_FALSE(IsPageDType(DType::kQ8_0, 80));
   EXPECT_FALSE(IsPageDType(DType::kQ4_0, 48));
   EXPECT_FALSE(IsPageDType(DType::kQ4_K, 256));
+}
+
+// The values of e4m3fn, by the formula of the specification's table: sign, 4 bits of an exponent of
+// bias 7, 3 of a fraction.
+double E4M3Value(int byte) {
+  const int exponent = byte >> 3 & 15, fraction = byte & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return byte < 128 ? magnitude : -magnitude;
+}
+
+// Over all bytes, each with the values about the middle to its neighbour.
+TEST(PageRowTest, E4M3IsTheNearestThereIs) {
+  EXPECT_EQ(E4M3Value(0x7e), 448);
+  EXPECT_EQ(E4M3Value(0x81), -std::exp2(-9));
+  for (int byte = 0; byte < 0x7e; ++byte) {
+    const auto low = static_cast<float>(E4M3Value(byte));
+    const auto high = static_cast<float>(E4M3Value(byte + 1));
+    const float middle = (low + high) / 2;
+    const std::vector<float> x = {low, std::nextafter(middle, low), middle,
+                                  std::nextafter(middle, high), high};
+    const float even = byte % 2 == 0 ? low : high;
+    EXPECT_EQ(Rounded(DType::kE4M3, x), (std::vector<float>{low, low, even, high, high})) << byte;
+    EXPECT_EQ(Rounded(DType::kE4M3, {-x[1], -x[2], -x[3]}),
+              (std::vector<float>{-low, -even, -high}))
+        << byte;
+  }
+}
+
+TEST(PageRowTest, E4M3PairsAreHalves) {
+  for (uint32_t pair = 0; pair < 65536; ++pair) {
+    const uint32_t halves = E4M3PairToHalves(pair);
+    for (int i = 0; i < 2; ++i) {
+      const auto value = static_cast<float>(E4M3Value(static_cast<int>(pair >> 8 * i & 255)));
+      const float half = 256 * F16ToFloat(static_cast<uint16_t>(halves >> 16 * i));
+      if (std::abs(value) > 448) {
+        ASSERT_TRUE(std::isnan(half)) << pair;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(half), std::bit_cast<uint32_t>(value)) << pair;
+      }
+    }
+  }
+}
+
+TEST(PageRowTest, E4M3HasNoInfinityButNaN) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> large =
+      Rounded(DType::kE4M3, {447, 448, 449, 464, 465, 1e30f, kInfinity, -480, -kInfinity});
+  EXPECT_EQ(large, (std::vector<float>{448, 448, 448, 448, 448, 448, 448, -448, -448}));
+  EXPECT_TRUE(std::isnan(Rounded(DType::kE4M3, {std::numeric_limits<float>::quiet_NaN()})[0]));
 }
 
 // Numbers of every size, ties, and what is no number.
@@ -165,7 +220,7 @@ std::vector<float> Awkward(size_t count, int trial, std::mt19937* rng) {
 
 TEST(PageRowTest, VectorsHaveTheSameBits) {
   std::mt19937 rng(kSeed);
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     for (int trial = 0; trial < 2000; ++trial) {
       const std::vector<float> x = Awkward(128, trial, &rng);
       std::vector<uint8_t> plain(BytesOf(dtype, 128)), vectors = plain;

@@ -92,6 +92,7 @@ const PoolShape kPools[] = {
      .swaps = 200,
      .dtype = DType::kQ8_0,
      .head_dim = 32},
+    {.pages = 60, .block_size = 16, .contexts = 400, .swaps = 200, .dtype = DType::kE4M3},
     // The first of two layers has a window of 25.
     {.pages = 140, .contexts = 1000, .swaps = 300, .family = "gemma2"},
 };

@@ -13,7 +13,7 @@ namespace {
 
 // Every line lies in the page's keys or its values, and in no other state.
 TEST(SlabShapeTest, StateLiesWithinItsSlab) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     for (const auto& [head_dim, block_size] :
          {std::pair(64, 16), std::pair(32, 16), std::pair(96, 7), std::pair(128, 256),
           std::pair(32, 1)}) {
@@ -46,13 +46,15 @@ TEST(SlabShapeTest, StateLiesWithinItsSlab) {
   }
 }
 
-// In f16 with heads of 64 a page's keys are 32 lines, in int8 17, in int4 9.
+// In f16 with heads of 64 a page's keys are 32 lines, in fp8 16, in int8 17, in int4 9.
 TEST(SlabShapeTest, PagesWhoseStateASlabHolds) {
   const auto states_in = [](DType dtype, int lines) {
     return SlabShape::Of({.dtype = dtype, .head_dim = 64, .num_blocks = 9}).StatesIn(lines);
   };
   EXPECT_EQ(states_in(DType::kF16, kScoreLines), 64);
   EXPECT_EQ(states_in(DType::kF16, kAllStateLines), 20);
+  EXPECT_EQ(states_in(DType::kE4M3, kScoreLines), 32);
+  EXPECT_EQ(states_in(DType::kE4M3, kAllStateLines), 10);
   EXPECT_EQ(states_in(DType::kQ8_0, kScoreLines), 34);
   EXPECT_EQ(states_in(DType::kQ8_0, kAllStateLines), 10);
   EXPECT_EQ(states_in(DType::kQ4_0, kScoreLines), 18);

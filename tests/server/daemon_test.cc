@@ -389,7 +389,7 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model"}, {"--model"}},
            {{"--model", kModel, "--device", "abacus"}, {"--device", "abacus", "cpu"}},
            {{"--model", kModel, "--dtype", "int3"}, {"--dtype", "int3", "float32"}},
-           {{"--model", kModel, "--kv-cache-dtype", "int3"}, {"--kv-cache-dtype", "int3"}},
+           {{"--model", kModel, "--kv-cache-dtype", "int3"}, {"--kv-cache-dtype", "int3", "fp8"}},
            {{"--model", kModel, "--threads", "0"}, {"--threads", "is outside [1, "}},
            {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},

@@ -50,6 +50,7 @@ inline uint32_t GgmlType(DType dtype) {
     case DType::kMXFP4:
       return 39;
     case DType::kF8_E4M3:
+    case DType::kE4M3:
       break;  // of no file
   }
   return ~0u;

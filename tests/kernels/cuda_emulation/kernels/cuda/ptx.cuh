@@ -57,6 +57,11 @@ uint32_t PackHalves(float low, float high) {
   return l | h << 16;
 }
 
+inline uint32_t E4M3ToHalves(uint32_t two) {
+  return PackHalves<false>(E4M3ToFloat(static_cast<uint8_t>(two)),
+                           E4M3ToFloat(static_cast<uint8_t>(two >> 8)));
+}
+
 inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
 
 inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
