@@ -20,7 +20,7 @@ std::optional<DType> KvCacheDTypeOf(std::string_view name);
 // For --help.
 inline constexpr std::string_view kKvCacheDTypeHelp =
     "What keys and values are kept as: auto (follows --dtype), float32, float16, bfloat16, fp8 "
-    "(e4m3, half of 16 bits), int8 (the same with scales, for CPUs), int4 (a quarter)";
+    "(e4m3, half of 16 bits), int8 (nearly so, more exact), int4 (a quarter)";
 
 }  // namespace hydrant
 

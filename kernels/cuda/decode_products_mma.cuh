@@ -102,8 +102,6 @@ class MmaTile {
   static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
   // Words of eight queries: fragments of parts 0 and 1, then part 2.
   static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
-  __device__ static uint4 Halves(const uint4& halves) { return halves; }
-  __device__ static uint4 Halves(const uint2& bytes) { return E4M3Halves(bytes); }
   __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
   __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
   __device__ uint32_t* QueryFragments(int octet) const {
@@ -136,14 +134,13 @@ class MmaTile {
       float sums[2][4] = {}, small[2][4] = {};
 #pragma unroll
       for (int i = 0; i < kDims / 32; ++i) {
-        const uint4 key[2] = {Halves(keys[0][i]), Halves(keys[1][i])};
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const uint4 q = fragments[(2 * i + half) * kWarpSize];
 #pragma unroll
           for (int n = 0; n < 2; ++n)
             Mma16816<kBF16>(sums[n], {q.x, q.y, q.z, q.w},
-                            {Word(key[n], 2 * half), Word(key[n], 2 * half + 1)});
+                            {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
         }
         if constexpr (kQueryParts > 2) {
           const uint4 q = fragments[kDims * 2 + i * kWarpSize];
@@ -152,7 +149,7 @@ class MmaTile {
 #pragma unroll
             for (int n = 0; n < 2; ++n)
               Mma16816<kBF16>(small[n], {Word(q, 2 * half), 0, Word(q, 2 * half + 1), 0},
-                              {Word(key[n], 2 * half), Word(key[n], 2 * half + 1)});
+                              {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
           }
         }
       }
@@ -180,17 +177,14 @@ class MmaTile {
     const SplitPair<kBF16, kWeightParts> right(w.z * kWeightScale, w.w * kWeightScale);
 #pragma unroll
     for (int v = 0; v < kDims / 64; ++v) {
-      const uint4 value[4] = {Halves(values[0][v]), Halves(values[1][v]), Halves(values[2][v]),
-                              Halves(values[3][v])};
       uint32_t a[4][4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        const uint32_t word[4] = {Word(value[0], m), Word(value[1], m), Word(value[2], m),
-                                  Word(value[3], m)};
-        a[m][0] = __byte_perm(word[0], word[1], 0x5410);  // the low halves
-        a[m][1] = __byte_perm(word[0], word[1], 0x7632);  // the high halves
-        a[m][2] = __byte_perm(word[2], word[3], 0x5410);
-        a[m][3] = __byte_perm(word[2], word[3], 0x7632);
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          a[m][odd] = PairAcross(values[0][v], values[1][v], 2 * m + odd);
+          a[m][2 + odd] = PairAcross(values[2][v], values[3][v], 2 * m + odd);
+        }
       }
 #pragma unroll
       for (int part = 0; part < kWeightParts; ++part) {
@@ -200,8 +194,22 @@ class MmaTile {
       }
     }
   }
+  // Pair `i` of eight dims, as it is multiplied.
+  __device__ static uint32_t Word(const uint2& bytes, int i) {
+    return E4M3ToHalves((i < 2 ? bytes.x : bytes.y) >> (i % 2 * 16));
+  }
   __device__ static uint32_t Word(const uint4& vector, int i) {
     return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
+  }
+
+  // Dim `d` of eight, of two entries.
+  __device__ static uint32_t PairAcross(const uint2& first, const uint2& second, int d) {
+    const uint32_t bytes = d < 4 ? __byte_perm(first.x, second.x, 0x40 + d % 4 * 0x11)
+                                 : __byte_perm(first.y, second.y, 0x40 + d % 4 * 0x11);
+    return E4M3ToHalves(bytes);
+  }
+  __device__ static uint32_t PairAcross(const uint4& first, const uint4& second, int d) {
+    return __byte_perm(Word(first, d / 2), Word(second, d / 2), d % 2 == 0 ? 0x5410 : 0x7632);
   }
 
   // This warp's sums to its part of joined.

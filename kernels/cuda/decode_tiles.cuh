@@ -38,7 +38,7 @@ class RowTile : public MmaTile<kPageDType, kDims> {
                        void* tile) const {
     const int block_size = l_.args.pages.layout.block_size;
     auto* const to = static_cast<uint4*>(tile);
-#pragma unroll 4
+#pragma unroll kCopiesAtOnce
     for (int i = lane_; i < kTile * kChunks; i += kWarpSize) {
       const int row = i / kChunks, chunk = i % kChunks;
       const int entry = unit.begin + min(first + row, unit.count - 1);
@@ -54,11 +54,9 @@ class RowTile : public MmaTile<kPageDType, kDims> {
   }
 
   __device__ void StoreNewRow(int row, const float* from, void* tile) const {
-    for (int i = lane_; 8 * i < head_dim_; i += kWarpSize) {
-      Eight& eight = static_cast<Eight*>(tile)[PlaceOfEight(row, i)];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) StoreRowElement(kPageDType, &eight, j, from[8 * i + j]);
-    }
+#pragma unroll 1
+    for (int d = lane_; d < head_dim_; d += kWarpSize)
+      StoreRowElement(kPageDType, tile, 8 * PlaceOfEight(row, d / 8) + d % 8, from[d]);
   }
 
   __device__ void KeysTimesQueries(int first, const void* tile) const {
@@ -88,6 +86,8 @@ class RowTile : public MmaTile<kPageDType, kDims> {
   using Base::t_;
   static constexpr int kEights = 16 / sizeof(Eight);  // in a vector of 16 bytes
   static constexpr int kChunkDims = 8 * kEights;
+  // Fewer than a lane's of a tile, whose addresses would stay in registers.
+  static constexpr int kCopiesAtOnce = 4 / kEights;
   static constexpr int kChunks = kDims / kChunkDims;  // vectors of 16 bytes in a row
 
   // Where vector `chunk` of a row lies. The permutation, within lines of 128 bytes, keeps all
