@@ -88,7 +88,8 @@ class Device final : public CudaDevice {
                    memory + (options.batch_invariant ? ", batch-invariant" : "") +
                    (overlap_kernels ? ", overlapped kernels" : "") +
                    (OnTrial("decode") ? ", decode attention on trial" : "") +
-                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "");
+                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "" +
+                   (OnTrial("fused") ? ", fused products on trial" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "
@@ -117,6 +118,7 @@ class Device final : public CudaDevice {
     context_.batch_invariant = options.batch_invariant;
     context_.streams_decode = OnTrial("decode");
     context_.sm90_statistics = is_sm90 && OnTrial("sums");
+    context_.fuses_products = OnTrial("fused");
     return is_sm90 ? OpenSm90Attention() : "";
   }
 
@@ -148,6 +150,10 @@ class Device final : public CudaDevice {
 
   bool PlansDecode(const KvLayout& layout, int group) const override {
     return StreamsDecode(context_, layout, group);
+  }
+
+  bool FusesProducts(const CudaWeight& weight, int m) const override {
+    return cuda::FusesProducts(context_, weight, m);
   }
 
   int Allocate(size_t bytes, void** pointer) override {
