@@ -25,6 +25,7 @@
 #include "kernels/cuda/block_matmul.h"
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 

@@ -88,7 +88,7 @@ class Device final : public CudaDevice {
                    memory + (options.batch_invariant ? ", batch-invariant" : "") +
                    (overlap_kernels ? ", overlapped kernels" : "") +
                    (OnTrial("decode") ? ", decode attention on trial" : "") +
-                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "" +
+                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "") +
                    (OnTrial("fused") ? ", fused products on trial" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)

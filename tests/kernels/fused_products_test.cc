@@ -283,6 +283,58 @@ TEST_P(FusedProductsTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
+// The products of a feed-forward one after another, each reading what the one before has written:
+// as when the host waits for each.
+TEST_P(FusedProductsTest, ChainsOfProducts) {
+  constexpr int kRows = 9, kWidth = 320, kInner = 1408;
+  const Matrix out = Make(DType::kQ8_0, kWidth, 512),
+               gate_up = Make(DType::kQ8_0, 2 * kInner, kWidth),
+               down = Make(DType::kQ8_0, kWidth, kInner);
+  HYDRANT_SKIP_UNLESS_FUSED(out, kRows);
+  const Rows x = MakeRows(kRows, 512);
+  const std::vector<float> before = RandomFloats(size_t{kRows} * kWidth, 9);
+  auto device_x = Upload(x.bits);
+  auto norm = Upload(RandomFloats(kWidth, 3));
+  const auto run = [&](bool waits) {
+    auto hidden = Upload(before);
+    auto normed = Upload(std::vector<uint16_t>(hidden.size()));
+    auto gated = Upload(std::vector<uint16_t>(size_t{kRows} * kInner));
+    auto squares = Upload(std::vector<double>(size_t{kRows} * SplitNorm::Parts(kWidth)));
+    const SplitNorm half = {
+        .weight = norm.data(), .rows = normed.data(), .squares = squares.data()};
+    const auto multiply = [&](const MatmulArgs& args) {
+      backend().Matmul(args);
+      if (!waits) return;
+      EXPECT_TRUE(backend().Synchronize().ok());
+    };
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      multiply({.x = device_x.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = out.weight.get(),
+                .y = hidden.data(),
+                .accumulate = true,
+                .y_norm = half});
+      multiply({.x = normed.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = gate_up.weight.get(),
+                .y_bf16 = gated.data(),
+                .x_norm = half,
+                .gate = Activation::kSilu});
+      multiply({.x = gated.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = down.weight.get(),
+                .y = hidden.data(),
+                .accumulate = true});
+    }
+    EXPECT_TRUE(backend().Synchronize().ok()) << backend().Synchronize();
+    return hidden.Read();
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
 // Without any of these a product of few rows goes the same way.
 TEST_P(FusedProductsTest, PlainProductsInBF16) {
   for (const int rows : {64, 320}) {
