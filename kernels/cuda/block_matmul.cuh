@@ -487,13 +487,14 @@ class BlockProduct {
   // Calls f(row in its 32, token, sum) for each sum of this thread, of token tiles from n on.
   template <int kCount, typename Function>
   __device__ void ForEach(int n, float (&sums)[2][kTokenTiles][4], Function f) const {
+    const int lane = OnlyHere(lane_);
 #pragma unroll
     for (int m = 0; m < kCount; ++m) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int c = 0; c < 4; ++c)
-          f(16 * i + 8 * (c / 2) + lane_ / 4, (n + m) * 8 + 2 * (lane_ % 4) + c % 2,
+          f(16 * i + 8 * (c / 2) + lane / 4, (n + m) * 8 + 2 * (lane % 4) + c % 2,
             sums[i][n + m][c]);
       }
     }
@@ -554,6 +555,7 @@ class BlockProduct {
     const BlockMatmulArgs& args = l_.args;
     float4* const joins = Joins();
     const bool up = panel_ >= kGatePanels;
+    const int lane = OnlyHere(lane_);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
@@ -571,8 +573,8 @@ class BlockProduct {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int row =
-              (group * kGatePanels + panel_) * kTileRows + 16 * i + 8 * (c / 2) + lane_ / 4;
-          const int token = n * 8 + 2 * (lane_ % 4) + c % 2;
+              (group * kGatePanels + panel_) * kTileRows + 16 * i + 8 * (c / 2) + lane / 4;
+          const int token = n * 8 + 2 * (lane % 4) + c % 2;
           const float gate = sums[i][n][c];
           const float active = args.activation == Activation::kSilu ? Silu(gate) : GeluTanh(gate);
           if (row < args.rows / 2 && token < tile_.count)
@@ -587,7 +589,8 @@ class BlockProduct {
   __device__ void WriteNorm(int group, const float (&sums)[2][kTokenTiles][4]) const {
     const SplitNorm& norm = l_.args.y_norm;
     auto* const squares = reinterpret_cast<double*>(Joins());  // [panels, kTokens]
-    const int first = group * kGroupRows + panel_ * kTileRows + lane_ / 4;
+    const int lane = OnlyHere(lane_);
+    const int first = group * kGroupRows + panel_ * kTileRows + lane / 4;
     float weights[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r)
@@ -596,7 +599,7 @@ class BlockProduct {
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int token = n * 8 + 2 * (lane_ % 4) + c;
+        const int token = n * 8 + 2 * (lane % 4) + c;
         double square = 0.0;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
