@@ -18,13 +18,17 @@ struct DecodeShape {
   bool revised = false;  // scores are, of a row
   int mean_entries = 0;
   int max_in_window = 0;  // of the layers that have one
+  // What is drawn within the step, from its rows alone.
+  enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
+  uint8_t sampling = kNotHere;
 
   // Different for different shapes that RoundedUp() gives.
   uint64_t Key() const {
     const auto log = [](int n) {
       return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
     };
-    return static_cast<uint64_t>(rows) | log(max_entries) << 32 | log(max_scored_entries) << 40 |
+    return static_cast<uint64_t>(rows) | static_cast<uint64_t>(sampling) << 24 |
+           log(max_entries) << 32 | log(max_scored_entries) << 40 |
            static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49 |
            log(max_in_window) << 50 | log(mean_entries) << 56;
   }
@@ -44,7 +48,8 @@ inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
           shape.weighted,
           shape.revised,
           power(shape.mean_entries),
-          power(shape.max_in_window)};
+          power(shape.max_in_window),
+          shape.sampling};
 }
 
 }  // namespace hydrant

@@ -76,6 +76,7 @@ struct Engine::Impl {
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
   bool PlansDecode() const;
   DecodeShape WithoutBounds(DecodeShape shape) const;
+  static DecodeShape Greedy(DecodeShape shape);
   absl::Status RecordSteps();
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
@@ -86,7 +87,11 @@ struct Engine::Impl {
   void MarkSeenTokens(const Batch& batch);
   void MarkSeenTokens(int slot, std::span<const TokenId> prompt,
                       std::span<const TokenId> output = {});
+  bool SamplesHere(const Batch& batch, int padded_rows) const;
+  uint8_t SamplingOfRows() const;
   void SampleRows(int decoded);
+  void Draw(int begin, int end, uint8_t sampling);
+  void StoreTokens(int num_rows);
   void DrawRows(int begin, int end);
   void ScorePrompts(const Batch& batch);
   int SampledVocab() const { return options.sampled_vocab.value_or(model->config().vocab_size); }
@@ -221,19 +226,21 @@ void Engine::Enqueue(const Batch& batch) {
   const int decoded = static_cast<int>(batch.decode.size());
   impl.prefill->cutter().samples().SetUp(batch);
   impl.kv->Apply(batch, [&](const SlotCut& cut) { impl.Cut(cut); });
-  const DecodeShape shape = impl.ShapeOf(batch.decode);
+  DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
+  if (impl.SamplesHere(batch, shape.rows)) shape.sampling = impl.SamplingOfRows();
   impl.masks.Start(batch.masks);
   impl.logprobs.Begin(batch, impl.limits.num_layers);
   impl.MarkSeenTokens(batch);
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
   impl.ScorePrompts(batch);
-  impl.GatherFinalRows(batch);
+  const bool drawn = shape.sampling != DecodeShape::kNotHere;
+  if (!drawn) impl.GatherFinalRows(batch);
   impl.PoolPrompts(batch);
   impl.masks.Wait();
   impl.edits.Write(batch, impl.limits.num_layers);
-  if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
+  if (!drawn && impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
   impl.PushResults(batch);
 }
 
@@ -331,8 +338,32 @@ absl::Status Engine::Impl::RecordSteps() {
     recorded = shape.rows;
     rows.Write(*backend, none, *kv, limits.num_layers, shape.rows);
     for (int i = 0; i < 2; ++i) Decode(shape);  // the first time operations run as they come
+    if (!model->FusesLogits(shape.rows)) continue;
+    for (int i = 0; i < 2; ++i) Decode(Greedy(shape));
   }
   return backend->Synchronize();
+}
+
+DecodeShape Engine::Impl::Greedy(DecodeShape shape) {
+  shape.sampling = DecodeShape::kGreedy;
+  return shape;
+}
+
+// Whether all that is drawn in a step is of its decode rows, by their logits alone, and logits are
+// made in one product: then it is a part of what is recorded.
+bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
+  if (batch.decode.empty() || rows.num_sampled() != static_cast<int>(batch.decode.size()) ||
+      rows.any_penalties() || !batch.masks.empty() || !model->FusesLogits(padded_rows))
+    return false;
+  return std::ranges::all_of(batch.decode, [](const DecodeRow& row) {
+    const SampledRow& wish = row.sampling;
+    return wish.mask.empty() && wish.biases.empty() && !wish.logprobs;
+  });
+}
+
+uint8_t Engine::Impl::SamplingOfRows() const {
+  return DecodeShape::kGreedy | (rows.any_drawn() ? DecodeShape::kDraws : 0) |
+         (rows.any_top_k() ? DecodeShape::kTopK : 0) | (rows.any_top_p() ? DecodeShape::kTopP : 0);
 }
 
 void Engine::Impl::Decode(const DecodeShape& shape) {
@@ -354,9 +385,10 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   model->Embed(rows.ids(), rows.positions(), num_rows, hidden.data());
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
+  bool prepared = false;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerTables at = kv->TablesOf(layer);
-    model->ProjectQkv(layer, hidden.data(), num_rows, act);
+    model->ProjectQkv(layer, hidden.data(), num_rows, act, prepared);
     model->RotateQkv(layer, rows.rope_positions(), 0, num_rows, act, destination);
     if (shape.weighted && !at.windowed) {
       prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
@@ -390,8 +422,13 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
                              .pages = kv->pages(),
                              .tables = kv->tables()});
     }
-    model->FinishLayer(layer, hidden.data(), num_rows, act);
+    prepared = model->FinishLayer(layer, hidden.data(), num_rows, act, true);
   }
+  if (shape.sampling == DecodeShape::kNotHere) return;
+  model->FinalNorm(hidden.data(), num_rows, 0, act);
+  model->Logits(act, num_rows, logits.data());
+  Draw(0, num_rows, shape.sampling);
+  StoreTokens(num_rows);
 }
 
 // Normed final rows, into act.normed: of all that is sampled.
@@ -463,9 +500,13 @@ void Engine::Impl::SampleRows(int decoded) {
     DrawRows(begin, end);
     begin = end;
   }
+  StoreTokens(rows.num_sampled() - rows.num_more());
+}
+
+void Engine::Impl::StoreTokens(int num_rows) {
   backend->StoreLastTokens({.tokens = tokens.data(),
                             .slots = rows.sampled_slots(),
-                            .num_rows = rows.num_sampled() - rows.num_more(),
+                            .num_rows = num_rows,
                             .last_tokens = last_tokens.data()});
 }
 
@@ -483,16 +524,22 @@ void Engine::Impl::DrawRows(int begin, int end) {
                        .newest = rows.newest() + begin,
                        .seen = seen.data()});
   }
-  backend->Sample({.logits = first,
+  Draw(begin, end, SamplingOfRows());
+  logprobs.Score(begin, end, tokens.data());
+}
+
+// The tokens of these rows by their logits.
+void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
+  const int vocab = model->config().vocab_size;
+  backend->Sample({.logits = logits.data() + static_cast<size_t>(begin) * vocab,
                    .num_rows = end - begin,
                    .vocab = SampledVocab(),
                    .row_stride = vocab,
                    .rows = rows.sampling() + begin,
                    .tokens = tokens.data() + begin,
-                   .any_drawn = rows.any_drawn(),
-                   .any_top_k = rows.any_top_k(),
-                   .any_top_p = rows.any_top_p()});
-  logprobs.Score(begin, end, tokens.data());
+                   .any_drawn = (sampling & DecodeShape::kDraws) != 0,
+                   .any_top_k = (sampling & DecodeShape::kTopK) != 0,
+                   .any_top_p = (sampling & DecodeShape::kTopP) != 0});
 }
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {

@@ -45,8 +45,12 @@ void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, in
                        [this](int slot, const SampledRow& row) { AddSampled(slot, row); });
   for (const PrefillSlice& slice : batch.prefill)
     num_more_ += static_cast<int>(slice.more_samples.size());
+  const int used = std::max(num_sampled_, padded_rows);
+  std::fill(Host<int32_t>(4) + num_sampled_, Host<int32_t>(4) + used, -1);
+  std::fill(Host<SamplingRow>(6) + num_sampled_, Host<SamplingRow>(6) + used,
+            SamplingRow{.temperature = 0.0f});
   // The last array is the longest: no more of it than is used.
-  device_.Write(backend, 0, std::span(host_).first(Offset(6) + num_sampled_ * sizeof(SamplingRow)));
+  device_.Write(backend, 0, std::span(host_).first(Offset(6) + used * sizeof(SamplingRow)));
 }
 
 }  // namespace hydrant

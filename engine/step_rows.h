@@ -20,6 +20,7 @@ class StepRows {
  public:
   absl::Status Allocate(Backend& backend, int max_rows);
 
+  // Sampled rows are padded as decode rows are, by greedy ones.
   // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
   void Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
              int padded_rows);
@@ -32,8 +33,8 @@ class StepRows {
   // the stream is.
   int32_t* rope_positions() const { return At<int32_t>(3); }
   // Sampled rows, [max_rows].
-  int32_t* sampled_slots() const { return At<int32_t>(4); }
-  TokenId* newest() const { return At<TokenId>(5); }  // kNoToken
+  int32_t* sampled_slots() const { return At<int32_t>(4); }  // -1: padding
+  TokenId* newest() const { return At<TokenId>(5); }         // kNoToken
   SamplingRow* sampling() const { return At<SamplingRow>(6); }
 
   int num_sampled() const { return num_sampled_; }

@@ -96,6 +96,10 @@ class Backend {
   // saves memory traffic; else kF32.
   virtual DType ResultDType(const Weight& /*weight*/) const { return DType::kF32; }
 
+  // Whether Matmul of m rows by this weight takes x_norm, y_norm and gate (MatmulArgs): what is
+  // done before and after the product without operations of their own.
+  virtual bool FusesProducts(const Weight& /*weight*/, int /*m*/) const { return false; }
+
   // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie
   // in pages of `kv`, and the model's matrices are packed as `weights`: a type of as many bits as
   // the pages', or of more, of those that are multiplied faster than fp32; or kQ8_0, where matrix

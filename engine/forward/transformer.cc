@@ -111,6 +111,7 @@ absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, 
   allocate(gate_up, (config.gated ? 2 : 1) * dense);
   if (config.norm_placement != NormPlacement::kBefore) allocate(projected, n * config.hidden_size);
   allocate(gated, BytesOf(input_dtype, dense));
+  if (input_dtype == DType::kBF16) allocate(squares, n * SplitNorm::Parts(config.hidden_size));
   return status.ok() ? experts.Allocate(backend, config, input_dtype, rows) : status;
 }
 
@@ -288,8 +289,7 @@ void Transformer::Normalise(const float* x, const Norm& norm, int rows, int firs
 void Transformer::Normalise(const float* x, const Norm& norm, int rows, void* out,
                             DType out_dtype) const {
   const int n = config().hidden_size;
-  const double divisor = config().residual_scale;
-  const auto eps = static_cast<float>(config().norm_eps / (divisor * divisor));
+  const float eps = NormEps();
   if (norm.weight.size() == 0) {
     backend_->Activate({.x = x,
                         .activation = Activation::kIdentity,
@@ -317,16 +317,51 @@ void Transformer::Normalise(const float* x, const Norm& norm, int rows, void* ou
   }
 }
 
-void Transformer::ProjectQkv(int layer, const float* hidden, int rows,
-                             const Activations& act) const {
+float Transformer::NormEps() const {
+  const double divisor = config().residual_scale;
+  return static_cast<float>(config().norm_eps / (divisor * divisor));
+}
+
+// Whether the writer makes the norm's first half, of rows that the reader alone reads.
+bool Transformer::Splits(const Norm& norm, const Linear& writer, const Norm& post_norm,
+                         const Weight& reader, int rows, const Activations& act) const {
+  return config().norm == NormKind::kRms && norm.weight.size() > 0 && norm.bias.size() == 0 &&
+         post_norm.weight.size() == 0 && act.input_dtype == DType::kBF16 &&
+         writer.weight != nullptr && backend_->FusesProducts(*writer.weight, rows) &&
+         backend_->FusesProducts(reader, rows);
+}
+
+// That of the next layer's input; null: there is none, or it is to be made apart. The norm before
+// the logits always is: which rows it has depends on more than the layer's.
+const Transformer::Norm* Transformer::NormAfter(int layer, int rows, const Activations& act) const {
+  // In parallel a second norm reads the same rows.
+  if (layer + 1 == config().num_layers || config().parallel_residual) return nullptr;
   const Layer& weights = layers_[layer];
-  Normalise(hidden, weights.attn_norm, rows, 0, act);
+  const Layer& next = layers_[layer + 1];
+  const bool splits =
+      Splits(next.attn_norm, weights.down, weights.ffn_post_norm, *next.qkv.weight, rows, act);
+  return splits ? &next.attn_norm : nullptr;
+}
+
+// Of act.normed, for a product that reads it or, with the norm's weights, one that makes it.
+std::optional<SplitNorm> Transformer::Half(const Activations& act, bool split) const {
+  if (!split) return std::nullopt;
+  return SplitNorm{.eps = NormEps(),
+                   .rows = reinterpret_cast<uint16_t*>(act.normed.data()),
+                   .squares = act.squares.data()};
+}
+
+void Transformer::ProjectQkv(int layer, const float* hidden, int rows, const Activations& act,
+                             bool prepared) const {
+  const Layer& weights = layers_[layer];
+  if (!prepared) Normalise(hidden, weights.attn_norm, rows, 0, act);
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = weights.qkv.weight.get(),
                     .y = act.qkv.data(),
-                    .bias = weights.qkv.bias.data()});
+                    .bias = weights.qkv.bias.data(),
+                    .x_norm = Half(act, prepared)});
   if (config().qk_norm != QkNorm::kNone) NormaliseHeads(weights, rows, act);
 }
 
@@ -387,26 +422,38 @@ RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int fi
           .query_scale = static_cast<float>(factor * factor)};
 }
 
-void Transformer::FinishLayer(int layer, float* hidden, int rows, const Activations& act) const {
+bool Transformer::FinishLayer(int layer, float* hidden, int rows, const Activations& act,
+                              bool prepare) const {
   const Layer& weights = layers_[layer];
   const bool parallel = config().parallel_residual;
+  const bool split = !parallel && !weights.experts.Exists() &&
+                     Splits(weights.ffn_norm, weights.wo, weights.attn_post_norm,
+                            *weights.gate_up.weight, rows, act);
+  const Norm* const after = prepare ? NormAfter(layer, rows, act) : nullptr;
   if (parallel) Normalise(hidden, weights.ffn_norm, rows, 0, act);
-  AddProjection(weights.wo, act.attended.data(), weights.attn_post_norm, hidden, rows, act);
-  if (!parallel) Normalise(hidden, weights.ffn_norm, rows, 0, act);
-  FeedForward(weights, hidden, rows, act);
+  AddProjection(weights.wo, act.attended.data(), weights.attn_post_norm, hidden, rows, act,
+                split ? &weights.ffn_norm : nullptr);
+  if (!parallel && !split) Normalise(hidden, weights.ffn_norm, rows, 0, act);
+  FeedForward(weights, hidden, rows, act, split, after);
+  return after != nullptr;
 }
 
-// hidden += norm of x's projection, or the projection alone where there is no norm.
+// hidden += norm of x's projection, or the projection alone where there is no norm; then the rows
+// of the next norm.
 void Transformer::AddProjection(const Linear& linear, const void* x, const Norm& post_norm,
-                                float* hidden, int rows, const Activations& act) const {
+                                float* hidden, int rows, const Activations& act,
+                                const Norm* next) const {
   const bool normed = post_norm.weight.size() > 0;
+  std::optional<SplitNorm> half = Half(act, next != nullptr);
+  if (half.has_value()) half->weight = next->weight.data();
   backend_->Matmul({.x = x,
                     .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = linear.weight.get(),
                     .y = normed ? act.projected.data() : hidden,
                     .accumulate = !normed,
-                    .bias = linear.bias.data()});
+                    .bias = linear.bias.data(),
+                    .y_norm = half});
   if (!normed) return;
   backend_->RmsNorm({.x = act.projected.data(),
                      .weight = post_norm.weight.data(),
@@ -418,33 +465,54 @@ void Transformer::AddProjection(const Linear& linear, const void* x, const Norm&
 }
 
 // hidden += feed-forward of act.normed.
-void Transformer::FeedForward(const Layer& layer, float* hidden, int rows,
-                              const Activations& act) const {
+void Transformer::FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act,
+                              bool prepared, const Norm* next) const {
   if (layer.experts.Exists()) {
     AddExperts(backend_, config(), layer.experts, {act.normed.data(), act.input_dtype, rows},
                act.experts, hidden);
   }
   if (layer.gate_up.weight == nullptr) return;
+  GateUp(layer, rows, act, prepared);
+  AddProjection(layer.down, act.gated.data(), layer.ffn_post_norm, hidden, rows, act, next);
+}
+
+// act.gated of act.normed.
+void Transformer::GateUp(const Layer& layer, int rows, const Activations& act,
+                         bool prepared) const {
+  const Weight& weight = *layer.gate_up.weight;
+  const bool has_bias = layer.gate_up.bias.data() != nullptr;
+  const Activation activation = config().activation;
+  if (config().gated && !has_bias && act.input_dtype == DType::kBF16 &&
+      (activation == Activation::kSilu || activation == Activation::kGeluTanh) &&
+      backend_->FusesProducts(weight, rows)) {
+    backend_->Matmul({.x = act.normed.data(),
+                      .x_dtype = act.input_dtype,
+                      .m = rows,
+                      .weight = &weight,
+                      .y_bf16 = reinterpret_cast<uint16_t*>(act.gated.data()),
+                      .x_norm = Half(act, prepared),
+                      .gate = activation});
+    return;
+  }
   // Results that are only activated need no more bits than what the activation gives.
-  const bool rounds = layer.gate_up.bias.data() == nullptr &&
-                      backend_->ResultDType(*layer.gate_up.weight) == DType::kBF16;
+  const bool rounds = !has_bias && backend_->ResultDType(weight) == DType::kBF16;
   auto* rounded = rounds ? reinterpret_cast<uint16_t*>(act.gate_up.data()) : nullptr;
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,
-                    .weight = layer.gate_up.weight.get(),
+                    .weight = &weight,
                     .y = rounds ? nullptr : act.gate_up.data(),
                     .bias = layer.gate_up.bias.data(),
-                    .y_bf16 = rounded});
+                    .y_bf16 = rounded,
+                    .x_norm = Half(act, prepared)});
   backend_->Activate({.x = rounds ? nullptr : act.gate_up.data(),
                       .x_bf16 = rounded,
-                      .activation = config().activation,
+                      .activation = activation,
                       .gated = config().gated,
                       .m = rows,
                       .n = config().intermediate_size,
                       .out = act.gated.data(),
                       .out_dtype = act.input_dtype});
-  AddProjection(layer.down, act.gated.data(), layer.ffn_post_norm, hidden, rows, act);
 }
 
 void Transformer::FinalNorm(const float* hidden, int rows, int first,
@@ -457,16 +525,16 @@ void Transformer::FinalNorm(const float* hidden, int rows, float* out) const {
 }
 
 void Transformer::Logits(const Activations& act, int rows, float* logits) const {
-  const Weight* weight = output_ ? output_.get() : embedding_.get();
+  const Weight& weight = OutputWeight();
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,
-                    .weight = weight,
+                    .weight = &weight,
                     .y = logits});
   if (config().logit_softcap == 0.0) return;
   backend_->SoftCap({.x = logits,
                      .m = rows,
-                     .n = weight->rows(),
+                     .n = weight.rows(),
                      .cap = static_cast<float>(config().logit_softcap)});
 }
 

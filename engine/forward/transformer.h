@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,6 +40,7 @@ struct Activations {
   DeviceArray<float> q;           // [rows, q_dim]
   DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
   DeviceArray<float> projected;   // [rows, hidden], where it is normalised before it is added
+  DeviceArray<double> squares;    // of normed where a product makes it (SplitNorm::squares)
   ExpertSpace experts;
 
   // The place of an element in one of these arrays.
@@ -81,8 +83,10 @@ class Transformer {
 
   // ids, positions, hidden: [rows, ...].
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
-  // Queries, keys and values before they turn, into act.qkv. hidden: [rows, hidden].
-  void ProjectQkv(int layer, const float* hidden, int rows, const Activations& act) const;
+  // Queries, keys and values before they turn, into act.qkv. hidden: [rows, hidden]. `prepared`:
+  // FinishLayer() of the layer before has said so, of the same rows, and nothing has touched `act`.
+  void ProjectQkv(int layer, const float* hidden, int rows, const Activations& act,
+                  bool prepared = false) const;
   // Of the last ProjectQkv(), the rows from `first` on: queries into the same rows of Queries(),
   // keys and values into `kv`, all of one dtype. positions: [rows].
   void RotateQkv(int layer, const int32_t* positions, int first, int rows, const Activations& act,
@@ -100,8 +104,11 @@ class Transformer {
   static float* RawQueries(const Activations& act) { return act.qkv.data(); }
   int64_t RawQueryStride() const { return config().QDim() + 2 * config().KvDim(); }
   // hidden += attention output projection of act.attended, hidden += feed-forward; with norms of
-  // what is added, where the model has them.
-  void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
+  // what is added, where the model has them. With `prepare` also half of the norm that the next
+  // layer begins with, where the backend does that in the last product (SplitNorm): true, and
+  // ProjectQkv() of that layer must be told.
+  bool FinishLayer(int layer, float* hidden, int rows, const Activations& act,
+                   bool prepare = false) const;
   // The rows `first`, `first` + 1, ... of act.normed.
   void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
   // The same as fp32, [rows, hidden], but for the factor LastNormScale().
@@ -109,6 +116,8 @@ class Transformer {
   double LastNormScale() const { return config().logit_scale; }
   // Of the first rows of act.normed. logits: [rows, vocab].
   void Logits(const Activations& act, int rows, float* logits) const;
+  // Whether Logits() of so many rows is one of the products that the backend fuses.
+  bool FusesLogits(int rows) const { return backend_->FusesProducts(OutputWeight(), rows); }
 
  private:
   struct Norm {
@@ -150,11 +159,19 @@ class Transformer {
                           const Activations& act) const;
   void NormaliseHeads(const Layer& layer, int rows, const Activations& act) const;
   void AddProjection(const Linear& linear, const void* x, const Norm& post_norm, float* hidden,
-                     int rows, const Activations& act) const;
+                     int rows, const Activations& act, const Norm* next) const;
+  const Weight& OutputWeight() const { return output_ ? *output_ : *embedding_; }
+  bool Splits(const Norm& norm, const Linear& writer, const Norm& post_norm, const Weight& reader,
+              int rows, const Activations& act) const;
+  const Norm* NormAfter(int layer, int rows, const Activations& act) const;
+  std::optional<SplitNorm> Half(const Activations& act, bool split) const;
+  float NormEps() const;
   void Normalise(const float* x, const Norm& norm, int rows, int first,
                  const Activations& act) const;
   void Normalise(const float* x, const Norm& norm, int rows, void* out, DType out_dtype) const;
-  void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;
+  void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act,
+                   bool prepared, const Norm* next) const;
+  void GateUp(const Layer& layer, int rows, const Activations& act, bool prepared) const;
 
   Backend* backend_;
   std::shared_ptr<const ModelSource> source_;

@@ -107,6 +107,9 @@ class CudaBackend final : public Backend {
     const auto& own = static_cast<const CudaWeight&>(weight);
     return own.dtype() == DType::kBF16 && !own.InTiles() ? DType::kBF16 : DType::kF32;
   }
+  bool FusesProducts(const Weight& weight, int m) const override {
+    return device_->FusesProducts(static_cast<const CudaWeight&>(weight), m);
+  }
   // The tensor cores' of 16 bits.
   DType AttentionDType(DType kv, DType /*weights*/) const override {
     return kv == DType::kF32 || Is16Bits(kv) ? kv : DType::kBF16;

@@ -135,6 +135,7 @@ struct FormatOf {
   static constexpr int kScaleColumns = 32;  // columns that share a scale
   static constexpr bool kScaled = true;
   static constexpr bool kNeedsSums = true;  // of x, for zero and min
+  static constexpr bool kRowMajor = false;
 
   __device__ static int HeaderByte(int i) { return kFirst + i; }
 
@@ -424,7 +425,7 @@ struct Format<DType::kBF16> {
   static constexpr int kColumns = 128, kSteps = 4, kBits = 16;
   static constexpr int kHeaderAt = kSteps * 128 * kBits, kTileBytes = kHeaderAt;
   static constexpr int kScaleColumns = 32;
-  static constexpr bool kScaled = false, kNeedsSums = false;
+  static constexpr bool kScaled = false, kNeedsSums = false, kRowMajor = false;
   static constexpr float kZero = 0;
   __device__ static int HeaderByte(int i) { return i; }
   __device__ static uint32_t Quant(const uint8_t* block, int /*i*/) {
@@ -439,6 +440,33 @@ struct Format<DType::kBF16> {
   }
   __device__ static Scale ScaleOf(const uint8_t* /*header*/, int /*index*/, int /*row*/) {
     return {1.0f, 0.0f};
+  }
+};
+
+// A tile of a row-major weight, as it lies in shared memory: 64 bytes of each of 32 rows, for each
+// step. So a warp that copies 16 bytes a lane, and one that reads 8 a lane, meet all banks.
+struct RowsOfBF16 : Format<DType::kBF16> {
+  static constexpr bool kRowMajor = true;
+  static constexpr int kStepBytes = kTileRows * kStepColumns * 2;
+
+  // Of 8 columns of a row.
+  __device__ static int PlaceOf(int step, int row, int chunk) {
+    return step * kStepBytes + (row ^ (step & 1)) * 64 + (chunk ^ (row & 2)) * 16;
+  }
+  __device__ static void Load(const uint8_t* tile, int step, int lane,
+                              uint32_t (&pairs)[kStepPairs]) {
+    const int t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const uint2 two = *reinterpret_cast<const uint2*>(
+            tile + PlaceOf(step, 8 * r + lane / 4, 2 * j + t / 2) + t % 2 * 8);
+        const int first = 8 * (r / 2) + 4 * j + r % 2;
+        pairs[first] = two.x;
+        pairs[first + 2] = two.y;
+      }
+    }
   }
 };
 

@@ -9,22 +9,31 @@
 // is multiplied the next one's scales become fp32, and the columns of x are
 // added up, once for all warps; so there is one barrier a tile. A group that
 // several blocks have parts of is added up by the last of them to be done, in
-// the order of columns.
+// the order of columns; it then does what comes after the product: division by
+// x's root mean square, what y holds, bias, gate, and the next norm's half.
+//
+// Of a gated product a group has 64 rows of the gate, then the 64 that these
+// meet. Weights are constants, so the first tiles are copied before the kernel
+// waits for its predecessor; nothing else is read before, and nothing written.
 #ifndef HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 #define HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 
 #include <algorithm>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/block_formats.cuh"
 #include "kernels/cuda/block_matmul.h"
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 
 inline constexpr int kBlockMatmulThreads = 256;
 inline constexpr int kGroupPanels = 4;
+inline constexpr int kGatePanels = kGroupPanels / 2;
 inline constexpr int kGroupRows = kGroupPanels * kTileRows;
+static_assert(kGroupRows == SplitNorm::kPartColumns);
 inline constexpr int kJoiners =
     kBlockMatmulThreads / 2;  // threads that hold the sums of both halves
 
@@ -34,6 +43,7 @@ struct BlockMatmulLaunch {
   int units;   // a tile's columns of 128 rows; those of a group of rows are
                // neighbours
   int stages;  // 3 to 6
+  int early;   // tiles that are copied before the wait, fewer than stages
 };
 
 template <typename Format, int kTokens>
@@ -61,12 +71,15 @@ class BlockProduct {
         half_(thread_ / kJoiners) {}
 
   __device__ void Run() {
-    if (FindTokens() == 0) return;
     begin_ = FirstUnitOf(blockIdx.x);
     end_ = FirstUnitOf(blockIdx.x + 1);
     Cursor copied = {begin_, begin_ / l_.column_tiles, begin_ % l_.column_tiles, 0};
     Cursor at = copied;
-    for (int i = 0; i < l_.stages - 1; ++i) Copy(copied);
+    CopyEarly(copied);
+    WaitForPredecessor();
+    if (FindTokens() == 0) return;
+    for (int i = 0; i < l_.stages - 1; ++i) Copy(copied, i >= l_.early);
+    if (l_.args.x_norm.squares != nullptr) FindFactors();
     WaitCopies(l_.stages - 2);
     __syncthreads();
     Prepare(at);
@@ -75,7 +88,7 @@ class BlockProduct {
       WaitCopies(l_.stages - 3);
       __syncthreads();  // all have multiplied the unit before, whose place the
                         // next copy takes
-      Copy(copied);
+      Copy(copied, true);
       Multiply(at, sums);
       const int group = at.group;
       Advance(at);
@@ -129,6 +142,31 @@ class BlockProduct {
     return rows;
   }
 
+  // What divides the results of each row of x: a warp a row, the same order whatever kTokens is.
+  __device__ void FindFactors() const {
+    constexpr int kWarps = kBlockMatmulThreads / kWarpSize, kOwn = kTokens / kWarps;
+    const BlockMatmulArgs& args = l_.args;
+    double sums[kOwn] = {};
+    for (int part = lane_; part < args.x_parts; part += kWarpSize) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int token = min(thread_ / kWarpSize + i * kWarps, tile_.count - 1);
+        sums[i] += args.x_norm.squares[static_cast<size_t>(token) * args.x_parts + part];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const double mean = WarpSum(sums[i]) / args.cols;
+      if (lane_ == 0)
+        Factors()[thread_ / kWarpSize + i * kWarps] =
+            static_cast<float>(1.0 / sqrt(mean + static_cast<double>(args.x_norm.eps)));
+    }
+  }
+  __device__ static float* Factors() {
+    __shared__ float factors[kTokens];
+    return factors;
+  }
+
   __device__ uint8_t* Stage(const Cursor& at) const { return shared_ + at.stage * kStageBytes; }
   // Of every other unit.
   __device__ float2* ScalesOf(const Cursor& at) const {
@@ -144,11 +182,17 @@ class BlockProduct {
                                      2 * (kScaleBytes + kSumBytes));
   }
 
-  // Starts the copy of the next unit; past the last one, of nothing. What is
-  // past the last row or column is zeros.
-  __device__ void Copy(Cursor& at) {
-    if (at.unit < end_) {
+  __device__ void CopyEarly(Cursor at) const {
+    for (int i = 0; i < l_.early && at.unit < end_; ++i) {
       CopyWeights(at);
+      Advance(at);
+    }
+  }
+  // Starts the copy of the next unit, whose weights may be on their way; past
+  // the last one, of nothing. What is past the last row or column is zeros.
+  __device__ void Copy(Cursor& at, bool weights) {
+    if (at.unit < end_) {
+      if (weights) CopyWeights(at);
       CopyTokens(at.column_tile * Format::kColumns, Stage(at) + kWeightBytes);
       Advance(at);
     }
@@ -158,18 +202,42 @@ class BlockProduct {
   __device__ void CopyWeights(const Cursor& at) const {
     constexpr int kChunks = Format::kTileBytes / 16, kThreads = 2 * kWarpSize;
     const int panels = (l_.args.rows + kTileRows - 1) / kTileRows;  // of an expert
-    const int panel = at.group * kGroupPanels + panel_;
-    const bool valid = panel < panels;
+    const int panel = PanelOf(at.group, panels);
+    uint8_t* const to = Stage(at) + panel_ * Format::kTileBytes;
+    const int first = half_ * kWarpSize + lane_;
+    if constexpr (Format::kRowMajor) return CopyRows(panel, at.column_tile, first, to);
+    const bool valid = panel >= 0;
     const int64_t tile =
         static_cast<int64_t>(tile_.expert * panels + panel) * l_.column_tiles + at.column_tile;
-    const int first = half_ * kWarpSize + lane_;
     const uint8_t* const from =
         l_.args.tiles + (valid ? tile * Format::kTileBytes + first * 16 : 0);
-    uint8_t* const to = Stage(at) + panel_ * Format::kTileBytes + first * 16;
 #pragma unroll
     for (int i = 0; i < kChunks; i += kThreads)
       if (i + kThreads <= kChunks || first < kChunks - i)
-        CopyAsync16(to + i * 16, from + i * 16, valid);
+        CopyAsync16(to + (i + first) * 16, from + i * 16, valid);
+  }
+  // This warp's of a group; -1: there is none.
+  __device__ int PanelOf(int group, int panels) const {
+    if (!l_.args.gated) {
+      const int panel = group * kGroupPanels + panel_;
+      return panel < panels ? panel : -1;
+    }
+    const int in_half = group * kGatePanels + panel_ % kGatePanels;
+    if (in_half >= panels / 2) return -1;
+    return panel_ < kGatePanels ? in_half : panels / 2 + in_half;
+  }
+  // Of a row-major weight 16 bytes a thread and round, 256 of a row.
+  __device__ void CopyRows(int panel, int column_tile, int first, uint8_t* to) const {
+    constexpr int kRowChunks = Format::kColumns / 8, kThreads = 2 * kWarpSize;
+    const int chunk = first % kRowChunks, column = column_tile * Format::kColumns + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < kTileRows; i += kThreads / kRowChunks) {
+      const int in_panel = i + first / kRowChunks, row = panel * kTileRows + in_panel;
+      const bool valid = panel >= 0 && row < l_.args.rows && column < l_.args.cols;
+      const size_t element = valid ? static_cast<size_t>(row) * l_.args.cols + column : 0;
+      CopyAsync16(to + Format::PlaceOf(chunk / 4, in_panel, chunk % 4), l_.args.tiles + element * 2,
+                  valid);
+    }
   }
   __device__ void CopyTokens(int first_column, uint8_t* to) const {
     constexpr int kChunks = Format::kColumns / 8;  // of a token
@@ -324,6 +392,9 @@ class BlockProduct {
     const int first = group * l_.column_tiles, last = first + l_.column_tiles - 1;
     JoinHalves(sums);
     if ((begin_ <= first && last < end_) || JoinParts(group, first, last, sums)) Write(group, sums);
+    Clear(sums);
+  }
+  __device__ static void Clear(float (&sums)[2][kTokenTiles][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -397,48 +468,164 @@ class BlockProduct {
     if (!is_last) return false;
     __threadfence();
     if (half_ == 0) {
+      Clear(sums);
+      for (int block = first_block; block <= last_block; ++block) {
+        const float4* const part = PartOf(block, block == first_block);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) {
-          const int at = (i * kTokenTiles + n) * kJoiners + thread_;
-          float(&to)[4] = sums[i][n];
-          to[0] = to[1] = to[2] = to[3] = 0.0f;
-          for (int block = first_block; block <= last_block; ++block)
-            Add(__ldcg(PartOf(block, block == first_block) + at), to);
+          for (int n = 0; n < kTokenTiles; ++n)
+            Add(__ldcg(part + (i * kTokenTiles + n) * kJoiners + thread_), sums[i][n]);
         }
       }
     }
     return true;
   }
 
-  __device__ void Write(int group, const float (&sums)[2][kTokenTiles][4]) const {
-    if (half_ != 0) return;
-    const BlockMatmulArgs& args = l_.args;
+  // Token tiles whose loads and stores are under way together; for more there are no registers.
+  static constexpr int kAtOnce = kTokenTiles < 2 ? 1 : 2;
+  // Calls f(row in its 32, token, sum) for each sum of this thread, of token tiles from n on.
+  template <int kCount, typename Function>
+  __device__ void ForEach(int n, float (&sums)[2][kTokenTiles][4], Function f) const {
+    const int lane = OnlyHere(lane_);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int m = 0; m < kCount; ++m) {
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const auto row =
-              group * kGroupRows + panel_ * kTileRows + 16 * i + 8 * (c / 2) + lane_ / 4;
-          const int token = n * 8 + 2 * (lane_ % 4) + c % 2;
-          if (row >= args.rows || token >= tile_.count) continue;
-          float& y = args.y[static_cast<size_t>(tile_.first + token) * args.y_stride + row];
-          const float sum = args.accumulate ? y + sums[i][n][c] : sums[i][n][c];
-          y = args.bias == nullptr
-                  ? sum
-                  : sum + args.bias[static_cast<size_t>(tile_.expert) * args.rows + row];
-        }
+        for (int c = 0; c < 4; ++c)
+          f(16 * i + 8 * (c / 2) + lane / 4, (n + m) * 8 + 2 * (lane % 4) + c % 2,
+            sums[i][n + m][c]);
       }
     }
+  }
+  __device__ bool IsOfY(int row, int token) const {
+    return row < l_.args.rows && token < tile_.count;
+  }
+  __device__ size_t PlaceOf(int row, int token) const {
+    return static_cast<size_t>(tile_.first + token) * l_.args.y_stride + row;
+  }
+
+  // Of a group, by half of the threads.
+  __device__ void Write(int group, float (&sums)[2][kTokenTiles][4]) const {
+    if (l_.args.x_norm.squares != nullptr)
+      ForEach<kTokenTiles>(0, sums, [](int, int token, float& sum) { sum *= Factors()[token]; });
+    if (l_.args.gated) return WriteGated(group, sums);
+    if (half_ == 0) {
+      const int first = group * kGroupRows + panel_ * kTileRows;
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; n += kAtOnce) {
+        AddToSums(first, n, sums);
+        Store(first, n, sums);
+      }
+    }
+    if (l_.args.y_norm.squares != nullptr) WriteNorm(group, sums);
+  }
+  __device__ void AddToSums(int first, int n, float (&sums)[2][kTokenTiles][4]) const {
+    const BlockMatmulArgs& args = l_.args;
+    if (args.accumulate) {
+      ForEach<kAtOnce>(n, sums, [&](int row, int token, float& sum) {
+        if (IsOfY(row + first, token)) sum += args.y[PlaceOf(row + first, token)];
+      });
+    }
+    if (args.bias == nullptr) return;
+    const float* const bias = args.bias + static_cast<size_t>(tile_.expert) * args.rows;
+    ForEach<kAtOnce>(n, sums, [&](int row, int, float& sum) {
+      if (row + first < args.rows) sum += bias[row + first];
+    });
+  }
+  __device__ void Store(int first, int n, float (&sums)[2][kTokenTiles][4]) const {
+    const BlockMatmulArgs& args = l_.args;
+    ForEach<kAtOnce>(n, sums, [&](int row, int token, float sum) {
+      row += first;
+      if (!IsOfY(row, token)) return;
+      if (args.y_bf16 != nullptr) {
+        args.y_bf16[PlaceOf(row, token)] = RoundedToBF16(sum);
+      } else {
+        args.y[PlaceOf(row, token)] = sum;
+      }
+    });
+  }
+  __device__ static uint16_t RoundedToBF16(float x) {
+    return static_cast<uint16_t>(PackHalves<true>(x, 0.0f));
+  }
+
+  // activation(gate) * up: the panels of the one give theirs to those of the other.
+  __device__ void WriteGated(int group, const float (&sums)[2][kTokenTiles][4]) const {
+    const BlockMatmulArgs& args = l_.args;
+    float4* const joins = Joins();
+    const bool up = panel_ >= kGatePanels;
+    const int lane = OnlyHere(lane_);
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float(&from)[4] = sums[i][n];
+        if (half_ == 0 && up)
+          joins[i * kJoiners + thread_] = make_float4(from[0], from[1], from[2], from[3]);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (half_ != 0 || up) continue;
+        const float4 four = joins[i * kJoiners + thread_ + kGatePanels * kWarpSize];
+        const float factors[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int row =
+              (group * kGatePanels + panel_) * kTileRows + 16 * i + 8 * (c / 2) + lane / 4;
+          const int token = n * 8 + 2 * (lane % 4) + c % 2;
+          const float gate = sums[i][n][c];
+          const float active = args.activation == Activation::kSilu ? Silu(gate) : GeluTanh(gate);
+          if (row < args.rows / 2 && token < tile_.count)
+            args.y_bf16[PlaceOf(row, token)] = RoundedToBF16(active * factors[c]);
+        }
+      }
+      __syncthreads();
+    }
+  }
+
+  // The rows of y in `sums`, times the next norm's weights, and the sum of squares of each token.
+  __device__ void WriteNorm(int group, const float (&sums)[2][kTokenTiles][4]) const {
+    const SplitNorm& norm = l_.args.y_norm;
+    auto* const squares = reinterpret_cast<double*>(Joins());  // [panels, kTokens]
+    const int lane = OnlyHere(lane_);
+    const int first = group * kGroupRows + panel_ * kTileRows + lane / 4;
+    float weights[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      weights[r] = first + 8 * r < l_.args.rows ? norm.weight[first + 8 * r] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int token = n * 8 + 2 * (lane % 4) + c;
+        double square = 0.0;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const float y = sums[r / 2][n][2 * (r % 2) + c];
+          if (half_ != 0 || !IsOfY(first + 8 * r, token)) continue;
+          square += static_cast<double>(y) * y;
+          norm.rows[PlaceOf(first + 8 * r, token)] = RoundedToBF16(y * weights[r]);
+        }
+        for (int mask = 4; mask < kWarpSize; mask *= 2)
+          square += __shfl_xor_sync(kAllLanes, square, mask);
+        if (half_ == 0 && lane_ < 4) squares[panel_ * kTokens + token] = square;
+      }
+    }
+    __syncthreads();
+    if (thread_ < tile_.count) {
+      double sum = 0.0;
+      for (int panel = 0; panel < kGroupPanels; ++panel) sum += squares[panel * kTokens + thread_];
+      norm.squares[static_cast<size_t>(thread_) * l_.args.y_parts + group] = sum;
+    }
+    __syncthreads();
   }
 
   const BlockMatmulLaunch& l_;
   uint8_t* const shared_;
   const int thread_, lane_, panel_, half_;
-  ExpertTile tile_;          // without experts all rows of x
+  ExpertTile tile_ = {};     // without experts all rows of x
   int begin_ = 0, end_ = 0;  // units
 };
 
@@ -469,15 +656,18 @@ cudaError_t LaunchBlockMatmul(const Context& context, const BlockMatmulArgs& arg
   using Product = BlockProduct<Format, kTokens>;
   const int groups = NumRowGroups(args.rows);
   BlockMatmulLaunch launch = {args, CeilDiv(args.cols, Format::kColumns), 0,
-                              StagesOf<Product>(context)};
+                              StagesOf<Product>(context), 0};
   launch.units = groups * launch.column_tiles;
+  // Some, so that others are on their way while the first wait for x. Experts are found in what the
+  // predecessor wrote.
+  if (overlap_kernels && args.experts == 0) launch.early = launch.stages / 2;
   const size_t shared = launch.stages * Product::kStageBytes + Product::kFixedBytes;
   // An expert's groups are blocks of their own: there are many.
   const bool experts = args.experts > 0;
   const int blocks = experts ? groups : std::min(context.num_sms, launch.units);
   const int tiles = experts ? MostExpertTiles<kTokens>(args.places, args.experts) : 1;
-  return Launch(BlockMatmulKernel<Format, kTokens>, dim3(blocks, tiles), dim3(kBlockMatmulThreads),
-                shared, context.stream, launch);
+  return LaunchOverlapped(BlockMatmulKernel<Format, kTokens>, dim3(blocks, tiles),
+                          dim3(kBlockMatmulThreads), shared, context.stream, launch);
 }
 
 template <typename Format, int kTokens>
@@ -486,12 +676,29 @@ cudaError_t LaunchInChunks(const Context& context, const BlockMatmulArgs& args) 
   cudaError_t error = cudaSuccess;
   for (int first = 0; first < args.m && error == cudaSuccess; first += kTokens) {
     BlockMatmulArgs chunk = args;
+    const size_t in_y = static_cast<size_t>(first) * args.y_stride;
     chunk.x += static_cast<size_t>(first) * args.cols;
-    chunk.y += static_cast<size_t>(first) * args.y_stride;
+    if (args.y != nullptr) chunk.y += in_y;
+    if (args.y_bf16 != nullptr) chunk.y_bf16 += in_y;
+    if (args.x_norm.squares != nullptr)
+      chunk.x_norm.squares += static_cast<size_t>(first) * args.x_parts;
+    if (args.y_norm.squares != nullptr) {
+      chunk.y_norm.rows += in_y;
+      chunk.y_norm.squares += static_cast<size_t>(first) * args.y_parts;
+    }
     chunk.m = std::min(kTokens, args.m - first);
     error = LaunchBlockMatmul<Format, kTokens>(context, chunk);
   }
   return error;
+}
+
+template <typename F>
+cudaError_t MultiplyWith(const Context& context, const BlockMatmulArgs& args) {
+  const int rows = args.experts > 0 ? CeilDiv(args.places, args.experts) : args.m;
+  if (rows > 32 && Fits<F, 64>(context)) return LaunchInChunks<F, 64>(context, args);
+  if (rows > 16 && Fits<F, 32>(context)) return LaunchInChunks<F, 32>(context, args);
+  if (rows > 8 && Fits<F, 16>(context)) return LaunchInChunks<F, 16>(context, args);
+  return LaunchInChunks<F, 8>(context, args);
 }
 
 // One of these for each type; they are compiled apart.
@@ -501,12 +708,7 @@ bool CanMultiplyFormat(const Context& context) {
 }
 template <DType kDType>
 cudaError_t MultiplyFormat(const Context& context, const BlockMatmulArgs& args) {
-  using F = Format<kDType>;
-  const int rows = args.experts > 0 ? CeilDiv(args.places, args.experts) : args.m;
-  if (rows > 32 && Fits<F, 64>(context)) return LaunchInChunks<F, 64>(context, args);
-  if (rows > 16 && Fits<F, 32>(context)) return LaunchInChunks<F, 32>(context, args);
-  if (rows > 8 && Fits<F, 16>(context)) return LaunchInChunks<F, 16>(context, args);
-  return LaunchInChunks<F, 8>(context, args);
+  return MultiplyWith<Format<kDType>>(context, args);
 }
 
 #define HYDRANT_MULTIPLY_FORMAT(kDType)                           \

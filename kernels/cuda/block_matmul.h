@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/ops.h"
 #include "kernels/dtype.h"
+#include "kernels/ops/matmul.h"
 
 namespace hydrant::cuda {
 
@@ -29,6 +30,12 @@ struct BlockMatmulArgs {
   size_t y_stride = 0;
   bool accumulate = false;
   const float* bias = nullptr;  // [rows]; null: none
+  // As MatmulArgs has them; rows of squares have so many parts.
+  uint16_t* y_bf16 = nullptr;  // [m, y_stride], in the place of y
+  bool gated = false;          // into y_bf16
+  Activation activation = Activation::kSilu;
+  SplitNorm x_norm, y_norm;  // y_norm.rows: [m, y_stride]
+  int x_parts = 0, y_parts = 0;
   // Where a block's part of a sum waits for the others: PartialBytes(), and a counter for each 128
   // rows, which is zero before and after.
   float* partials = nullptr;
@@ -42,13 +49,18 @@ struct BlockMatmulArgs {
 };
 
 size_t PartialBytes(const Context& context, int m);
-int NumRowGroups(int rows);  // counters
+int NumRowGroups(int rows);  // counters; as many are enough where the product is gated
 
 // Whether the device has the shared memory for it.
 bool CanMultiplyBlocks(const Context& context, DType dtype);
 
 // REQUIRES: CanMultiplyBlocks()
 cudaError_t MultiplyBlocks(const Context& context, DType dtype, const BlockMatmulArgs& args);
+
+// The same with a bf16 weight as the library has it: args.tiles is its rows, [rows, cols], aligned
+// to 16 bytes. Without experts.
+bool CanMultiplyRows(const Context& context);
+cudaError_t MultiplyRows(const Context& context, const BlockMatmulArgs& args);
 
 }  // namespace hydrant::cuda
 

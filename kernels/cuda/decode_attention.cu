@@ -62,8 +62,8 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   }
   const dim3 grid(launch.max_splits, args.tables.num_kv_heads, args.num_rows);
   const cudaError_t error =
-      Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
-             DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
+      LaunchOverlapped(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
+                       DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
   if (error != cudaSuccess || !launch.scores_follow) return error;
   return LaunchScores(context, launch);
 }

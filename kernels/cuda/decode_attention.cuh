@@ -27,6 +27,7 @@
 #include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/decode_softmax.cuh"
 #include "kernels/cuda/page_row.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 
@@ -182,6 +183,7 @@ class DecodeBlock {
 template <typename Products>
 __global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
     DecodeKernel(const __grid_constant__ DecodeLaunch launch) {
+  WaitForPredecessor();
   if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   const DecodeUnit unit(launch);
   // Beside the block, not in it: an object that points into itself would not be kept in registers.

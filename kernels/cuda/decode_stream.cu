@@ -15,6 +15,7 @@ constexpr size_t kReservedShared = 1024;  // of each block, by the system
 
 __global__ void __launch_bounds__(kDecodeThreads)
     ScoresKernel(const __grid_constant__ DecodeLaunch launch) {
+  WaitForPredecessor();
   if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   SplitScores(launch).Run();
 }
@@ -61,8 +62,8 @@ cudaError_t Run(const Context& context, DecodeLaunch launch) {
   const size_t units = static_cast<size_t>(launch.args.num_rows) * launch.args.tables.num_kv_heads;
   cudaError_t error = GetDecodeScratch(context, size_t{2} * blocks, units + 1, &launch);
   if (error == cudaSuccess)
-    error = Launch(StreamKernel<Products>, dim3(blocks), dim3(kDecodeThreads), bytes,
-                   context.stream, launch);
+    error = LaunchOverlapped(StreamKernel<Products>, dim3(blocks), dim3(kDecodeThreads), bytes,
+                             context.stream, launch);
   if (error != cudaSuccess || !launch.scores_follow) return error;
   return LaunchScores(context, launch);
 }
@@ -125,7 +126,7 @@ cudaError_t StreamDecode(const Context& context, const DecodeAttentionArgs& args
 
 cudaError_t LaunchScores(const Context& context, const DecodeLaunch& launch) {
   const dim3 grid(launch.max_splits, launch.args.tables.num_kv_heads, launch.args.num_rows);
-  return Launch(ScoresKernel, grid, dim3(kDecodeThreads), 0, context.stream, launch);
+  return LaunchOverlapped(ScoresKernel, grid, dim3(kDecodeThreads), 0, context.stream, launch);
 }
 
 }  // namespace hydrant::cuda

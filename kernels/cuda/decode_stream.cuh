@@ -18,6 +18,7 @@
 #include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/decode_softmax.cuh"
 #include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
 
@@ -401,6 +402,7 @@ class StreamBlock {
 template <typename Products>
 __global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
     StreamKernel(const __grid_constant__ DecodeLaunch launch) {
+  WaitForPredecessor();
   const StreamShared stream(DynamicShared<unsigned char>(), launch);
   StreamBlock<Products>(launch, stream).Run();
 }

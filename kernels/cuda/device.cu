@@ -1,8 +1,10 @@
 // The shared object's device: memory, the stream, and the operations by way of ops.h.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,11 +26,40 @@ constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
 // Stands for all kernels, which are compiled for the same GPUs.
 __global__ void EmptyKernel() {}
 
-// Whether HYDRANT_CUDA_TRIAL names a kernel that serves only when asked for: it has not run on a
-// device, where what it is to replace has.
-bool OnTrial(const char* kernel) {
+// Kernels that serve only when HYDRANT_CUDA_TRIAL names them, with commas between: they have not
+// run on a device, where what they are to replace has.
+constexpr std::string_view kTrials[] = {"decode", "fused", "overlap", "sums"};
+
+std::string_view Trials() {
   const char* names = std::getenv("HYDRANT_CUDA_TRIAL");
-  return names != nullptr && std::strstr(names, kernel) != nullptr;
+  return names == nullptr ? "" : names;
+}
+
+// Calls visit(name) for each.
+template <typename Visit>
+void ForEachTrial(const Visit& visit) {
+  for (std::string_view rest = Trials(); !rest.empty();) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    if (end > 0) visit(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
+
+bool OnTrial(std::string_view kernel) {
+  bool is = false;
+  ForEachTrial([&](std::string_view name) { is |= name == kernel; });
+  return is;
+}
+
+// What is wrong with the names, empty for nothing.
+std::string WrongTrial() {
+  std::string wrong;
+  ForEachTrial([&](std::string_view name) {
+    if (std::find(std::begin(kTrials), std::end(kTrials), name) == std::end(kTrials))
+      wrong = "HYDRANT_CUDA_TRIAL: there are no kernels '" + std::string(name) +
+              "' on trial; the names are decode, fused, overlap, sums";
+  });
+  return wrong;
 }
 
 class Device final : public CudaDevice {
@@ -48,6 +79,7 @@ class Device final : public CudaDevice {
 
   // What went wrong, empty for nothing.
   std::string Open(const CudaDeviceOptions& options) {
+    if (const std::string wrong = WrongTrial(); !wrong.empty()) return wrong;
     int count = 0;
     if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
       return WhyNoDevice(error == cudaSuccess ? cudaErrorNoDevice : error);
@@ -88,7 +120,8 @@ class Device final : public CudaDevice {
                    memory + (options.batch_invariant ? ", batch-invariant" : "") +
                    (overlap_kernels ? ", overlapped kernels" : "") +
                    (OnTrial("decode") ? ", decode attention on trial" : "") +
-                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "");
+                   (OnTrial("sums") && is_sm90 ? ", column sums on trial" : "") +
+                   (OnTrial("fused") ? ", fused products on trial" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr)
       return "cuBLASLt does not start; most likely the GPU has too little free memory, see "
@@ -117,6 +150,7 @@ class Device final : public CudaDevice {
     context_.batch_invariant = options.batch_invariant;
     context_.streams_decode = OnTrial("decode");
     context_.sm90_statistics = is_sm90 && OnTrial("sums");
+    context_.fuses_products = OnTrial("fused");
     return is_sm90 ? OpenSm90Attention() : "";
   }
 
@@ -148,6 +182,10 @@ class Device final : public CudaDevice {
 
   bool PlansDecode(const KvLayout& layout, int group) const override {
     return StreamsDecode(context_, layout, group);
+  }
+
+  bool FusesProducts(const CudaWeight& weight, int m) const override {
+    return cuda::FusesProducts(context_, weight, m);
   }
 
   int Allocate(size_t bytes, void** pointer) override {

@@ -76,6 +76,7 @@ class CudaDevice {
   virtual const char* ErrorText(int error) = 0;  // with the next step; until the next call
   virtual int MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
   virtual bool PlansDecode(const KvLayout& layout, int group) const = 0;  // Backend's
+  virtual bool FusesProducts(const CudaWeight& weight, int m) const = 0;  // the same
 
   virtual int Allocate(size_t bytes, void** pointer) = 0;      // zeroed, aligned to 256 bytes
   virtual int Free(void* pointer) = 0;                         // after all that was enqueued before

@@ -1,3 +1,4 @@
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_row.cuh"
@@ -169,18 +170,16 @@ __global__ void RoundHeadsKernel(RoundHeads args) {
 }
 
 __device__ float Activated(Activation activation, float x) {
-  constexpr float kSqrtHalf = 0.70710678118654752f, kSqrtTwoOverPi = 0.79788456080286536f;
+  constexpr float kSqrtHalf = 0.70710678118654752f;
   switch (activation) {
     case Activation::kRelu:
       return x < 0.0f ? 0.0f : x;
     case Activation::kGelu:
       return 0.5f * x * erfcf(-x * kSqrtHalf);
-    case Activation::kGeluTanh: {
-      const float u = kSqrtTwoOverPi * (x + 0.044715f * x * x * x);
-      return x / (1.0f + expf(-2.0f * u));  // (1 + tanh(u)) / 2, without its cancellation
-    }
+    case Activation::kGeluTanh:
+      return GeluTanh(x);
     case Activation::kSilu:
-      return x / (1.0f + expf(-x));
+      return Silu(x);
     case Activation::kIdentity:
     case Activation::kClampedSwiglu:  // of two numbers: ClampedSwiglu
       return x;

@@ -87,6 +87,7 @@ cudaError_t WidenBF16(const Context& context, const void* x, int64_t count, cons
 cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
   if (weight.InTiles()) return MatmulTiles(context, args);
+  if (MultipliesRows(context, weight, args.m)) return MatmulRows(context, args);
   MatmulArgs library = args;
   cudaError_t error = cudaSuccess;
   if (weight.dtype() == DType::kF32 && args.x_dtype == DType::kBF16) {

@@ -28,6 +28,7 @@ struct Context {
   size_t shared_of_sm = 0;     // bytes of shared memory of a multiprocessor ...
   size_t shared_of_block = 0;  // ... and of a block at most
   bool batch_invariant = false;
+  bool fuses_products = false;   // few rows by block_matmul.h, with what is before and after
   bool streams_decode = false;   // by decode_stream.h, where it can be
   bool sm90_attention = false;   // kernels/cuda/sm90_attention.h, where it may be used
   bool sm90_statistics = false;  // the same of kernels/cuda/sm90_statistics.h
@@ -53,6 +54,7 @@ cudaError_t PrefillAttentions(const Context& context, std::span<const PrefillAtt
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);
 cudaError_t PackTiles(const Context& context, const PackTilesArgs& args);
 cudaError_t ReserveForTiles(const Context& context, int rows, int cols);
+bool FusesProducts(const Context& context, const CudaWeight& weight, int m);
 
 }  // namespace hydrant::cuda
 

@@ -47,6 +47,14 @@ __device__ inline void CopyAsync4(void* shared, const void* global, bool valid) 
                "r"(valid ? 4 : 0)
                : "memory");
 }
+
+// x, from which the compiler computes nothing before this place: registers that it would keep
+// through a loop for what comes after.
+__device__ inline int OnlyHere(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Ends a group of copies.
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits for all groups of this thread but the last kPending.

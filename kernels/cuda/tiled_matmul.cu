@@ -13,6 +13,8 @@ namespace {
 // Up to here reading the tiles for each 64 rows is expected to be cheaper than writing and reading
 // bf16 once: 4 x 4.5 bits beside 4.5 + 16 + 16.
 constexpr int kMostRowsFromTiles = 256;
+// And up to here the own product of a bf16 weight reads it once.
+constexpr int kMostRowsFromRows = 64;
 // A weight that takes more in bf16 (an output matrix) is not unpacked if it need not be: the memory
 // would be of use to no other.
 constexpr size_t kMostUnpackedBytes = 1'000'000'000;
@@ -38,6 +40,25 @@ cudaError_t MultiplyUnpacked(const Context& context, const MatmulArgs& args) {
   return AddBias(context.stream, args.bias, args.m, weight.rows(), args.y);
 }
 
+// All but W and where its rows go.
+BlockMatmulArgs WithoutWeight(const MatmulArgs& args) {
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const int width = args.gate.has_value() ? weight.rows() / 2 : weight.rows();  // of y
+  BlockMatmulArgs block;
+  block.cols = weight.cols();
+  block.m = args.m;
+  block.y_stride = static_cast<size_t>(width);
+  block.accumulate = args.accumulate;
+  block.gated = args.gate.has_value();
+  block.activation = args.gate.value_or(Activation::kSilu);
+  block.x_norm = args.x_norm.value_or(SplitNorm());
+  block.y_norm = args.y_norm.value_or(SplitNorm());
+  block.x_parts = SplitNorm::Parts(weight.cols());
+  block.y_parts = SplitNorm::Parts(width);
+  return block;
+}
+
+// From tiles, or from rows where the weight is not in tiles.
 cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
   const int64_t count = static_cast<int64_t>(args.m) * weight.cols();
@@ -46,7 +67,7 @@ cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
   const size_t partials = layout.Add<char>(PartialBytes(context, args.m));
   const size_t rounded = layout.Add<uint16_t>(rounds ? static_cast<size_t>(count) : 0);
   void* scratch = nullptr;
-  BlockMatmulArgs block;
+  BlockMatmulArgs block = WithoutWeight(args);
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error == cudaSuccess)
     error = context.counters->Get(NumRowGroups(weight.rows()), context.stream, &block.counters);
@@ -54,19 +75,30 @@ cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
   if (error == cudaSuccess && rounds)
     error = RoundToBF16(context.stream, static_cast<const float*>(args.x), count,
                         At<uint16_t>(scratch, rounded));
-  block.cols = weight.cols();
-  block.m = args.m;
-  block.y_stride = static_cast<size_t>(weight.rows());
-  block.accumulate = args.accumulate;
   block.partials = At<float>(scratch, partials);
+  const auto take = [&](const uint8_t* tiles, int first_row, int rows) {
+    block.tiles = tiles;
+    block.rows = rows;
+    block.y = args.y == nullptr ? nullptr : args.y + first_row;
+    block.y_bf16 = args.y_bf16 == nullptr ? nullptr : args.y_bf16 + first_row;
+    block.bias = args.bias == nullptr ? nullptr : args.bias + first_row;
+  };
+  if (error == cudaSuccess && !weight.InTiles()) {
+    take(static_cast<const uint8_t*>(weight.data()), 0, weight.rows());
+    return MultiplyRows(context, block);
+  }
   for (const TiledRows& rows : weight.tiled()) {
-    block.tiles = rows.tiles;
-    block.rows = rows.rows;
-    block.y = args.y + rows.first_row;
-    block.bias = args.bias == nullptr ? nullptr : args.bias + rows.first_row;
+    take(rows.tiles, rows.first_row, rows.rows);
     if (error == cudaSuccess) error = MultiplyBlocks(context, rows.dtype, block);
   }
   return error;
+}
+
+// Of a weight that is not in tiles.
+bool CanMultiplyFromRows(const Context& context, const CudaWeight& weight) {
+  constexpr int kColumnStep = 8;  // 16 bytes
+  return weight.dtype() == DType::kBF16 && weight.cols() % kColumnStep == 0 &&
+         CanMultiplyRows(context);
 }
 
 }  // namespace
@@ -91,6 +123,23 @@ cudaError_t MatmulTiles(const Context& context, const MatmulArgs& args) {
   if (!CanMultiply(context, weight) || (many && !context.batch_invariant))
     return MultiplyUnpacked(context, args);
   return MultiplyTiles(context, args);
+}
+
+bool MultipliesRows(const Context& context, const CudaWeight& weight, int m) {
+  return context.fuses_products && !weight.InTiles() && m <= kMostRowsFromRows &&
+         CanMultiplyFromRows(context, weight);
+}
+
+cudaError_t MatmulRows(const Context& context, const MatmulArgs& args) {
+  return args.m == 0 ? cudaSuccess : MultiplyTiles(context, args);
+}
+
+// Halves of the rows are whole panels, so that a panel is of the gate or of what it meets.
+bool FusesProducts(const Context& context, const CudaWeight& weight, int m) {
+  if (!context.fuses_products || weight.rows() % (2 * kTileRows) != 0) return false;
+  if (!weight.InTiles()) return MultipliesRows(context, weight, m);
+  const bool few = context.batch_invariant || m <= kMostRowsFromTiles;
+  return few && weight.tiled().size() == 1 && CanMultiply(context, weight);
 }
 
 // One matrix of tiles an expert.

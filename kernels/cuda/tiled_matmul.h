@@ -1,4 +1,5 @@
-// Operations with weights in tiles (kernels/cuda/tiles.h): which way a product goes.
+// Operations with weights in tiles (kernels/cuda/tiles.h), and products of a few rows with
+// row-major ones: which way a product goes.
 #ifndef HYDRANT_KERNELS_CUDA_TILED_MATMUL_H_
 #define HYDRANT_KERNELS_CUDA_TILED_MATMUL_H_
 
@@ -12,6 +13,10 @@ namespace hydrant::cuda {
 // are all rows where results must not depend on the batch; of many rows the weight is unpacked to
 // bf16 first, which is then read by the library's product.
 cudaError_t MatmulTiles(const Context& context, const MatmulArgs& args);
+
+// Matmul() by the same kernel with a weight that is not in tiles, where context.fuses_products.
+bool MultipliesRows(const Context& context, const CudaWeight& weight, int m);
+cudaError_t MatmulRows(const Context& context, const MatmulArgs& args);
 
 // ExpertMatmul() from tiles, where CanMultiplyExperts(); x of args is bf16.
 bool CanMultiplyExperts(const Context& context, const ExpertMatmulArgs& args);

@@ -478,6 +478,53 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
   }
 }
 
+// A row that wants logprobs makes the step draw apart from what is recorded: with the same bits. In
+// the middle a prompt joins, and its row is drawn beside the others.
+TEST(RecordedDrawsTest, AreThoseOfDrawsApart) {
+  constexpr int kPrompt = 20, kSteps = 8;
+  ModelConfig config = SmallConfig(4, 2);
+  config.vocab_size = 192;
+  const auto model = MakeRandomModel(config, 31);
+  const std::vector<SamplingRow> rows = {
+      {.temperature = 0.0f},
+      {.temperature = 0.9f, .top_p = 0.9f, .seed = 5, .position = kPrompt},
+      {.temperature = 1.1f, .top_k = 30, .seed = 6, .position = kPrompt}};
+  for (const std::string device : {"cpu", "cuda"}) {
+    if (!WhyNoDevice(device).empty()) continue;
+    for (const size_t sampled : {size_t{1}, rows.size()}) {
+      SCOPED_TRACE(testing::Message() << device << ", " << sampled << " rows");
+      EngineOptions options = Options(device);
+      options.dtype = WeightDType::kBFloat16;
+      const auto first = MakeEngine(model, options), second = MakeEngine(model, options);
+      EngineDriver recorded(first.get(), 1), apart(second.get(), 1);
+      int slots = 0;
+      const auto add = [&](const SamplingRow& row) {
+        const std::vector<TokenId> prompt = RandomTokens(kPrompt, config.vocab_size, slots);
+        SampledRow scored = row;
+        scored.logprobs = slots == 0;
+        recorded.Add(prompt, Plan("full", 0, kPrompt), kSteps + 1, row);
+        recorded.PrefillAll(slots);
+        apart.Add(prompt, Plan("full", 0, kPrompt), kSteps + 1, scored);
+        apart.PrefillAll(slots++);
+      };
+      for (size_t i = 0; i < sampled; ++i) add(rows[i]);
+      for (int step = 0; step < kSteps; ++step) {
+        recorded.Step();
+        apart.Step();
+        for (int slot = 0; slot < slots; ++slot) {
+          ASSERT_EQ(recorded.Logits(slot), apart.Logits(slot)) << "step " << step;
+          ASSERT_EQ(recorded.last_token(slot), apart.last_token(slot)) << "step " << step;
+        }
+        for (int slot = 0; slot < slots; ++slot) {
+          recorded.Decode(slot);
+          apart.Decode(slot);
+        }
+        if (step == kSteps / 2) add({.temperature = 0.0f});
+      }
+    }
+  }
+}
+
 TEST(EngineOptionsTest, TheDeviceChoosesWhatIsNotSaid) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   for (const std::string device : {"reference", "cpu", "cuda"}) {

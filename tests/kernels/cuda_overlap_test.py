@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Kernels that are launched to overlap with the one before them begin with the wait for it.
 
-Reads the sources of kernels/cuda: each kernel of a file with LaunchOverlapped() calls WaitForPredecessor() before anything else.
+Reads the sources of kernels/cuda: each kernel of a file with LaunchOverlapped(), or of a header that it includes for its kernels, calls
+WaitForPredecessor() before anything else. The one exception copies weights before (block_matmul.cuh).
 Exit status: 0 passed, 1 failed.
 """
 import pathlib
@@ -11,11 +12,15 @@ import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "kernels" / "cuda"
 WAIT = "WaitForPredecessor();"
+# Headers with kernels that are launched so.
+HEADERS = ["decode_attention.cuh", "decode_stream.cuh"]
+# What comes before the wait of products: places of units, and the copy of weights.
+EARLY = r"begin_ = FirstUnitOf\(blockIdx\.x\); end_ = FirstUnitOf\(blockIdx\.x \+ 1\); Cursor copied = \{[^;]*\}; Cursor at = copied; CopyEarly\(copied\); "
 
 
 def kernels(text):
     """Names of the kernels defined in a source, each with its first statement."""
-    for found in re.finditer(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^{}]*)\) \{(.*?);", text, re.S):
+    for found in re.finditer(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^{}]*)\) \{(.*?);", text, re.S):
         yield found[1], re.sub(r"//[^\n]*\n", "", found[3]).strip() + ";"
 
 
@@ -32,6 +37,20 @@ class Overlap(unittest.TestCase):
                 self.assertEqual(first, WAIT, f"{source.name}: {name} does something before it waits")
             self.assertEqual(text.count("__global__"), sum(1 for _ in kernels(text)), source.name)
         self.assertGreater(seen, 10)
+
+    def test_kernels_of_headers_wait_first(self):
+        for header in HEADERS:
+            found = dict(kernels((FOLDER / header).read_text(encoding="utf-8")))
+            self.assertEqual(set(found.values()), {WAIT}, f"{header}: {found}")
+
+    def test_products_copy_weights_alone_before_they_wait(self):
+        text = re.sub(r"//[^\n]*", "", (FOLDER / "block_matmul.cuh").read_text(encoding="utf-8"))
+        text = re.sub(r"\s+", " ", text)
+        run = text[text.index("void Run() {") :]
+        self.assertRegex(run, r"^void Run\(\) \{ " + EARLY + re.escape(WAIT))
+        early = text[text.index("void CopyEarly(") :]
+        self.assertRegex(early, r"^void CopyEarly\(Cursor at\) const \{ for \([^)]*\) \{ CopyWeights\(at\); Advance\(at\); \} \}")
+        self.assertEqual(text.count(WAIT), 1)
 
     def test_it_finds_one_that_does_not(self):
         text = "__global__ void __launch_bounds__(8) A(int x) {\n  // why\n  WaitForPredecessor();\n}\n__global__ void B(int* x) {\n  *x = 1;\n}\n"

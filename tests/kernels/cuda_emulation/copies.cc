@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/sm90.cuh"
+#include "tests/kernels/cuda_emulation/tracing.h"
 
 namespace hydrant::emulation {
 namespace {
@@ -23,6 +24,7 @@ std::vector<ThreadCopies> copies(1024);  // by thread of the block
 }  // namespace
 
 void QueueCopy(void* to, const void* from, int bytes, bool valid) {
+  if (valid) NoteCopy(from, static_cast<size_t>(bytes));
   copies[CurrentThread()].open.push_back({to, valid ? from : nullptr, static_cast<size_t>(bytes)});
 }
 

@@ -5,6 +5,11 @@ namespace hydrant::emulation {
 void BeginBlock() {}
 void EndBlock() {}
 void EndGrid() {}
+void BeginOverlappedGrid() {}
+bool EndOverlappedGrid() { return true; }
+void ForgetWrites() {}
+void NoteThreadWaits() {}
+void NoteCopy(const void* /*from*/, size_t /*bytes*/) {}
 void NoteBlockBarrier() {}
 void NoteFence() {}
 AtomicAccess::AtomicAccess() {

@@ -190,13 +190,22 @@ namespace {
 uint64_t waits = 0;  // of the running kernel's threads
 }  // namespace
 
-void NoteWait() { ++waits; }
+void NoteWait() {
+  ++waits;
+  NoteThreadWaits();
+}
 
 cudaError_t RunOverlappedGrid(dim3 grid, dim3 block, size_t shared_bytes,
                               const std::function<void()>& body) {
   waits = 0;
+  BeginOverlappedGrid();
   const cudaError_t error = RunGrid(grid, block, shared_bytes, body);
+  const bool in_time = EndOverlappedGrid();
   if (error != cudaSuccess) return error;
+  if (!in_time) {
+    std::fputs("cuda emulation: a thread does not wait for the kernel before\n", stderr);
+    return cudaErrorLaunchFailure;
+  }
   const uint64_t threads = uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z;
   if (waits == threads) return cudaSuccess;
   std::fprintf(stderr, "cuda emulation: %llu of %llu threads wait for the kernel before theirs\n",
@@ -335,8 +344,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return hydrant::emulation::captured == nullptr ? hydrant::emulation::TheStream().RunAll()
-                                                 : cudaErrorStreamCaptureUnsupported;
+  if (hydrant::emulation::captured != nullptr) return cudaErrorStreamCaptureUnsupported;
+  const cudaError_t error = hydrant::emulation::TheStream().RunAll();
+  hydrant::emulation::ForgetWrites();
+  return error;
 }
 
 struct EmulatedEvent {

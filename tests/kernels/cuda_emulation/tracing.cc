@@ -41,6 +41,27 @@ Block block;
 bool watches = false;  // whether an access is a block's, and none of the runtime or of an atomic
 std::vector<std::pair<uint8_t*, uint8_t>> late;  // of the grid, in order
 
+constexpr uintptr_t kPieceBytes = 16;
+// Pieces that kernels have written since the device was last waited for.
+std::unordered_set<uintptr_t> written_lately;
+
+struct Overlap {
+  bool active = false, too_early = false;  // of the grid
+  std::array<bool, kMostThreads> waited;   // of the block
+};
+Overlap overlap;
+
+bool IsEarly() { return overlap.active && !overlap.waited[CurrentThread()]; }
+template <typename Visit>
+void ForPieces(const void* at, size_t bytes, Visit visit) {
+  const auto first = reinterpret_cast<uintptr_t>(at);
+  for (uintptr_t p = first / kPieceBytes; p <= (first + bytes - 1) / kPieceBytes; ++p) visit(p);
+}
+void CheckEarlyRead(const void* at, size_t bytes) {
+  ForPieces(at, bytes,
+            [](uintptr_t piece) { overlap.too_early |= written_lately.contains(piece); });
+}
+
 bool IsOfBlock(const void* at, size_t bytes) {
   if (!watches || bytes == 0) return false;
   watches = false;  // the runtime is watched too
@@ -50,7 +71,9 @@ bool IsOfBlock(const void* at, size_t bytes) {
 }
 
 void NoteLoad(const void* at, size_t bytes) {
-  if (!block.counts || !IsOfBlock(at, bytes)) return;
+  if ((!block.counts && !IsEarly()) || !IsOfBlock(at, bytes)) return;
+  if (IsEarly()) CheckEarlyRead(at, bytes);
+  if (!block.counts) return;
   const auto first = reinterpret_cast<uintptr_t>(at);
   for (uintptr_t s = first / kSectorBytes; s <= (first + bytes - 1) / kSectorBytes; ++s)
     block.sectors.insert(s);
@@ -59,6 +82,8 @@ void NoteLoad(const void* at, size_t bytes) {
 // Before the bytes change.
 void NoteStore(void* at, size_t bytes) {
   if (!block.delays || !IsOfBlock(at, bytes)) return;
+  overlap.too_early |= IsEarly();
+  ForPieces(at, bytes, [](uintptr_t piece) { written_lately.insert(piece); });
   auto* byte = static_cast<uint8_t*>(at);
   const int thread = CurrentThread();
   ++block.time;
@@ -85,6 +110,7 @@ void BeginBlock() {
   block.epochs.fill(0);
   block.fences.fill(0);
   block.last_fence_epoch = -1;
+  overlap.waited.fill(false);
   watches = block.counts || block.delays;
 }
 
@@ -103,6 +129,20 @@ void EndBlock() {
 void EndGrid() {
   for (const auto& [byte, value] : late) *byte = value;
   late.clear();
+}
+
+void BeginOverlappedGrid() {
+  overlap.active = LateWrites() != 0;
+  overlap.too_early = false;
+}
+bool EndOverlappedGrid() {
+  overlap.active = false;
+  return !overlap.too_early;
+}
+void ForgetWrites() { written_lately.clear(); }
+void NoteThreadWaits() { overlap.waited[CurrentThread()] = true; }
+void NoteCopy(const void* from, size_t bytes) {
+  if (IsEarly()) CheckEarlyRead(from, bytes);
 }
 
 void NoteBlockBarrier() { ++block.epochs[CurrentThread()]; }

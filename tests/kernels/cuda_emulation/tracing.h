@@ -9,8 +9,14 @@
 // barrier that follows the write (CUDA C++ Programming Guide, "Memory Fence Functions"; fences are
 // cumulative). Atomics are seen at once. 2: fences are ignored, to see that a test would find one
 // that is missing.
+//
+// In both modes a kernel fails that overlaps with the ones before it (launch.cuh) and, before a
+// thread has waited for them, writes, or reads what kernels have written since the device was
+// last waited for: on a device they may still be at it.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_TRACING_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_TRACING_H_
+
+#include <cstddef>
 
 namespace hydrant::emulation {
 
@@ -18,7 +24,13 @@ void BeginBlock();  // the accesses from here on are a block's
 void EndBlock();
 void EndGrid();  // all that was late appears
 
+void BeginOverlappedGrid();
+bool EndOverlappedGrid();  // false: a thread did too early what it has to wait for
+void ForgetWrites();       // the device has been waited for
+
 // Of the running thread.
+void NoteThreadWaits();                         // for the kernels before
+void NoteCopy(const void* from, size_t bytes);  // is on its way from now on
 void NoteBlockBarrier();
 void NoteFence();
 

@@ -33,6 +33,8 @@ inline void CopyAsync16(void* shared, const void* global, bool valid) {
 inline void CopyAsync4(void* shared, const void* global, bool valid) {
   emulation::QueueCopy(shared, global, 4, valid);
 }
+inline int OnlyHere(int x) { return x; }
+
 inline void CommitCopies() { emulation::CloseCopyGroup(); }
 template <int kPending>
 void WaitCopies() {

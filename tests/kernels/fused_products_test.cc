@@ -1,0 +1,371 @@
+// What Matmul does before and after a product where Backend::FusesProducts() says so, against
+// double arithmetic: norms split between two products, and gates.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/dequantize.h"
+#include "kernels/float16.h"
+#include "tests/kernels/backend_test.h"
+#include "tests/kernels/random_rows.h"
+
+namespace hydrant {
+namespace {
+
+constexpr uint32_t kSeed = 20261128;
+constexpr DType kTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_K};
+constexpr double kBF16Error = 1.0 / 256;  // of one rounding
+
+struct Matrix {
+  std::unique_ptr<Weight> weight;
+  int rows = 0, cols = 0;
+  std::vector<float> values;
+
+  double Sum(int row, const float* x) const {
+    double sum = 0.0;
+    for (int k = 0; k < cols; ++k)
+      sum += double{x[k]} * values[static_cast<size_t>(row) * cols + k];
+    return sum;
+  }
+  // Of fp32 sums whose quants have 128 added, at most 3 the smallest scale.
+  double Tolerance(int row, const float* x) const {
+    double largest = 0.0, sum_x = 0.0, size = 0.0;
+    for (int k = 0; k < cols; ++k) {
+      const double w = std::abs(double{values[static_cast<size_t>(row) * cols + k]});
+      largest = std::max(largest, w);
+      sum_x += std::abs(x[k]);
+      size += w * std::abs(x[k]);
+    }
+    return kFloatEpsilon * ((cols + 8) * size + 16 * (128 / 3) * largest * sum_x);
+  }
+};
+
+class FusedProductsTest : public BackendTest {
+ protected:
+  void SetUp() override {
+    BackendTest::SetUp();
+    std::cout << "seed " << kSeed << "\n";
+  }
+
+  Matrix Make(DType dtype, int rows, int cols) {
+    Matrix matrix;
+    matrix.rows = rows;
+    matrix.cols = cols;
+    const std::vector<uint8_t> bytes = RandomRows(dtype, rows, cols, random_);
+    matrix.values.resize(static_cast<size_t>(rows) * cols);
+    DequantizeRow(dtype, bytes.data(), int64_t{rows} * cols, matrix.values.data());
+    const WeightPart part = {dtype, bytes.data(), rows, cols};
+    auto weight = backend().PackWeight({&part, 1}, WeightDType::kStored);
+    EXPECT_TRUE(weight.ok()) << weight.status();
+    matrix.weight = *std::move(weight);
+    return matrix;
+  }
+
+  // Whether this backend does what is tested here.
+  bool Fuses(const Matrix& matrix, int m) { return backend().FusesProducts(*matrix.weight, m); }
+
+  struct Rows {
+    std::vector<float> values;  // as bf16 holds them
+    std::vector<uint16_t> bits;
+  };
+  Rows MakeRows(int m, int cols) {
+    Rows rows = {RandomFloats(static_cast<size_t>(m) * cols, random_()), {}};
+    for (float& value : rows.values) {
+      rows.bits.push_back(FloatToBF16(value));
+      value = BF16ToFloat(rows.bits.back());
+    }
+    return rows;
+  }
+  // Sums of squares of rows whose norm divides by numbers that differ.
+  static std::vector<double> MakeSquares(int m, int cols) {
+    const int parts = SplitNorm::Parts(cols);
+    std::vector<double> squares(static_cast<size_t>(m) * parts);
+    for (size_t i = 0; i < squares.size(); ++i)
+      squares[i] = 40.0 + static_cast<double>(i * 37 % 101);
+    return squares;
+  }
+  static double Divisor(const std::vector<double>& squares, int row, int cols, float eps) {
+    const int parts = SplitNorm::Parts(cols);
+    double sum = 0.0;
+    for (int i = 0; i < parts; ++i) sum += squares[static_cast<size_t>(row) * parts + i];
+    return std::sqrt(sum / cols + double{eps});
+  }
+
+  void CheckNorms(const Matrix& matrix, int m);
+
+  std::mt19937 random_{kSeed};
+};
+
+#define HYDRANT_SKIP_UNLESS_FUSED(matrix, m) \
+  if (!Fuses(matrix, m)) GTEST_SKIP() << "this backend runs them apart"
+
+// x is divided by its root mean square, added to y, and y becomes the next norm's rows.
+void FusedProductsTest::CheckNorms(const Matrix& matrix, int m) {
+  constexpr float kEps = 1e-3f;
+  const int rows = matrix.rows, cols = matrix.cols, parts = SplitNorm::Parts(rows);
+  SCOPED_TRACE(std::to_string(m) + " x " + std::to_string(cols) + " x " + std::to_string(rows));
+  const Rows x = MakeRows(m, cols);
+  const std::vector<double> squares = MakeSquares(m, cols);
+  const std::vector<float> norm = RandomFloats(rows, random_()), bias = RandomFloats(rows, 5);
+  const std::vector<float> before = RandomFloats(static_cast<size_t>(m) * rows, random_());
+  auto device_x = Upload(x.bits);
+  auto device_squares = Upload(squares);
+  auto device_norm = Upload(norm), device_bias = Upload(bias), y = Upload(before);
+  auto next = Upload(std::vector<uint16_t>(y.size(), 0x7FC0));
+  auto next_squares = Upload(std::vector<double>(static_cast<size_t>(m) * parts, -1.0));
+  backend().Matmul(
+      {.x = device_x.data(),
+       .x_dtype = DType::kBF16,
+       .m = m,
+       .weight = matrix.weight.get(),
+       .y = y.data(),
+       .accumulate = true,
+       .bias = device_bias.data(),
+       .x_norm = SplitNorm{.eps = kEps, .squares = device_squares.data()},
+       .y_norm = SplitNorm{
+           .weight = device_norm.data(), .rows = next.data(), .squares = next_squares.data()}});
+  std::vector<double> expected, tolerance;
+  for (int i = 0; i < m; ++i) {
+    const double divisor = Divisor(squares, i, cols, kEps);
+    const float* const row = &x.values[static_cast<size_t>(i) * cols];
+    for (int j = 0; j < rows; ++j) {
+      const double sum = matrix.Sum(j, row) / divisor;
+      expected.push_back(sum + before[i * rows + j] + bias[j]);
+      tolerance.push_back(matrix.Tolerance(j, row) / divisor +
+                          8 * kFloatEpsilon * (std::abs(sum) + 4));
+    }
+  }
+  const std::vector<float> got = y.Read();
+  ExpectNear(got, expected, tolerance, "y");
+  // Of what it gave: the next rows and their squares.
+  const std::vector<uint16_t> got_next = next.Read();
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got_next[i], FloatToBF16(got[i] * norm[i % rows])) << "at " << i;
+  const std::vector<double> got_squares = next_squares.Read();
+  for (int i = 0; i < m; ++i) {
+    for (int part = 0; part < parts; ++part) {
+      double sum = 0.0;
+      for (int j = part * 128; j < std::min(rows, part * 128 + 128); ++j)
+        sum += double{got[i * rows + j]} * got[i * rows + j];
+      ASSERT_NEAR(got_squares[i * parts + part], sum, 1e-12 * sum);
+    }
+  }
+}
+
+TEST_P(FusedProductsTest, NormsInTwoHalves) {
+  for (const DType dtype : kTypes) {
+    SCOPED_TRACE(DTypeName(dtype));
+    for (const auto& [rows, cols] : {std::pair{64, 256}, {192, 768}}) {
+      const Matrix matrix = Make(dtype, rows, cols);
+      HYDRANT_SKIP_UNLESS_FUSED(matrix, 1);
+      for (const int m : {1, 9, 20, 64}) CheckNorms(matrix, m);
+    }
+  }
+}
+
+// Groups of rows whose sums several blocks add up, and whose squares the last one makes.
+TEST_P(FusedProductsTest, NormsOfSeveralBlocks) {
+  const Matrix matrix = Make(DType::kQ4_K, 320, 2816);
+  HYDRANT_SKIP_UNLESS_FUSED(matrix, 1);
+  for (int repeat = 0; repeat < 2; ++repeat) CheckNorms(matrix, 9);  // counters are as they were
+}
+
+double Active(Activation activation, double x) {
+  if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
+  return x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2;
+}
+
+TEST_P(FusedProductsTest, Gates) {
+  for (const DType dtype : kTypes) {
+    for (const auto& [rows, cols, most] :
+         {std::tuple{64, 256, 64}, {192, 512, 20}, {320, 1536, 1}}) {
+      const Matrix matrix = Make(dtype, rows, cols);
+      HYDRANT_SKIP_UNLESS_FUSED(matrix, 1);
+      const int n = rows / 2;
+      for (const int m : {1, 8, 20, 64}) {
+        if (m > most) continue;
+        const Activation activation = m == 8 ? Activation::kGeluTanh : Activation::kSilu;
+        const Rows x = MakeRows(m, cols);
+        const std::vector<double> squares = MakeSquares(m, cols);
+        auto device_x = Upload(x.bits);
+        auto device_squares = Upload(squares);
+        auto y = Upload(std::vector<uint16_t>(static_cast<size_t>(m) * n, 0x7FC0));
+        backend().Matmul({.x = device_x.data(),
+                          .x_dtype = DType::kBF16,
+                          .m = m,
+                          .weight = matrix.weight.get(),
+                          .y_bf16 = y.data(),
+                          .x_norm = SplitNorm{.eps = 0.0f, .squares = device_squares.data()},
+                          .gate = activation});
+        std::vector<double> expected, tolerance;
+        for (int i = 0; i < m; ++i) {
+          const double divisor = Divisor(squares, i, cols, 0.0f);
+          const float* const row = &x.values[static_cast<size_t>(i) * cols];
+          for (int j = 0; j < n; ++j) {
+            const double gate = matrix.Sum(j, row) / divisor, up = matrix.Sum(j + n, row) / divisor;
+            expected.push_back(Active(activation, gate) * up);
+            // Neither function is steeper than 1.2.
+            const double of_sums = 1.2 * std::abs(up) * matrix.Tolerance(j, row) / divisor +
+                                   std::abs(gate) * matrix.Tolerance(j + n, row) / divisor;
+            tolerance.push_back(kBF16Error * std::abs(expected.back()) + 1.1 * of_sums +
+                                1e-6 * std::abs(gate * up));
+          }
+        }
+        std::vector<float> got;
+        for (const uint16_t bits : y.Read()) got.push_back(BF16ToFloat(bits));
+        ExpectNear(got, expected, tolerance,
+                   std::string(DTypeName(dtype)) + " " + std::to_string(m) + " x " +
+                       std::to_string(cols) + " x " + std::to_string(rows));
+      }
+    }
+  }
+}
+
+// Of a norm's two halves and a gate: the bits of a row are those that it has alone.
+TEST_P(FusedProductsTest, RowsDoNotDependOnTheBatch) {
+  constexpr int kRows = 60, kOutputs = 192, kCols = 768;
+  for (const DType dtype : kTypes) {
+    const Matrix matrix = Make(dtype, kOutputs, kCols);
+    HYDRANT_SKIP_UNLESS_FUSED(matrix, kRows);
+    const Rows x = MakeRows(kRows, kCols);
+    const std::vector<double> squares = MakeSquares(kRows, kCols);
+    const int parts = SplitNorm::Parts(kCols), next_parts = SplitNorm::Parts(kOutputs);
+    auto device_x = Upload(x.bits);
+    auto device_squares = Upload(squares);
+    auto norm = Upload(RandomFloats(kOutputs, 3));
+    struct Results {
+      std::vector<float> y;
+      std::vector<uint16_t> next, gated;
+      std::vector<double> squares;
+    };
+    const auto run = [&](int first, int m) {
+      auto y = Output(static_cast<size_t>(m) * kOutputs);
+      auto next = Upload(std::vector<uint16_t>(y.size()));
+      auto gated = Upload(std::vector<uint16_t>(y.size() / 2));
+      auto next_squares = Upload(std::vector<double>(static_cast<size_t>(m) * next_parts));
+      MatmulArgs args = {
+          .x = device_x.data() + first * kCols,
+          .x_dtype = DType::kBF16,
+          .m = m,
+          .weight = matrix.weight.get(),
+          .y = y.data(),
+          .x_norm = SplitNorm{.squares = device_squares.data() + first * parts},
+          .y_norm = SplitNorm{
+              .weight = norm.data(), .rows = next.data(), .squares = next_squares.data()}};
+      backend().Matmul(args);
+      args.y = nullptr;
+      args.y_norm.reset();
+      args.y_bf16 = gated.data();
+      args.gate = Activation::kSilu;
+      backend().Matmul(args);
+      return Results{y.Read(), next.Read(), gated.Read(), next_squares.Read()};
+    };
+    const Results all = run(0, kRows);
+    const auto same = [&](const auto& some, const auto& of_all, int first, int width) {
+      return std::memcmp(some.data(), &of_all[first * width], some.size() * sizeof(some[0])) == 0;
+    };
+    for (const int m : {1, 13, 30}) {
+      for (const int first : {0, kRows - m}) {
+        const Results some = run(first, m);
+        EXPECT_TRUE(same(some.y, all.y, first, kOutputs)) << DTypeName(dtype) << " " << m;
+        EXPECT_TRUE(same(some.next, all.next, first, kOutputs)) << DTypeName(dtype) << " " << m;
+        EXPECT_TRUE(same(some.gated, all.gated, first, kOutputs / 2)) << DTypeName(dtype);
+        EXPECT_TRUE(same(some.squares, all.squares, first, next_parts)) << DTypeName(dtype);
+      }
+    }
+  }
+}
+
+// The products of a feed-forward one after another, each reading what the one before has written:
+// as when the host waits for each.
+TEST_P(FusedProductsTest, ChainsOfProducts) {
+  constexpr int kRows = 9, kWidth = 320, kInner = 1408;
+  const Matrix out = Make(DType::kQ8_0, kWidth, 512),
+               gate_up = Make(DType::kQ8_0, 2 * kInner, kWidth),
+               down = Make(DType::kQ8_0, kWidth, kInner);
+  HYDRANT_SKIP_UNLESS_FUSED(out, kRows);
+  const Rows x = MakeRows(kRows, 512);
+  const std::vector<float> before = RandomFloats(size_t{kRows} * kWidth, 9);
+  auto device_x = Upload(x.bits);
+  auto norm = Upload(RandomFloats(kWidth, 3));
+  const auto run = [&](bool waits) {
+    auto hidden = Upload(before);
+    auto normed = Upload(std::vector<uint16_t>(hidden.size()));
+    auto gated = Upload(std::vector<uint16_t>(size_t{kRows} * kInner));
+    auto squares = Upload(std::vector<double>(size_t{kRows} * SplitNorm::Parts(kWidth)));
+    const SplitNorm half = {
+        .weight = norm.data(), .rows = normed.data(), .squares = squares.data()};
+    const auto multiply = [&](const MatmulArgs& args) {
+      backend().Matmul(args);
+      if (!waits) return;
+      EXPECT_TRUE(backend().Synchronize().ok());
+    };
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      multiply({.x = device_x.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = out.weight.get(),
+                .y = hidden.data(),
+                .accumulate = true,
+                .y_norm = half});
+      multiply({.x = normed.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = gate_up.weight.get(),
+                .y_bf16 = gated.data(),
+                .x_norm = half,
+                .gate = Activation::kSilu});
+      multiply({.x = gated.data(),
+                .x_dtype = DType::kBF16,
+                .m = kRows,
+                .weight = down.weight.get(),
+                .y = hidden.data(),
+                .accumulate = true});
+    }
+    EXPECT_TRUE(backend().Synchronize().ok()) << backend().Synchronize();
+    return hidden.Read();
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
+// Without any of these a product of few rows goes the same way.
+TEST_P(FusedProductsTest, PlainProductsInBF16) {
+  for (const int rows : {64, 320}) {
+    const Matrix matrix = Make(DType::kBF16, rows, 776);
+    HYDRANT_SKIP_UNLESS_FUSED(matrix, 1);
+    for (const int m : {1, 33}) {
+      const Rows x = MakeRows(m, matrix.cols);
+      auto device_x = Upload(x.bits);
+      auto y = Upload(std::vector<uint16_t>(static_cast<size_t>(m) * rows, 0x7FC0));
+      backend().Matmul({.x = device_x.data(),
+                        .x_dtype = DType::kBF16,
+                        .m = m,
+                        .weight = matrix.weight.get(),
+                        .y_bf16 = y.data()});
+      std::vector<double> expected, tolerance;
+      for (int i = 0; i < m; ++i) {
+        const float* const row = &x.values[static_cast<size_t>(i) * matrix.cols];
+        for (int j = 0; j < rows; ++j) {
+          expected.push_back(matrix.Sum(j, row));
+          tolerance.push_back(kBF16Error * std::abs(expected.back()) +
+                              1.1 * matrix.Tolerance(j, row));
+        }
+      }
+      std::vector<float> got;
+      for (const uint16_t bits : y.Read()) got.push_back(BF16ToFloat(bits));
+      ExpectNear(got, expected, tolerance, std::to_string(m) + " rows");
+    }
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(FusedProductsTest);
+
+}  // namespace
+}  // namespace hydrant
