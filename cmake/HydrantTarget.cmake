@@ -113,15 +113,21 @@ function(hydrant_test_timeout name seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-# A libFuzzer program; built only with clang and HYDRANT_FUZZERS=ON.
+# With clang and HYDRANT_FUZZERS=ON a libFuzzer program; else a test that runs it over its corpus, corpus/<name> beside the
+# first source, and changed copies of it (tests/corpus_main.cc).
 function(hydrant_fuzzer name)
-  if(NOT HYDRANT_FUZZERS)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(HYDRANT_FUZZERS)
+    hydrant_executable(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  hydrant_executable(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
-  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
-  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  list(GET ARG_SOURCES 0 first)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR}/${first} DIRECTORY)
+  hydrant_executable(${name} OPTIMIZE 1 SOURCES ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/corpus_main.cc DEPS ${ARG_DEPS})
+  add_test(NAME ${name} COMMAND ${name} ${folder}/corpus/${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  hydrant_test_timeout(${name} 120)
 endfunction()
 
 # A Google Benchmark program.
