@@ -16,13 +16,14 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <system_error>
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-constexpr uint64_t kCopies = 2000;  // of all files together
+constexpr uint64_t kCopies = 20'000;  // of all files together
 
 char at_work[256];  // the seed and the input, for the signal handler
 
@@ -41,7 +42,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 std::vector<std::string> ReadFolders(const std::vector<std::string>& folders) {
   std::vector<std::filesystem::path> paths;
   for (const std::string& folder : folders) {
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
+    std::error_code error;  // one that is not there has no file
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error))
       paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
