@@ -97,6 +97,11 @@ absl::Status LogitsProcessor::WhyNoneFollows(int64_t position) const {
         absl::StrCat("structured_output: is so ambiguous that what may follow at position ",
                      position, " takes more steps to find than are allowed; make it simpler"));
   }
+  if (grammar_ != nullptr && grammar_->was_wrong()) {
+    return absl::InternalError(absl::StrCat(
+        "structured_output: the token before position ", position,
+        " does not fit, though the grammar's mask allowed it; please report the grammar"));
+  }
   const bool none =
       !mask_.empty() && std::ranges::all_of(mask_, [](uint32_t word) { return word == 0; });
   if (!none) return absl::OkStatus();

@@ -35,14 +35,17 @@ class NextMask {
   NextTokens next() const { return next_; }
   const std::vector<uint32_t>& words() const { return words_; }
 
-  // Adds a token to the text. REQUIRES: the token may follow.
+  // Adds a token that the mask allowed to the text.
   void Accept(TokenId token);
+  // Whether the grammar has refused a token all the same: its mask was wrong. Then kNone follows.
+  bool was_wrong() const { return was_wrong_; }
 
  private:
   std::mutex mutex_;  // held while the mask is made or changed
   std::atomic<bool> is_made_{false};
   std::atomic<int64_t> expected_steps_{0};
   const std::unique_ptr<TokenConstraint> constraint_;
+  bool was_wrong_ = false;
   NextTokens next_ = NextTokens::kAny;
   std::vector<uint32_t> words_;  // valid if next_ is kSome or kEnd
 };

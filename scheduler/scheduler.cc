@@ -168,7 +168,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
     in_flight_.pop_back();
   }
   if (in_flight_.empty()) {
-    applied_at_.reset();  // no step delays the next work
+    applied_at_.reset();       // no step delays the next work
     if (HasToWaitForMask()) {  // and no step is in flight, so waiting delays no other work
       slow_masks_.WaitForFirst();
       return Schedule(now);
@@ -816,7 +816,8 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token,
   if (token == kNoToken && !is_known && sequence->logits != nullptr) {
     if (sequence->logits->IsComplete()) return EndText(sequence, now);
     const absl::Status none = sequence->logits->WhyNoneFollows(index);
-    if (!none.ok()) return Fail(sequence, none, "INVALID", now);
+    if (!none.ok())
+      return Fail(sequence, none, absl::IsInternal(none) ? "ENGINE_FAULT" : "INVALID", now);
   }
   if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
     Fail(sequence,

@@ -18,10 +18,14 @@ namespace hydrant {
 class FakeGrammar final : public CompiledGrammar {
  public:
   // mask_steps: steps of each mask. before_mask: called before each mask but the first; may be
-  // null.
+  // null. wrong_at: a token that the mask allows and that is refused, counted from 0; none if
+  // negative.
   explicit FakeGrammar(int tokens, int64_t mask_steps = 0,
-                       std::function<void()> before_mask = nullptr)
-      : tokens_(tokens), mask_steps_(mask_steps), before_mask_(std::move(before_mask)) {}
+                       std::function<void()> before_mask = nullptr, int wrong_at = -1)
+      : tokens_(tokens),
+        mask_steps_(mask_steps),
+        wrong_at_(wrong_at),
+        before_mask_(std::move(before_mask)) {}
   std::unique_ptr<TokenConstraint> NewConstraint() const override {
     return std::make_unique<Constraint>(*this);
   }
@@ -37,6 +41,7 @@ class FakeGrammar final : public CompiledGrammar {
    public:
     explicit Constraint(const FakeGrammar& grammar)
         : left_(grammar.tokens_),
+          refuses_at_(grammar.tokens_ - grammar.wrong_at_),
           mask_steps_(grammar.mask_steps_),
           before_mask_(grammar.before_mask_) {}
     NextTokens FillMask(std::span<uint32_t> words) override {
@@ -51,6 +56,7 @@ class FakeGrammar final : public CompiledGrammar {
     }
     bool Accept(TokenId token) override {
       if (left_ == 0 || token >= FakeTokenizer::kEog || token % 3 != sum_ % 3) return false;
+      if (left_ == refuses_at_) return false;
       sum_ += token;
       --left_;
       return true;
@@ -60,6 +66,7 @@ class FakeGrammar final : public CompiledGrammar {
 
    private:
     int left_;
+    const int refuses_at_;  // what is left then
     const int64_t mask_steps_;
     const std::function<void()> before_mask_;
     bool is_first_ = true;
@@ -68,6 +75,7 @@ class FakeGrammar final : public CompiledGrammar {
 
   const int tokens_;
   const int64_t mask_steps_;
+  const int wrong_at_;
   const std::function<void()> before_mask_;
 };
 

@@ -150,6 +150,19 @@ TEST_P(LogitsTest, NothingMayFollow) {
   }
 }
 
+TEST_P(LogitsTest, AMaskThatIsWrongEndsItsRequest) {
+  Request request = MakeRequest(20, 36);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(12, 0, nullptr, /*wrong_at=*/4);
+  for (const Stream& stream : Run(request)) {
+    EXPECT_EQ(stream.token_ids.size(), 5u);
+    ASSERT_TRUE(stream.failed.has_value());
+    EXPECT_EQ(stream.failed->reason, "ENGINE_FAULT");
+    EXPECT_TRUE(absl::IsInternal(stream.failed->status));
+    EXPECT_TRUE(absl::StrContains(stream.failed->status.message(), "mask allowed it"))
+        << stream.failed->status;
+  }
+}
+
 TEST_P(LogitsTest, EachSampleHasItsOwn) {
   Request request = MakeRequest(20, 30);
   request.sampling.grammar = std::make_shared<FakeGrammar>(10);
