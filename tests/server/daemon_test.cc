@@ -549,6 +549,14 @@ TEST(Device, OneThatCannotBeUsedIsNamedWithTheReasonAndTheNextStep) {
   }
 }
 
+TEST(Device, AnUnknownNameOfKernelsOnTrialIsRefused) {
+  const EmulatedDevice device("CAPABILITY", "9");
+  setenv("HYDRANT_CUDA_TRIAL", "decode,fuse", 1);
+  ExpectNoStart({"--model", kModel, "--device", "cuda"},
+                {"HYDRANT_CUDA_TRIAL", "'fuse'", "decode, fused, overlap, sums"});
+  unsetenv("HYDRANT_CUDA_TRIAL");
+}
+
 TEST(Device, AutomaticallyItIsTheCpuWhereTheGpuCannotBeUsed) {
   const EmulatedDevice device("DEVICE_ERROR", "35");
   Daemon daemon({}, kModel, "auto");
