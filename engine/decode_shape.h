@@ -18,7 +18,7 @@ struct DecodeShape {
   bool revised = false;  // scores are, of a row
   int mean_entries = 0;
   int max_in_window = 0;  // of the layers that have one
-  // What is drawn within the step, from its rows alone.
+  // How tokens are sampled inside the step; kNotHere: they are sampled after it.
   enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
   uint8_t sampling = kNotHere;
 

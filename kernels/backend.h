@@ -96,8 +96,8 @@ class Backend {
   // saves memory traffic; else kF32.
   virtual DType ResultDType(const Weight& /*weight*/) const { return DType::kF32; }
 
-  // Whether Matmul of m rows by this weight takes x_norm, y_norm and gate (MatmulArgs): what is
-  // done before and after the product without operations of their own.
+  // Whether Matmul of m rows by this weight takes x_norm, y_norm and gate (MatmulArgs): norms and
+  // a gate as parts of the product.
   virtual bool FusesProducts(const Weight& /*weight*/, int /*m*/) const { return false; }
 
   // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie

@@ -2,9 +2,8 @@
 // faster code must equal to the bit. Stateless; any thread may call.
 //
 //   f32, f16, bf16   each value by itself, to nearest, ties to even
-//   e4m3 ("fp8")     the same in 8 bits (OCP 8-bit Floating Point Specification 1.0, 5.1), without
-//   a
-//                    scale: what is larger than 448 becomes 448
+//   e4m3 ("fp8")     the same in 8 bits (OCP 8-bit Floating Point Specification 1.0, 5.1), no
+//                    scale: larger values become 448
 //   q8_0 ("int8")    GGUF's blocks: 32 values share a scale in half precision
 //   q4_0 ("int4")    the same with 4 bits, of the values after a Hadamard transform of each 32: it
 //                    spreads what a few channels of keys have in excess, which would set the scale

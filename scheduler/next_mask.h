@@ -37,7 +37,8 @@ class NextMask {
 
   // Adds a token that the mask allowed to the text.
   void Accept(TokenId token);
-  // Whether the grammar has refused a token all the same: its mask was wrong. Then kNone follows.
+  // Whether the grammar refused a token that its mask allowed. Then next() is kNone.
+  // REQUIRES: IsMade()
   bool was_wrong() const { return was_wrong_; }
 
  private:

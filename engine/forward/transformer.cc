@@ -322,7 +322,7 @@ float Transformer::NormEps() const {
   return static_cast<float>(config().norm_eps / (divisor * divisor));
 }
 
-// Whether the writer makes the norm's first half, of rows that the reader alone reads.
+// Whether the product `writer` computes the first half of the norm; `reader` reads its rows alone.
 bool Transformer::Splits(const Norm& norm, const Linear& writer, const Norm& post_norm,
                          const Weight& reader, int rows, const Activations& act) const {
   return config().norm == NormKind::kRms && norm.weight.size() > 0 && norm.bias.size() == 0 &&
@@ -331,8 +331,8 @@ bool Transformer::Splits(const Norm& norm, const Linear& writer, const Norm& pos
          backend_->FusesProducts(reader, rows);
 }
 
-// That of the next layer's input; null: there is none, or it is to be made apart. The norm before
-// the logits always is: which rows it has depends on more than the layer's.
+// The norm of the next layer's input; null: there is no next layer, or the norm is an operation of
+// its own. The norm before the logits always is one: not all rows of the last layer need it.
 const Transformer::Norm* Transformer::NormAfter(int layer, int rows, const Activations& act) const {
   // In parallel a second norm reads the same rows.
   if (layer + 1 == config().num_layers || config().parallel_residual) return nullptr;
@@ -343,7 +343,7 @@ const Transformer::Norm* Transformer::NormAfter(int layer, int rows, const Activ
   return splits ? &next.attn_norm : nullptr;
 }
 
-// Of act.normed, for a product that reads it or, with the norm's weights, one that makes it.
+// The split norm over act.normed. A product that writes act.normed needs the norm's weights too.
 std::optional<SplitNorm> Transformer::Half(const Activations& act, bool split) const {
   if (!split) return std::nullopt;
   return SplitNorm{.eps = NormEps(),

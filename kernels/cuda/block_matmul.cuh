@@ -142,7 +142,8 @@ class BlockProduct {
     return rows;
   }
 
-  // What divides the results of each row of x: a warp a row, the same order whatever kTokens is.
+  // Computes the factor 1 / RMS of each row of x. One warp adds a row's sums of squares, in an
+  // order that does not depend on kTokens.
   __device__ void FindFactors() const {
     constexpr int kWarps = kBlockMatmulThreads / kWarpSize, kOwn = kTokens / kWarps;
     const BlockMatmulArgs& args = l_.args;

@@ -93,7 +93,7 @@ class MmaTile {
   using Sums = float[kDims / 64][4][4];
 
   static constexpr int kGroup = 8;  // columns of the instruction
-  // What is multiplied.
+  // The type of the tensor cores' operands: bf16, or fp16 for fp16 and e4m3 pages.
   static constexpr bool kBF16 = kDType != DType::kF16 && kDType != DType::kE4M3;
   // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
   static constexpr int kQueryParts = kBF16 ? 3 : 2;

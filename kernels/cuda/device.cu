@@ -35,7 +35,7 @@ std::string_view Trials() {
   return names == nullptr ? "" : names;
 }
 
-// Calls visit(name) for each.
+// Calls visit(name) for each name in HYDRANT_CUDA_TRIAL.
 template <typename Visit>
 void ForEachTrial(const Visit& visit) {
   for (std::string_view rest = Trials(); !rest.empty();) {
@@ -51,7 +51,7 @@ bool OnTrial(std::string_view kernel) {
   return is;
 }
 
-// What is wrong with the names, empty for nothing.
+// Returns an error message for an unknown name, or an empty string.
 std::string WrongTrial() {
   std::string wrong;
   ForEachTrial([&](std::string_view name) {

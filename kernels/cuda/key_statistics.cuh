@@ -1,6 +1,6 @@
-// What column statistics make of the products of keys and queries that tensor cores leave in a
-// warp's registers: weights, their reduction over a group's heads, sums by tiles of queries. Of
-// kernels for tensor cores only.
+// Computes column statistics from the products of keys and queries in a warp's registers: makes
+// attention weights, reduces them over the heads of a group, and adds them up by tiles of queries.
+// For kernels that use tensor cores.
 #ifndef HYDRANT_KERNELS_CUDA_KEY_STATISTICS_CUH_
 #define HYDRANT_KERNELS_CUDA_KEY_STATISTICS_CUH_
 
@@ -151,12 +151,12 @@ class KeyStatistics {
     int first, end;
     __device__ bool Hold(int column) const { return column >= first && column < end; }
   };
-  // Those of queries that are there and see a key.
+  // The columns of queries that exist and see the key.
   __device__ Columns Seen(int tile, int half) const {
     const int query = FirstQuery(tile);
     return {Key(half) - m_.args.first_position - query, m_.args.num_queries - query};
   }
-  // Those of queries that count for a statistic.
+  // The columns of queries that statistic s counts.
   __device__ Columns Counting(int s, int tile) const {
     const ColumnStatistic& statistic = statistics_.of[s];
     const int query = FirstQuery(tile);

@@ -553,7 +553,7 @@ bool Alike(const PrefillAttentionArgs& a, const PrefillAttentionArgs& b) {
          (a.softcap == 0.0f) == (b.softcap == 0.0f);
 }
 
-// Those of `batch` with `count` statistics, with tiles of so many keys.
+// The runs of `batch` that ask for `count` statistics, in tiles of `keys` keys.
 MmaBatch WithStatistics(const MmaBatch& batch, int count, int keys) {
   MmaBatch some;
   for (int i = 0; i < batch.count; ++i) {

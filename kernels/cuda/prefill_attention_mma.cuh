@@ -378,7 +378,7 @@ class MmaColumnStatistics {
     }
   }
 
-  // What KeyStatistics wants of a head's tile.
+  // Reads the log-sum-exps of a tile of queries of head g, for KeyStatistics.
   __device__ auto LogSumExps(int tile, int g) const {
     const float* mine = m_.log_sum_exp +
                         static_cast<size_t>(kv_head_ * group_ + g) * m_.args.num_queries +

@@ -27,14 +27,13 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// What this thread has written to shared memory (its asynchronous copies, once it has waited for
-// them) comes before the reads of products that are started later.
+// Orders this thread's writes to shared memory (and its asynchronous copies, after the wait for
+// them) before the reads of products that start later.
 __device__ inline void FenceSharedForWgmma() {
   HYDRANT_WGMMA_ASM("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-// What this thread has done to the registers of a product comes before products that are started
-// later.
+// Orders this thread's accesses to the registers of a product before products that start later.
 __device__ inline void FenceWgmma() {
   HYDRANT_WGMMA_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }

@@ -98,9 +98,8 @@ class Sm90Products {
       if (tile < count) load(tile, Stage(tile));
       CommitCopies();
     }
-    // What the ring holds behind the last tile is multiplied for nothing. ptxas lets no product run
-    // beside others' use where its start depends on a condition, or its wait is in another
-    // iteration.
+    // The last start multiplies a stage without a tile, and nothing uses the result. It has no
+    // condition, and its wait is in the same iteration, as ptxas otherwise serialises the products.
     float even[kPieces][4], odd[kPieces][4];
     Start(0, count, load, even);
     WaitWgmma(even);

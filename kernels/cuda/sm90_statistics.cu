@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kSm90Threads, 1)
 // Three would not fit into the registers of a warpgroup.
 constexpr int kMostAtOnce = 2;
 
-// Those of a pass from `first` on.
+// Up to kMostAtOnce statistics of a pass, from number `first` on.
 PassStatistics From(const PassStatistics& statistics, int first) {
   PassStatistics some;
   while (first < statistics.count && some.count < kMostAtOnce)

@@ -91,8 +91,8 @@ class Sm90ColumnStatistics {
   }
 
  private:
-  // Those that this block adds. The keys of one warpgroup may be of the prefix, the other's of the
-  // run.
+  // The tiles of queries that this block adds. One warpgroup's keys may be in the prefix and the
+  // other's in the run.
   __device__ QueryTiles Tiles() const {
     QueryTiles all;
 #pragma unroll

@@ -90,7 +90,7 @@ FITTED = Kernels()
 # The kernels that serve at this commit: of FITTED, what has changed since it was measured.
 NOW = dataclasses.replace(FITTED, wgmma_prompts=True)
 
-# What a name of HYDRANT_CUDA_TRIAL changes. A kernel that goes on trial is a line here and a name in ON_TRIAL.
+# The constants that each name of HYDRANT_CUDA_TRIAL changes. A kernel that goes on trial is a line here and a name in ON_TRIAL.
 TRIALS: dict[str, dict[str, Any]] = {
     "decode": {"ring": True},
     "overlap": {"overlapped_a_layer": 4},  # two norms, rotation, activation

@@ -14,7 +14,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "kernels" / "cuda"
 WAIT = "WaitForPredecessor();"
 # Headers with kernels that are launched so.
 HEADERS = ["decode_attention.cuh", "decode_stream.cuh"]
-# What comes before the wait of products: places of units, and the copy of weights.
+# Statements of the product kernel before its wait: they compute places and copy weights.
 EARLY = r"begin_ = FirstUnitOf\(blockIdx\.x\); end_ = FirstUnitOf\(blockIdx\.x \+ 1\); Cursor copied = \{[^;]*\}; Cursor at = copied; CopyEarly\(copied\); "
 
 

@@ -1,5 +1,4 @@
-// What Matmul does before and after a product where Backend::FusesProducts() says so, against
-// double arithmetic: norms split between two products, and gates.
+// Tests norms and gates fused into Matmul (Backend::FusesProducts()) against double arithmetic.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -144,7 +143,7 @@ void FusedProductsTest::CheckNorms(const Matrix& matrix, int m) {
   }
   const std::vector<float> got = y.Read();
   ExpectNear(got, expected, tolerance, "y");
-  // Of what it gave: the next rows and their squares.
+  // The next norm's rows and sums of squares follow from y.
   const std::vector<uint16_t> got_next = next.Read();
   for (size_t i = 0; i < got.size(); ++i)
     ASSERT_EQ(got_next[i], FloatToBF16(got[i] * norm[i % rows])) << "at " << i;

@@ -1,5 +1,4 @@
-// What the tests of matrix products of every backend share: a product on the backend, and the same
-// in double precision.
+// A fixture for tests of matrix products: runs a product on a backend and in double precision.
 #ifndef HYDRANT_TESTS_KERNELS_PRODUCT_TEST_H_
 #define HYDRANT_TESTS_KERNELS_PRODUCT_TEST_H_
 

@@ -71,7 +71,7 @@ struct Fiber {
   unsigned exchanges = 0;
 };
 
-// Of its 32 threads, a bit each. A thread that lives and is in none of the others runs.
+// Each mask has a bit for each of the warp's 32 threads. The running thread is in `live` alone.
 struct Warp {
   alignas(64) std::array<Exchanged, 2> given;
   uint32_t live = 0;

@@ -36,7 +36,7 @@ struct Result {
   uint64_t group;  // the last that adds to it
 };
 
-// What a product has read, which must be there until it is waited for.
+// The operands of a product. They must not change before the wait for it.
 struct Operands {
   const uint32_t* a;
   std::array<uint32_t, 4> a_values;
