@@ -388,8 +388,8 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   bool prepared = false;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerTables at = kv->TablesOf(layer);
-    model->ProjectQkv(layer, hidden.data(), num_rows, act, prepared);
-    model->RotateQkv(layer, rows.rope_positions(), 0, num_rows, act, destination);
+    model->ProjectAndRotate(layer, hidden.data(), rows.rope_positions(), num_rows, act, prepared,
+                            destination);
     if (shape.weighted && !at.windowed) {
       prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
     }

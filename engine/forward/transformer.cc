@@ -355,18 +355,54 @@ void Transformer::ProjectQkv(int layer, const float* hidden, int rows, const Act
                              bool prepared) const {
   const Layer& weights = layers_[layer];
   if (!prepared) Normalise(hidden, weights.attn_norm, rows, 0, act);
-  backend_->Matmul({.x = act.normed.data(),
-                    .x_dtype = act.input_dtype,
-                    .m = rows,
-                    .weight = weights.qkv.weight.get(),
-                    .y = act.qkv.data(),
-                    .bias = weights.qkv.bias.data(),
-                    .x_norm = Half(act, prepared)});
+  MatmulArgs product = QkvProduct(weights, rows, act, prepared);
+  product.y = act.qkv.data();
+  backend_->Matmul(product);
   if (config().qk_norm != QkNorm::kNone) NormaliseHeads(weights, rows, act);
 }
 
 void Transformer::RotateQkv(int layer, const int32_t* positions, int first, int rows,
                             const Activations& act, const KvDestination& kv) const {
+  backend_->RopeSplit(SplittingInto(kv, layer, positions, first, rows, act));
+}
+
+void Transformer::ProjectAndRotate(int layer, const float* hidden, const int32_t* positions,
+                                   int rows, const Activations& act, bool prepared,
+                                   const KvDestination& kv) const {
+  const Layer& weights = layers_[layer];
+  if (!RotatesInProduct(weights, rows, act, kv)) {
+    ProjectQkv(layer, hidden, rows, act, prepared);
+    RotateQkv(layer, positions, 0, rows, act, kv);
+    return;
+  }
+  if (!prepared) Normalise(hidden, weights.attn_norm, rows, 0, act);
+  MatmulArgs product = QkvProduct(weights, rows, act, prepared);
+  product.rope = SplittingInto(kv, layer, positions, 0, rows, act);
+  product.rope->qkv = nullptr;
+  backend_->Matmul(product);
+}
+
+bool Transformer::RotatesInProduct(const Layer& layer, int rows, const Activations& act,
+                                   const KvDestination& kv) const {
+  return config().qk_norm == QkNorm::kNone && act.input_dtype == DType::kBF16 &&
+         BlockElements(kv.precision) == 1 && MatmulArgs::CanRotate(config().head_dim) &&
+         backend_->FusesProducts(*layer.qkv.weight, rows);
+}
+
+// The projection of act.normed, without where it goes.
+MatmulArgs Transformer::QkvProduct(const Layer& layer, int rows, const Activations& act,
+                                   bool prepared) const {
+  return {.x = act.normed.data(),
+          .x_dtype = act.input_dtype,
+          .m = rows,
+          .weight = layer.qkv.weight.get(),
+          .bias = layer.qkv.bias.data(),
+          .x_norm = Half(act, prepared)};
+}
+
+RopeSplitArgs Transformer::SplittingInto(const KvDestination& kv, int layer,
+                                         const int32_t* positions, int first, int rows,
+                                         const Activations& act) const {
   RopeSplitArgs split = Splitting(layer, positions, first, rows, act);
   split.q = Queries(act, kv.k.dtype) + int64_t{first} * config().QDim();
   split.k = kv.k;
@@ -374,7 +410,7 @@ void Transformer::RotateQkv(int layer, const int32_t* positions, int first, int 
   split.kv_row_stride = kv.row_stride;
   split.kv_head_stride = kv.head_stride;
   split.kv_precision = kv.precision;
-  backend_->RopeSplit(split);
+  return split;
 }
 
 // Queries and keys of act.qkv, in place.

@@ -91,6 +91,9 @@ class Transformer {
   // keys and values into `kv`, all of one dtype. positions: [rows].
   void RotateQkv(int layer, const int32_t* positions, int first, int rows, const Activations& act,
                  const KvDestination& kv) const;
+  // ProjectQkv() and RotateQkv() of all rows, in one operation where the backend has it.
+  void ProjectAndRotate(int layer, const float* hidden, const int32_t* positions, int rows,
+                        const Activations& act, bool prepared, const KvDestination& kv) const;
   // The queries of the last ProjectQkv(), or what else is in their place (RawQueries), at other
   // positions: q [rows, heads, head_dim], of the rows from `first` on. They are rounded to
   // `precision` before they turn.
@@ -157,6 +160,11 @@ class Transformer {
                                                WeightDType dtype);
   RopeSplitArgs Splitting(int layer, const int32_t* positions, int first, int rows,
                           const Activations& act) const;
+  RopeSplitArgs SplittingInto(const KvDestination& kv, int layer, const int32_t* positions,
+                              int first, int rows, const Activations& act) const;
+  MatmulArgs QkvProduct(const Layer& layer, int rows, const Activations& act, bool prepared) const;
+  bool RotatesInProduct(const Layer& layer, int rows, const Activations& act,
+                        const KvDestination& kv) const;
   void NormaliseHeads(const Layer& layer, int rows, const Activations& act) const;
   void AddProjection(const Linear& linear, const void* x, const Norm& post_norm, float* hidden,
                      int rows, const Activations& act, const Norm* next) const;

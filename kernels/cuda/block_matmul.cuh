@@ -10,7 +10,8 @@
 // added up, once for all warps; so there is one barrier a tile. A group that
 // several blocks have parts of is added up by the last of them to be done, in
 // the order of columns; it then does what comes after the product: division by
-// x's root mean square, what y holds, bias, gate, and the next norm's half.
+// x's root mean square, what y holds, bias, gate or rotation, and the next
+// norm's half.
 //
 // Of a gated product a group has 64 rows of the gate, then the 64 that these
 // meet. Weights are constants, so the first tiles are copied before the kernel
@@ -26,6 +27,7 @@
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/rope_split.cuh"
 
 namespace hydrant::cuda {
 
@@ -517,9 +519,10 @@ class BlockProduct {
 #pragma unroll
       for (int n = 0; n < kTokenTiles; n += kAtOnce) {
         AddToSums(first, n, sums);
-        Store(first, n, sums);
+        if (!l_.args.rotated) Store(first, n, sums);
       }
     }
+    if (l_.args.rotated) return WriteRotated(group, sums);
     if (l_.args.y_norm.squares != nullptr) WriteNorm(group, sums);
   }
   __device__ void AddToSums(int first, int n, float (&sums)[2][kTokenTiles][4]) const {
@@ -584,6 +587,48 @@ class BlockProduct {
       }
       __syncthreads();
     }
+  }
+
+  // Queries, keys and values of a group, which has whole heads. Sums of 8 tokens at a time change
+  // threads, so that a thread has both elements of a pair and neighbours store neighbours.
+  __device__ void WriteRotated(int group, float (&sums)[2][kTokenTiles][4]) const {
+    auto* const shared = reinterpret_cast<float*>(Joins());
+    const RopeSplitArgs& rope = l_.args.rope;
+    // Lanes that store at once then meet all banks.
+    const auto place = [](int row, int token) {
+      return token % 8 * kGroupRows + (row ^ token % 8 / 2 * 8);
+    };
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+      if (half_ == 0) {
+        ForEach<1>(n, sums, [&](int row, int token, float sum) {
+          shared[place(panel_ * kTileRows + row, token)] = sum;
+        });
+      }
+      __syncthreads();
+      for (int i = thread_; i < 8 * kGroupRows / 2; i += kBlockMatmulThreads) {
+        const int token = n * 8 + i / (kGroupRows / 2), pair = i % (kGroupRows / 2);
+        const int in_group = pair / (rope.head_dim / 2), first = in_group * rope.head_dim;
+        const int head = group * (kGroupRows / rope.head_dim) + in_group;
+        if (head * rope.head_dim < l_.args.rows && token < tile_.count)
+          StorePairOf(head, pair % (rope.head_dim / 2), token,
+                      [&](int element) { return shared[place(first + element, token)]; });
+      }
+      __syncthreads();
+    }
+  }
+  // Two elements of a head: a pair that is rotated, or neighbours that are not.
+  template <typename Read>
+  __device__ void StorePairOf(int head, int pair, int token, Read read) const {
+    const RopeSplitArgs& rope = l_.args.rope;
+    const MutableArenaRows to = SplitHead(rope, token, head);
+    const bool value = head >= rope.num_heads + rope.num_kv_heads;
+    if (!value && pair < rope.rotary_dim / 2) {
+      const RotaryPair at = RotaryPairOf(rope, pair);
+      return StoreRotated(rope, rope.positions[token], head, pair, read(at.first), read(at.second),
+                          to);
+    }
+    for (int i = 2 * pair; i < 2 * pair + 2; ++i) StoreUnrotated(rope, head, i, read(i), to);
   }
 
   // The rows of y in `sums`, times the next norm's weights, and the sum of squares of each token.
@@ -671,6 +716,14 @@ cudaError_t LaunchBlockMatmul(const Context& context, const BlockMatmulArgs& arg
                           dim3(kBlockMatmulThreads), shared, context.stream, launch);
 }
 
+inline RopeSplitArgs RowsFrom(RopeSplitArgs rope, int first) {
+  rope.positions += first;
+  rope.q = rope.q + static_cast<int64_t>(first) * rope.num_heads * rope.head_dim;
+  rope.k = rope.k + first * rope.kv_row_stride;
+  rope.v = rope.v + first * rope.kv_row_stride;
+  return rope;
+}
+
 template <typename Format, int kTokens>
 cudaError_t LaunchInChunks(const Context& context, const BlockMatmulArgs& args) {
   if (args.experts > 0) return LaunchBlockMatmul<Format, kTokens>(context, args);
@@ -687,6 +740,7 @@ cudaError_t LaunchInChunks(const Context& context, const BlockMatmulArgs& args) 
       chunk.y_norm.rows += in_y;
       chunk.y_norm.squares += static_cast<size_t>(first) * args.y_parts;
     }
+    if (args.rotated) chunk.rope = RowsFrom(args.rope, first);
     chunk.m = std::min(kTokens, args.m - first);
     error = LaunchBlockMatmul<Format, kTokens>(context, chunk);
   }

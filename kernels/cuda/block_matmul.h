@@ -34,6 +34,8 @@ struct BlockMatmulArgs {
   uint16_t* y_bf16 = nullptr;  // [m, y_stride], in the place of y
   bool gated = false;          // into y_bf16
   Activation activation = Activation::kSilu;
+  bool rotated = false;  // into rope.q, k and v; not gated
+  RopeSplitArgs rope;
   SplitNorm x_norm, y_norm;  // y_norm.rows: [m, y_stride]
   int x_parts = 0, y_parts = 0;
   // Where a block's part of a sum waits for the others: PartialBytes(), and a counter for each 128

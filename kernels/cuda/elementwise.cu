@@ -3,6 +3,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_row.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/rope_split.cuh"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -98,13 +99,6 @@ __global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs a
   }
 }
 
-// Where a row's query or key of this head goes; keys are counted after the queries.
-__device__ MutableArenaRows TurnedHead(const RopeSplitArgs& args, int row, int head) {
-  if (head < args.num_heads)
-    return args.q + (static_cast<size_t>(row) * args.num_heads + head) * args.head_dim;
-  return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
-}
-
 // Several blocks per row, along y; a thread rotates pairs, then copies the rest. With
 // `queries_are_there` queries are read where they go.
 __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
@@ -116,37 +110,27 @@ __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   const int turned_heads = args.num_heads + (args.k.data == nullptr ? 0 : args.num_kv_heads);
   const float* in = args.qkv + static_cast<size_t>(row) * (args.num_heads + 2 * args.num_kv_heads) *
                                    args.head_dim;
-  const float* cos = args.cos + static_cast<size_t>(args.positions[row]) * half;
-  const float* sin = args.sin + static_cast<size_t>(args.positions[row]) * half;
+  const int position = args.positions[row];
   for (int i = thread; i < turned_heads * half; i += threads) {
     const int head = i / half, pair = i % half;
-    const int first = args.interleaved ? 2 * pair : pair;
-    const int second = args.interleaved ? 2 * pair + 1 : pair + half;
-    const MutableArenaRows to = TurnedHead(args, row, head);
+    const MutableArenaRows to = SplitHead(args, row, head);
     const float* from =
         queries_are_there && head < args.num_heads ? to.f32() : in + head * args.head_dim;
-    const float scale = head < args.num_heads ? args.query_scale : 1.0f;
-    const DType before = head < args.num_heads ? args.query_precision : DType::kF32;
-    const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
-    const float a = RoundElement(before, from[first]), b = RoundElement(before, from[second]);
-    const float c = scale * cos[pair], s = scale * sin[pair];
-    StoreElement(to, first, RoundElement(dtype, a * c - b * s));
-    StoreElement(to, second, RoundElement(dtype, b * c + a * s));
+    const RotaryPair at = RotaryPairOf(args, pair);
+    StoreRotated(args, position, head, pair, from[at.first], from[at.second], to);
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = thread; i < turned_heads * rest; i += threads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
-    const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;
     if (queries_are_there && head < args.num_heads) continue;
-    StoreElement(TurnedHead(args, row, head), element,
-                 RoundElement(dtype, in[head * args.head_dim + element]));
+    StoreUnrotated(args, head, element, in[head * args.head_dim + element],
+                   SplitHead(args, row, head));
   }
   if (args.k.data == nullptr) return;
-  const float* values = in + turned_heads * args.head_dim;
   for (int i = thread; i < args.num_kv_heads * args.head_dim; i += threads) {
-    const int head = i / args.head_dim;
-    StoreElement(args.v, row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim,
-                 RoundElement(args.kv_precision, values[i]));
+    const int head = turned_heads + i / args.head_dim, element = i % args.head_dim;
+    StoreUnrotated(args, head, element, in[turned_heads * args.head_dim + i],
+                   SplitHead(args, row, head));
   }
 }
 

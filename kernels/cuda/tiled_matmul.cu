@@ -51,6 +51,8 @@ BlockMatmulArgs WithoutWeight(const MatmulArgs& args) {
   block.accumulate = args.accumulate;
   block.gated = args.gate.has_value();
   block.activation = args.gate.value_or(Activation::kSilu);
+  block.rotated = args.rope.has_value();
+  block.rope = args.rope.value_or(RopeSplitArgs());
   block.x_norm = args.x_norm.value_or(SplitNorm());
   block.y_norm = args.y_norm.value_or(SplitNorm());
   block.x_parts = SplitNorm::Parts(weight.cols());

@@ -47,6 +47,14 @@ struct MatmulArgs {
   // y_bf16[i, j] = activation(y[i, j]) * y[i, j + n], [m, n], where n is half of the weight's rows.
   // kSilu or kGeluTanh; without a bias.
   std::optional<Activation> gate = {};
+  // y is rope->qkv, which is split and rotated at once and not kept; y and rope->qkv are null.
+  // Neither with accumulate nor with y_norm. REQUIRES: CanRotate(rope->head_dim); no precision is
+  // of blocks
+  std::optional<RopeSplitArgs> rope = {};
+  // Rows of y that are summed together hold whole heads.
+  static constexpr bool CanRotate(int head_dim) {
+    return head_dim % 2 == 0 && SplitNorm::kPartColumns % head_dim == 0;
+  }
 };
 
 // out[i] = scale * row ids[i] of the table, as fp32; or out[i] += that.

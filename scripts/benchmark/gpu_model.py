@@ -77,11 +77,11 @@ class Kernels:
     # Column sums by wgmma: from the operations alone (a block has 128 keys, and 64 queries of a head come at a time).
     wgmma_sums: bool = False
     wgmma_sums_rate: float = 500e12
-    # Products of up to so many rows from own kernels, with norm, activation and residual in them. Shares of a copy; rotation, attention
+    # Products of up to so many rows from own kernels, with norm, rotation, activation and residual in them. Shares of a copy; attention
     # and four products a layer.
     fused_rows: int = 0
     fused_share: float = 0.93
-    fused_launches_a_layer: int = 6
+    fused_launches_a_layer: int = 5
     fused_small_kernels_ms: float = 0.05
     fused_small_kernels_ms_a_row: float = 0.003
 
@@ -95,7 +95,7 @@ TRIALS: dict[str, dict[str, Any]] = {
     "decode": {"ring": True},
     "overlap": {"overlapped_a_layer": 4},  # two norms, rotation, activation
     "sums": {"wgmma_sums": True},
-    "fused": {"fused_rows": 64, "overlapped_a_layer": 6},
+    "fused": {"fused_rows": 64, "overlapped_a_layer": 5},
 }
 ON_TRIAL = ("decode", "fused", "overlap", "sums")
 

@@ -89,8 +89,8 @@ class StepCountsTest : public ::testing::Test {
 
 TEST_F(StepCountsTest, Launches) {
   constexpr int kFew = 2, kMany = 6;
-  // Fused: both norms and the activation of a layer; but the first layer's first norm remains.
-  const int of_a_layer = Fuses() ? 6 : 9, of_a_step = Fuses() ? 7 : 6;
+  // Fused: both norms, rotation and activation of a layer; but the first layer's first norm remains.
+  const int of_a_layer = Fuses() ? 5 : 9, of_a_step = Fuses() ? 7 : 6;
   for (const char* policy : {"full", "h2o"}) {
     SCOPED_TRACE(policy);
     const Step few = CountStep(counts_, {policy, 3, 40, kFew});

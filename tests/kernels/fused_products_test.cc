@@ -98,6 +98,7 @@ class FusedProductsTest : public BackendTest {
   }
 
   void CheckNorms(const Matrix& matrix, int m);
+  void CheckRotation(DType dtype, const struct RotatedCase& c);
 
   std::mt19937 random_{kSeed};
 };
@@ -223,6 +224,122 @@ TEST_P(FusedProductsTest, Gates) {
                    std::string(DTypeName(dtype)) + " " + std::to_string(m) + " x " +
                        std::to_string(cols) + " x " + std::to_string(rows));
       }
+    }
+  }
+}
+
+struct RotatedCase {
+  int num_heads, num_kv_heads, head_dim, rotary_dim;
+  bool interleaved;
+  int cols, m;
+  DType kv_precision = DType::kF32;
+
+  int heads() const { return num_heads + 2 * num_kv_heads; }
+  int rows() const { return heads() * head_dim; }
+};
+
+// x is divided by its root mean square and projected; queries and keys are rotated, and all three
+// stored, keys and values with gaps between their rows.
+void FusedProductsTest::CheckRotation(DType dtype, const RotatedCase& c) {
+  constexpr float kEps = 1e-3f, kQueryScale = 1.25f;
+  constexpr int kPositions = 40;
+  const Matrix matrix = Make(dtype, c.rows(), c.cols);
+  if (!Fuses(matrix, c.m)) return;
+  const Rows x = MakeRows(c.m, c.cols);
+  const std::vector<double> squares = MakeSquares(c.m, c.cols);
+  const std::vector<float> bias = RandomFloats(c.rows(), random_());
+  const int half = c.rotary_dim / 2, row_stride = c.head_dim + 3,
+            head_stride = row_stride * (c.m + 2);
+  std::vector<int32_t> positions;
+  for (int i = 0; i < c.m; ++i) positions.push_back((i * 7 + 3) % kPositions);
+  std::vector<float> cosines, sines;
+  for (int i = 0; i < kPositions * half; ++i) {
+    const double angle = i / half * std::pow(10000.0, -static_cast<double>(i % half) / half);
+    cosines.push_back(static_cast<float>(std::cos(angle)));
+    sines.push_back(static_cast<float>(std::sin(angle)));
+  }
+  auto device_x = Upload(x.bits);
+  auto device_squares = Upload(squares);
+  auto device_bias = Upload(bias), cos = Upload(cosines), sin = Upload(sines);
+  auto device_positions = Upload(positions);
+  const std::vector<float> untouched(static_cast<size_t>(c.num_kv_heads) * head_stride, -77.0f);
+  auto q = Output(static_cast<size_t>(c.m) * c.num_heads * c.head_dim);
+  auto k = Upload(untouched), v = Upload(untouched);
+  backend().Matmul({.x = device_x.data(),
+                    .x_dtype = DType::kBF16,
+                    .m = c.m,
+                    .weight = matrix.weight.get(),
+                    .bias = device_bias.data(),
+                    .x_norm = SplitNorm{.eps = kEps, .squares = device_squares.data()},
+                    .rope = RopeSplitArgs{.positions = device_positions.data(),
+                                          .cos = cos.data(),
+                                          .sin = sin.data(),
+                                          .m = c.m,
+                                          .num_heads = c.num_heads,
+                                          .num_kv_heads = c.num_kv_heads,
+                                          .head_dim = c.head_dim,
+                                          .rotary_dim = c.rotary_dim,
+                                          .interleaved = c.interleaved,
+                                          .query_scale = kQueryScale,
+                                          .q = q.data(),
+                                          .k = k.data(),
+                                          .v = v.data(),
+                                          .kv_row_stride = row_stride,
+                                          .kv_head_stride = head_stride,
+                                          .kv_precision = c.kv_precision}});
+  std::vector<float> queries = q.Read(), keys = k.Read(), values = v.Read();
+  const double rounding = c.kv_precision == DType::kF32 ? 0.0 : kBF16Error;
+  for (int i = 0; i < c.m; ++i) {
+    const double divisor = Divisor(squares, i, c.cols, kEps);
+    const float* const row = &x.values[static_cast<size_t>(i) * c.cols];
+    for (int head = 0; head < c.heads(); ++head) {
+      const bool query = head < c.num_heads, value = head >= c.num_heads + c.num_kv_heads;
+      const int kv_head = (head - c.num_heads) % c.num_kv_heads;
+      float* const got = query ? &queries[(i * c.num_heads + head) * c.head_dim]
+                               : &(value ? values : keys)[kv_head * head_stride + i * row_stride];
+      const auto sum = [&](int element) {
+        const int j = head * c.head_dim + element;
+        return matrix.Sum(j, row) / divisor + bias[j];
+      };
+      const auto tolerance = [&](int element) {
+        const int j = head * c.head_dim + element;
+        return matrix.Tolerance(j, row) / divisor +
+               8 * kFloatEpsilon * (std::abs(sum(element)) + 4);
+      };
+      for (int e = 0; e < c.head_dim; ++e) {
+        double expected = sum(e), most = tolerance(e);
+        if (!value && e < c.rotary_dim) {
+          const int pair = c.interleaved ? e / 2 : e % half;
+          const bool first = c.interleaved ? e % 2 == 0 : e < half;
+          const int other = c.interleaved ? (first ? e + 1 : e - 1) : first ? e + half : e - half;
+          const double scale = query ? kQueryScale : 1.0;
+          const double angle = positions[i] * std::pow(10000.0, -static_cast<double>(pair) / half);
+          expected =
+              scale * (sum(e) * std::cos(angle) - (first ? 1 : -1) * sum(other) * std::sin(angle));
+          most = scale * (most + tolerance(other));
+        }
+        if (!query) most += rounding * std::abs(expected);
+        ASSERT_NEAR(got[e], expected, most)
+            << DTypeName(dtype) << " row " << i << " head " << head << " element " << e;
+        if (!query) got[e] = -77.0f;
+      }
+    }
+  }
+  EXPECT_EQ(keys, untouched) << "something beside the keys was written";
+  EXPECT_EQ(values, untouched);
+}
+
+TEST_P(FusedProductsTest, Rotates) {
+  HYDRANT_SKIP_UNLESS_FUSED(Make(DType::kBF16, 64, 256), 1);
+  for (const DType dtype : kTypes) {
+    for (const RotatedCase& c :
+         {RotatedCase{2, 1, 32, 32, false, 256, 1},
+          RotatedCase{3, 1, 64, 64, false, 512, 20, DType::kBF16},
+          RotatedCase{1, 1, 128, 32, true, 256, 9}, RotatedCase{8, 4, 16, 12, false, 768, 64},
+          RotatedCase{2, 1, 64, 0, false, 256, 3}}) {
+      SCOPED_TRACE("heads of " + std::to_string(c.head_dim));
+      CheckRotation(dtype, c);
+      if (HasFatalFailure()) return;
     }
   }
 }
