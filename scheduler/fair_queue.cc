@@ -37,12 +37,12 @@ void FairQueue::ForgetIdle() {
 }
 
 void FairQueue::Add(Sequence* sequence) {
-  sequence->tenant->waiting.emplace(sequence->order, sequence);
+  sequence->tenant->waiting.emplace(sequence->request.order, sequence);
   ++size_;
 }
 
 void FairQueue::Erase(Sequence* sequence) {
-  size_ -= sequence->tenant->waiting.erase(sequence->order);
+  size_ -= sequence->tenant->waiting.erase(sequence->request.order);
 }
 
 std::vector<Sequence*> FairQueue::InOrder() const {
@@ -51,8 +51,9 @@ std::vector<Sequence*> FairQueue::InOrder() const {
     for (const auto& [order, sequence] : tenant.waiting) all.push_back(sequence);
   }
   if (tenants_.size() > 1) {
-    std::sort(all.begin(), all.end(),
-              [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
+    std::sort(all.begin(), all.end(), [](const Sequence* a, const Sequence* b) {
+      return a->request.order < b->request.order;
+    });
   }
   return all;
 }

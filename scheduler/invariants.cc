@@ -1,18 +1,19 @@
-// Scheduler::CheckInvariants: slow and plain, for tests.
+#include "scheduler/invariants.h"
+
 #include <algorithm>
+#include <string>
 #include <unordered_set>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/scheduler.h"
 
 namespace hydrant {
 
 namespace {
 
-// Counts every unit of what live sequences hold; a unit held twice is an error, unless it may be
-// shared.
+// Counts the units that live sequences hold. A unit that is held twice is an error, unless it may
+// be shared.
 class Ledger {
  public:
   Ledger(const char* what, int64_t size) : what_(what), held_(size, 0) {}
@@ -41,7 +42,7 @@ class Ledger {
   std::string error_;
 };
 
-// What a sequence has in its slabs: each of its pages names another of it, where it keeps state.
+// The states in a sequence's slabs: each of its pages names one of them, where it keeps state.
 class StatesOfSlabs {
  public:
   StatesOfSlabs(const SequenceSpace& space, const SlabShape& shape)
@@ -67,28 +68,27 @@ absl::Status StateError(int32_t state) {
       absl::StrCat("state ", state, " is not the sequence's, or named twice"));
 }
 
-}  // namespace
+absl::Status Broken(std::string what) { return absl::InternalError(std::move(what)); }
 
 // Pages that the updates of the newest batch write with others' contents: until a cut frees pages,
 // which may then be written again, each is written once and not read afterwards.
-absl::Status Scheduler::CheckUpdates() const {
+absl::Status CheckUpdates(const Batch& batch) {
   std::unordered_set<int32_t> written;
   absl::Status status;
   const auto read = [&](const std::vector<PageCopy>& pages) {
     for (const PageCopy& page : pages) {
       if (page.from.data != kNotCopied && written.contains(page.from.data))
-        status = absl::InternalError(
+        status = Broken(
             absl::StrCat("page ", page.from.data, " is read after it was written in one step"));
     }
   };
   const auto write = [&](const std::vector<PageCopy>& pages) {
     for (const PageCopy& page : pages) {
       if (page.to.data != kNotCopied && !written.insert(page.to.data).second)
-        status = absl::InternalError(
-            absl::StrCat("page ", page.to.data, " is written twice in one step"));
+        status = Broken(absl::StrCat("page ", page.to.data, " is written twice in one step"));
     }
   };
-  for (const CacheUpdate& update : batch_.list) {
+  for (const CacheUpdate& update : batch.list) {
     if (std::holds_alternative<SlotCut>(update)) written.clear();
     if (const auto* out = std::get_if<SwapOut>(&update)) read(out->pages);
     if (const auto* in = std::get_if<SwapIn>(&update)) write(in->pages);
@@ -100,121 +100,177 @@ absl::Status Scheduler::CheckUpdates() const {
   return status;
 }
 
-// Nothing was taken from it, and nothing that it may come to hold is missing.
-absl::Status Scheduler::CheckPromise(const Sequence& sequence) const {
-  const SequenceSpace& space = sequence.space;
+// Pages that were reserved for a sequence are all there, and none was taken.
+absl::Status CheckPromise(const Sequence& sequence, const CacheSpace& all) {
+  const SequenceSpace& space = sequence.cache.space;
   if (!sequence.IsPromised())
-    return space.promised_pages == 0 ? absl::OkStatus() : absl::InternalError("promised to others");
-  const Usage& usage = sequence.usage;
+    return space.promised_pages == 0 ? absl::OkStatus() : Broken("promised to others");
+  const Usage& usage = sequence.account.usage;
   if (usage.preemptions + usage.swaps + usage.shrinks > 0)
-    return absl::InternalError("its pages were promised, and were taken from it");
-  const int64_t tokens = sequence.max_total_tokens - 1;
+    return Broken("its pages were promised, and were taken from it");
+  const int64_t tokens = sequence.progress.max_total_tokens - 1;
   if (space.row_width < space.row_limit)
-    return absl::InternalError("its row is too narrow for what was promised");
+    return Broken("its row is too narrow for the promised pages");
   // Before a cut heads may hold more than they ever will, and after it state lies scattered until
   // the next step.
-  if (space.lengths_known && !space.HasSpareSlab() && !sequence.plan.life->CutsWithoutCaps() &&
-      space_.PagesMissing(space, tokens) > 0)
-    return absl::InternalError(absl::StrCat(space_.PagesMissing(space, tokens),
-                                            " pages that it may take were not promised to it"));
+  if (space.lengths_known && !space.HasSpareSlab() &&
+      !sequence.cache.plan.life->CutsWithoutCaps() && all.PagesMissing(space, tokens) > 0)
+    return Broken(absl::StrCat(all.PagesMissing(space, tokens),
+                               " pages that it may take were not promised to it"));
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::CheckInvariants() const {
-  Ledger pages("page", limits_.num_blocks), table("table entry", limits_.table_entries),
-      arena("arena token", limits_.prefill_arena_tokens), slots("slot", limits_.max_num_seqs);
-  const int heads = limits_.num_layers * limits_.num_kv_heads;
-  const int full_heads = limits_.FullLayers() * limits_.num_kv_heads;
-  int64_t promised = 0, num_slabs = 0;
-  for (const Sequence* sequence : live_) {
-    const SequenceSpace& space = sequence->space;
-    slots.Take(space.slot, 1);
-    table.Take(space.row_begin, int64_t{space.row_width} * heads +
-                                    static_cast<int64_t>(space.unassigned_pages.size()));
-    arena.Take(space.arena_begin, space.arena_tokens);
-    int64_t num_pages = 0;
+// Everything that live sequences hold of the engine's memory.
+class HeldMemory {
+ public:
+  explicit HeldMemory(const SchedulerState& state)
+      : limits_(state.limits),
+        all_(state.space),
+        heads_(limits_.num_layers * limits_.num_kv_heads),
+        full_heads_(limits_.FullLayers() * limits_.num_kv_heads),
+        pages_("page", limits_.num_blocks),
+        table_("table entry", limits_.table_entries),
+        arena_("arena token", limits_.prefill_arena_tokens),
+        slots_("slot", limits_.max_num_seqs) {}
+
+  absl::Status Add(const Sequence& sequence) {
+    const SequenceSpace& space = sequence.cache.space;
+    slots_.Take(space.slot, 1);
+    table_.Take(space.row_begin, int64_t{space.row_width} * heads_ +
+                                     static_cast<int64_t>(space.unassigned_pages.size()));
+    arena_.Take(space.arena_begin, space.arena_tokens);
+    promised_ += space.promised_pages;
     StatesOfSlabs states(space, limits_.slab);
-    for (int head = 0; head < heads; ++head) {
+    int64_t num_pages = 0;
+    for (int head = 0; head < heads_; ++head) {
       num_pages += space.pages[head];
-      if (space.unassigned_pages.empty() && PagesOf(space.spans[head].MostUntil(space.capacity),
-                                                    limits_.block_size) > space.pages[head])
-        return absl::InternalError("a head's pages are full before its sequence's capacity");
-      for (int32_t i = 0; i < space.pages[head]; ++i) {
-        const auto [block, state] = space.blocks[space.BlockIndex(head, i)];
-        const bool may_share = !space.shared.empty() && i < space.shared[head];
-        pages.Take(block, 1, may_share && space_.NumOwners(block) > 1);
-        if (!space_.IsLivePage(block))
-          return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
-        if (!states.Take(state, head < full_heads)) return StateError(state);
-      }
-      if (!space.shared.empty() && space.shared[head] > 0 &&
-          sequence->num_seen - space.spans[head].dropped > space.spans[head].cap)
-        return absl::InternalError("a head overwrites entries in pages that may be shared");
+      const absl::Status status = AddHead(sequence, head, &states);
+      if (!status.ok()) return status;
     }
-    num_pages += static_cast<int64_t>(space.unassigned_pages.size());
+    return AddOtherPages(space, num_pages, &states);
+  }
+
+  absl::Status Check() const {
+    for (int page = 0; page < limits_.num_blocks; ++page) {
+      if (pages_.NumHolders(page) != all_.NumOwners(page))
+        return Broken(absl::StrCat("page ", page, " has ", all_.NumOwners(page), " owners, in ",
+                                   pages_.NumHolders(page), " tables"));
+    }
+    if (promised_ != all_.NumFreePages() - all_.NumUnpromisedPages() ||
+        promised_ > all_.NumFreePages())
+      return Broken(absl::StrCat(promised_, " pages are promised of ", all_.NumFreePages(),
+                                 " free ones, ", all_.NumUnpromisedPages(),
+                                 " are counted as others'"));
+    if (num_slabs_ != all_.NumSlabs()) return Broken("a page for state has no sequence");
+    absl::Status status = pages_.Check(all_.NumFreePages());
+    if (status.ok()) status = table_.Check(all_.NumFreeTableEntries());
+    if (status.ok()) status = arena_.Check(all_.NumFreeArenaTokens());
+    if (status.ok()) status = slots_.Check(all_.NumFreeSlots());
+    return status;
+  }
+
+ private:
+  absl::Status AddHead(const Sequence& sequence, int head, StatesOfSlabs* states) {
+    const SequenceSpace& space = sequence.cache.space;
+    const HeadSpan& span = space.spans[head];
+    if (space.unassigned_pages.empty() &&
+        PagesOf(span.MostUntil(space.capacity), limits_.block_size) > space.pages[head])
+      return Broken("a head's pages are full before its sequence's capacity");
+    for (int32_t i = 0; i < space.pages[head]; ++i) {
+      const auto [block, state] = space.blocks[space.BlockIndex(head, i)];
+      const bool may_share = !space.shared.empty() && i < space.shared[head];
+      pages_.Take(block, 1, may_share && all_.NumOwners(block) > 1);
+      if (!all_.IsLivePage(block))
+        return Broken(absl::StrCat("page ", block, " is free but named"));
+      if (!states->Take(state, head < full_heads_)) return StateError(state);
+    }
+    if (!space.shared.empty() && space.shared[head] > 0 &&
+        sequence.progress.num_seen - span.dropped > span.cap)
+      return Broken("a head overwrites entries in pages that may be shared");
+    return absl::OkStatus();
+  }
+
+  // Unassigned pages and slabs.
+  absl::Status AddOtherPages(const SequenceSpace& space, int64_t num_pages, StatesOfSlabs* states) {
     for (const auto [block, state] : space.unassigned_pages) {
-      pages.Take(block, 1);
-      if (!states.Take(state, true)) return StateError(state);
+      pages_.Take(block, 1);
+      if (!states->Take(state, true)) return StateError(state);
     }
     for (const int32_t state : space.free_states) {
-      if (!states.Take(state, true)) return StateError(state);
+      if (!states->Take(state, true)) return StateError(state);
     }
-    if (!states.AllTaken()) return absl::InternalError("state is lost");
-    for (const int32_t slab : space.slabs) pages.Take(slab, 1);
-    num_slabs += static_cast<int64_t>(space.slabs.size());
-    num_pages += static_cast<int64_t>(space.slabs.size());
-    if (num_pages != space.num_pages)
-      return absl::InternalError("num_pages does not count the pages");
-    promised += space.promised_pages;
-    const absl::Status kept = CheckPromise(*sequence);
-    if (!kept.ok()) return kept;
-    if (sequence->IsSwapped()) return absl::InternalError("live, but swapped out");
-    if (sequence->IsWaiting() || !space.IsOpen())
-      return absl::InternalError("live, but waiting or without space");
+    if (!states->AllTaken()) return Broken("state is lost");
+    for (const int32_t slab : space.slabs) pages_.Take(slab, 1);
+    num_slabs_ += static_cast<int64_t>(space.slabs.size());
+    num_pages += static_cast<int64_t>(space.unassigned_pages.size() + space.slabs.size());
+    if (num_pages != space.num_pages) return Broken("num_pages does not count the pages");
+    return absl::OkStatus();
   }
-  for (int page = 0; page < limits_.num_blocks; ++page) {
-    if (pages.NumHolders(page) != space_.NumOwners(page))
-      return absl::InternalError(absl::StrCat("page ", page, " has ", space_.NumOwners(page),
-                                              " owners, in ", pages.NumHolders(page), " tables"));
+
+  const EngineLimits& limits_;
+  const CacheSpace& all_;
+  const int heads_, full_heads_;
+  Ledger pages_, table_, arena_, slots_;
+  int64_t promised_ = 0, num_slabs_ = 0;
+};
+
+absl::Status CheckLive(const SchedulerState& state) {
+  HeldMemory held(state);
+  for (const Sequence* sequence : state.table.live()) {
+    if (sequence->IsWaiting() || !sequence->cache.space.IsOpen())
+      return Broken("live, but waiting or without space");
+    if (sequence->phase == Phase::kResuming) return Broken("still resuming after its step");
+    if (!sequence->cache.swapped.IsEmpty()) return Broken("live, but swapped out");
+    absl::Status status = held.Add(*sequence);
+    if (status.ok()) status = CheckPromise(*sequence, state.space);
+    if (!status.ok()) return status;
   }
-  if (promised != space_.NumFreePages() - space_.NumUnpromisedPages() ||
-      promised > space_.NumFreePages())
-    return absl::InternalError(
-        absl::StrCat(promised, " pages are promised of ", space_.NumFreePages(), " free ones, ",
-                     space_.NumUnpromisedPages(), " are counted as others'"));
+  return held.Check();
+}
+
+absl::Status CheckQueue(const SchedulerState& state) {
   int64_t queued_tokens = 0, swapped_pages = 0;
-  for (const Sequence* sequence : waiting_.InOrder()) {
-    queued_tokens += sequence->NumKnown();
-    swapped_pages += static_cast<int64_t>(sequence->swapped.host_pages.size());
-    if (sequence->space.IsOpen() || !sequence->prefix.IsEmpty() || !sequence->IsWaiting())
-      return absl::InternalError("waiting, but holds something");
+  for (const Sequence* sequence : state.table.queue().InOrder()) {
+    const SequenceCache& cache = sequence->cache;
+    queued_tokens += sequence->progress.NumKnown();
+    swapped_pages += static_cast<int64_t>(cache.swapped.host_pages.size());
+    if (cache.space.IsOpen() || !cache.prefix.IsEmpty() || !sequence->IsWaiting())
+      return Broken("waiting, but holds something");
+    if (cache.swapped.IsEmpty() == sequence->IsSwapped())
+      return Broken("its phase does not say whether its cache is in host memory");
   }
-  if (swapped_pages != swapped_pages_)
-    return absl::InternalError("swapped_pages does not count the swapped pages");
-  if (queued_tokens != queued_tokens_)
-    return absl::InternalError("queued_tokens does not count the queue");
-  if (live_.size() + waiting_.size() != sequences_.size())
-    return absl::InternalError("a sequence is in no list");
-  for (const StepInFlight& step : in_flight_) {
+  if (swapped_pages != state.swapped_pages)
+    return Broken("swapped_pages does not count the swapped pages");
+  if (queued_tokens != state.table.queued_tokens())
+    return Broken("queued_tokens does not count the queue");
+  if (state.contexts.NumHostPages() + swapped_pages + state.space.NumFreeHostPages() !=
+      state.limits.num_host_pages)
+    return Broken("host pages are neither a context's, nor swapped, nor free");
+  if (state.table.live().size() + state.table.queue().size() != state.table.size())
+    return Broken("a sequence is in no list");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSteps(const SchedulerState& state) {
+  for (const StepRecord& step : state.ledger.in_flight()) {
     for (const ScheduledToken& row : step.decode) {
-      const auto it = sequences_.find(row.cache.sequence->handle);
-      if (row.cache.sequence->ended == (it != sequences_.end()))
-        return absl::InternalError("a step names a sequence that is neither live nor has ended");
+      const Sequence* sequence = row.cache.sequence;
+      if (sequence->HasEnded() == (state.table.Find(sequence->handle) != nullptr))
+        return Broken("a step names a sequence that is neither live nor has ended");
     }
   }
+  return CheckUpdates(state.batch);
+}
+
+}  // namespace
+
+absl::Status CheckInvariants(const SchedulerState& state) {
   std::vector<const PrefixLease*> leases;
-  for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
-  absl::Status status = prefix_cache_.CheckInvariants(leases);
-  if (status.ok()) status = CheckUpdates();
-  if (status.ok() && contexts_.NumHostPages() + swapped_pages_ + space_.NumFreeHostPages() !=
-                         limits_.num_host_pages)
-    status = absl::InternalError("host pages are neither a context's, nor swapped, nor free");
-  if (status.ok()) status = pages.Check(space_.NumFreePages());
-  if (status.ok() && num_slabs != space_.NumSlabs())
-    status = absl::InternalError("some pages for state are nobody's");
-  if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
-  if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());
-  if (status.ok()) status = slots.Check(space_.NumFreeSlots());
+  for (const Sequence* sequence : state.table.live()) leases.push_back(&sequence->cache.prefix);
+  absl::Status status = CheckLive(state);
+  if (status.ok()) status = CheckQueue(state);
+  if (status.ok()) status = CheckSteps(state);
+  if (status.ok()) status = state.prefix_cache.CheckInvariants(leases);
   return status;
 }
 

@@ -159,16 +159,16 @@ inline constexpr size_t kMostTimesAway = 32;  // that are told one by one
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;  // resumed ones included
-  int32_t preemptions = 0;        // times that it lost its cache, and had to read its prompt again
-  int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end, of the layers
-                                  // without a window where there are such
-  int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
+  int32_t completion_tokens = 0;   // resumed ones included
+  int32_t preemptions = 0;         // times that it lost its cache, and had to read its prompt again
+  int32_t kv_tokens_kept = 0;      // entries of the fullest KV head at the end, of the layers
+                                   // without a window where there are such
+  int32_t kv_tokens_evicted = 0;   // tokens seen minus entries kept, of the same head
   double kv_tokens_kept_mean = 0;  // mean over these KV heads
   double kv_tokens_evicted_mean = 0;
-  int64_t kv_bytes = 0;           // of the pages held at the end, all layers and heads
-  int64_t kv_bytes_of_full = 0;   // of the pages that a full cache of the same tokens would hold
-  int32_t cached_tokens = 0;      // of the prompt, not read: another had read them
+  int64_t kv_bytes = 0;          // of the pages held at the end, all layers and heads
+  int64_t kv_bytes_of_full = 0;  // of the pages that a full cache of the same tokens would hold
+  int32_t cached_tokens = 0;     // of the prompt, not read: another had read them
   // The same that were read all the same, because the cache policy asks their queries.
   int32_t reread_tokens = 0;
   int32_t probe_tokens = 0;          // read beside the prompt, to score its entries

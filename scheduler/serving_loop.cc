@@ -102,7 +102,7 @@ class ServingLoop::Impl {
   void RunOnLoop(std::function<void(Scheduler*)> command);
   KvEvents& kv_events() { return kv_events_; }
   void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
-    scheduler_.ListFilled();
+    scheduler_.RecordFilled();
     on_filled_ = std::move(callback);
   }
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {

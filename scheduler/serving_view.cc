@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "scheduler/sequence_usage.h"
+
 namespace hydrant {
 
 namespace {
@@ -40,52 +42,55 @@ void DivideSingles(int64_t singles, std::vector<SequenceView>* sequences) {
   }
 }
 
-}  // namespace
-
-SequenceView Scheduler::ViewOf(const Sequence& sequence, TimeUs now) const {
-  const SequenceSpace& space = sequence.space;
-  const bool is_live = !sequence.IsWaiting();
+SequenceView ViewOf(const Sequence& sequence, const EngineLimits& limits, TimeUs now) {
+  const SequenceProgress& progress = sequence.progress;
+  const SequenceCache& cache = sequence.cache;
+  const SequenceSpace& space = cache.space;
+  const Usage& usage = sequence.account.usage;
   SequenceView view{
       .handle = sequence.handle,
-      .request_id = Begin(sequence.request_id),
+      .request_id = Begin(sequence.request.request_id),
       .tenant = Begin(sequence.tenant->name),
-      .policy = Begin(sequence.spec.policy),
-      .priority = sequence.priority,
-      .state = sequence.state,
-      .is_swapped = sequence.IsSwapped(),
-      .age_us = now - sequence.submitted_at,
-      .budget = UnlessAny(MeanBudget(sequence.plan)),
-      .most_entries = UnlessAny(sequence.plan.cap),
-      .prompt_tokens = sequence.num_prompt_tokens,
-      .completion_tokens = sequence.usage.completion_tokens,
+      .policy = Begin(cache.spec.policy),
+      .priority = sequence.request.priority,
+      .phase = sequence.phase,
+      .age_us = now - sequence.account.submitted_at,
+      .budget = UnlessAny(MeanBudget(cache.plan)),
+      .most_entries = UnlessAny(cache.plan.cap),
+      .prompt_tokens = progress.num_prompt_tokens,
+      .completion_tokens = usage.completion_tokens,
       .pages = space.num_pages,
       .own_pages = space.num_pages - PagesMaybeShared(space),
-      .host_pages = static_cast<int64_t>(sequence.swapped.host_pages.size()),
-      .full_pages = limits_.PagesOfFull(std::max(sequence.num_seen, sequence.NumKnown())),
-      .preemptions = sequence.usage.preemptions,
-      .swaps = sequence.usage.swaps,
-      .shrinks = sequence.usage.shrinks};
-  if (is_live) view.prompt_tokens_read = static_cast<int32_t>(PromptTokensRead(sequence));
-  if (sequence.num_done > 0) {
-    const HeldEntries held = EntriesOf(sequence);
+      .host_pages = static_cast<int64_t>(cache.swapped.host_pages.size()),
+      .full_pages = limits.PagesOfFull(std::max(progress.num_seen, progress.NumKnown())),
+      .preemptions = usage.preemptions,
+      .swaps = usage.swaps,
+      .shrinks = usage.shrinks};
+  if (!sequence.IsWaiting())
+    view.prompt_tokens_read = static_cast<int32_t>(sequence.PromptTokensRead(limits.num_layers));
+  if (progress.num_done > 0) {
+    const HeldEntries held = EntriesOf(sequence, limits);
     view.kept = static_cast<int32_t>(std::lround(held.mean));
     view.fullest = held.most;
-    view.evicted = static_cast<int32_t>(sequence.num_done) - view.kept;
+    view.evicted = static_cast<int32_t>(progress.num_done) - view.kept;
   }
   return view;
 }
 
-ServingView Scheduler::View(TimeUs now) const {
+}  // namespace
+
+ServingView MakeView(const SchedulerState& state, const SchedulerStats& stats,
+                     uint64_t evicted_entries, TimeUs now) {
   ServingView view;
   view.at = now;
-  view.stats = Stats();
-  view.context_pages = contexts_.NumHostPages();
-  view.host_pages = limits_.num_host_pages;
-  view.evicted_entries = evicted_entries_;
-  view.shared_pages = space_.NumSharedPages();
-  int64_t singles = view.stats.pages_total - view.stats.pages_free - view.shared_pages;
-  for (const Sequence* sequence : live_) {
-    const SequenceView& one = view.live.emplace_back(ViewOf(*sequence, now));
+  view.stats = stats;
+  view.context_pages = state.contexts.NumHostPages();
+  view.host_pages = state.limits.num_host_pages;
+  view.evicted_entries = evicted_entries;
+  view.shared_pages = state.space.NumSharedPages();
+  int64_t singles = stats.pages_total - stats.pages_free - view.shared_pages;
+  for (const Sequence* sequence : state.table.live()) {
+    const SequenceView& one = view.live.emplace_back(ViewOf(*sequence, state.limits, now));
     view.evicted_entries += static_cast<uint64_t>(one.evicted);
     singles -= one.own_pages;
   }
@@ -95,9 +100,9 @@ ServingView Scheduler::View(TimeUs now) const {
   for (size_t i = kMostViewedLive; i < view.live.size(); ++i)
     view.pages_of_others += view.live[i].own_pages;
   view.live.resize(std::min(view.live.size(), kMostViewedLive));
-  for (const Sequence* sequence : waiting_.InOrder()) {
+  for (const Sequence* sequence : state.table.queue().InOrder()) {
     if (view.waiting.size() == kMostViewedWaiting) break;
-    view.waiting.push_back(ViewOf(*sequence, now));
+    view.waiting.push_back(ViewOf(*sequence, state.limits, now));
   }
   return view;
 }

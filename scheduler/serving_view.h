@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/phase.h"
 #include "scheduler/request.h"
-#include "scheduler/scheduler.h"
-#include "scheduler/sequence.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/serving_stats.h"
 #include "scheduler/step_time_model.h"
 
 namespace hydrant {
@@ -26,8 +27,7 @@ struct SequenceView {
   RequestHandle handle = 0;
   std::string request_id, tenant, policy;  // their first bytes
   int32_t priority = 0;
-  SequenceState state = SequenceState::kWaiting;
-  bool is_swapped = false;                // of a preempted one: its cache is in the host's memory
+  Phase phase = Phase::kWaiting;
   TimeUs age_us = 0;                      // since it was submitted
   std::optional<int32_t> budget{};        // C, on average over the layers; unset: everything stays
   std::optional<int32_t> most_entries{};  // that a head may hold; unset: any number
@@ -56,6 +56,11 @@ struct ServingView {
   std::vector<SequenceView> waiting;  // the first ones in the queue's order
   std::vector<StepTaken> steps;       // the last ones, the oldest first
 };
+
+// REQUIRES: between steps. O(live and waiting sequences); without the steps. `evicted_entries`: of
+// sequences that have ended.
+ServingView MakeView(const SchedulerState& state, const SchedulerStats& stats,
+                     uint64_t evicted_entries, TimeUs now);
 
 }  // namespace hydrant
 

@@ -19,14 +19,18 @@ constexpr TimeUs kViewInterval = 200'000;
 constexpr TimeUs kNobodyLooks = 3'000'000;
 
 const char* StateName(const SequenceView& one) {
-  switch (one.state) {
-    case SequenceState::kPrefilling:
+  switch (one.phase) {
+    case Phase::kReading:
       return "prefilling";
-    case SequenceState::kRunning:
+    case Phase::kResuming:
+    case Phase::kRunning:
       return "running";
-    case SequenceState::kPreempted:
-      return one.is_swapped ? "swapped" : "preempted";
-    case SequenceState::kWaiting:
+    case Phase::kPreempted:
+      return "preempted";
+    case Phase::kSwapped:
+      return "swapped";
+    case Phase::kWaiting:
+    case Phase::kEnded:
       break;
   }
   return "waiting";

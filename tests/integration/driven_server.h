@@ -19,6 +19,7 @@
 
 #include "engine/engine.h"
 #include "scheduler/context_file.h"
+#include "scheduler/invariants.h"
 #include "scheduler/request_check.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -216,7 +217,7 @@ inline void Server::Step() {
   const absl::Status status = engine_->Execute(batch, &result);
   ASSERT_TRUE(status.ok()) << status;
   scheduler_->Apply(result, now_);
-  ASSERT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
+  ASSERT_TRUE(CheckInvariants(scheduler_->State()).ok()) << CheckInvariants(scheduler_->State());
   for (Event& event : scheduler_->TakeEvents()) {
     Answer& answer = answers_[event.handle];
     if (const auto* delta = std::get_if<Delta>(&event.what)) {

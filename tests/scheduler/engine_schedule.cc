@@ -10,6 +10,7 @@
 #include "engine/cache/policy_registry.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
+#include "scheduler/invariants.h"
 #include "scheduler/request_check.h"
 
 namespace hydrant {
@@ -295,7 +296,7 @@ class EngineSchedule {
   }
 
   void CheckInvariants() {
-    const absl::Status status = loop_->scheduler().CheckInvariants();
+    const absl::Status status = hydrant::CheckInvariants(loop_->scheduler().State());
     if (!status.ok()) Fault(absl::StrCat("invariants: ", std::string(status.message())));
   }
 

@@ -1,6 +1,6 @@
 // Requests whose pages are promised to them when they are admitted (OnPressure::kNever): the
 // scheduler and a fake engine under a fake clock. The harness checks at every step that promises
-// and pages held are no more than the pool (Scheduler::CheckInvariants).
+// and pages held are no more than the pool (CheckInvariants).
 #include <string>
 #include <vector>
 

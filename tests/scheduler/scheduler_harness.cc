@@ -1,5 +1,6 @@
 #include "tests/scheduler/scheduler_harness.h"
 
+#include "scheduler/invariants.h"
 #include "scheduler/serving_view.h"
 
 namespace hydrant {
@@ -34,7 +35,7 @@ void SchedulerHarness::Step() {
   }
   shortage_.reset();
   Collect();
-  const absl::Status invariants = scheduler.CheckInvariants();
+  const absl::Status invariants = CheckInvariants(scheduler.State());
   ASSERT_TRUE(invariants.ok()) << invariants;
   CheckView();
 }

@@ -1573,8 +1573,7 @@ void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
     const ServingView view = h.scheduler.View(h.now);
     for (const SequenceView& one : view.waiting) {
       EXPECT_EQ(one.handle, late);
-      EXPECT_EQ(one.state, SequenceState::kPreempted);
-      EXPECT_EQ(one.is_swapped, swapped);
+      EXPECT_EQ(one.phase, swapped ? Phase::kSwapped : Phase::kPreempted);
       EXPECT_EQ(one.host_pages, swapped ? view.stats.swapped_pages : 0);
       absent += h.step_us;
     }
@@ -1633,7 +1632,7 @@ TEST_P(SchedulerTest, AViewIsOfWhatIsThere) {
   EXPECT_EQ(local.tenant, "a tenant");
   EXPECT_EQ(local.priority, -3);
   EXPECT_EQ(local.policy, "local");
-  EXPECT_EQ(local.state, SequenceState::kRunning);
+  EXPECT_EQ(local.phase, Phase::kRunning);
   EXPECT_EQ(local.most_entries, 8);
   EXPECT_EQ(local.prompt_tokens_read, 20);
   EXPECT_EQ(local.completion_tokens, static_cast<int>(h[first].token_ids.size()));

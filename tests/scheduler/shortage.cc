@@ -13,7 +13,7 @@ int64_t PartOf(int64_t free, int percent) { return (free * percent + 99) / 100; 
 }  // namespace
 
 Shortage::Shortage(const Parts& parts, Scheduler* scheduler)
-    : space_(&scheduler->space_),
+    : space_(&scheduler->cache_space()),
       pages_(Take(parts.pages, space_->NumUnpromisedPages(), &space_->blocks_)),
       host_pages_(Take(parts.host_pages, space_->host_pages_.NumFree(), &space_->host_pages_)),
       table_(Take(parts.table_entries, &space_->table_)),

@@ -62,11 +62,10 @@ TEST(StatusJson, HasAllPoliciesInTheirOrderWhateverRuns) {
 TEST(StatusJson, SaysInWhichStateARequestIs) {
   ServingView view;
   view.live.resize(4);
-  view.live[0].state = SequenceState::kPrefilling;
-  view.live[1].state = SequenceState::kRunning;
-  view.live[2].state = SequenceState::kPreempted;
-  view.live[3].state = SequenceState::kPreempted;
-  view.live[3].is_swapped = true;
+  view.live[0].phase = Phase::kReading;
+  view.live[1].phase = Phase::kRunning;
+  view.live[2].phase = Phase::kPreempted;
+  view.live[3].phase = Phase::kSwapped;
   view.live[3].budget = 64;
   view.steps = {{.begin = 10, .end = 30, .work = {.rows = 3}, .predicted_us = 18.6},
                 {.begin = 30, .end = 31}};  // nothing was in it

@@ -6,6 +6,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "gtest/gtest.h"
+#include "scheduler/invariants.h"
 #include "simulator/mix.h"
 #include "simulator/replica.h"
 
@@ -84,7 +85,7 @@ class PolicyTest : public testing::Test {
         now = *replica.NextAt();
         replica.Advance();
       }
-      const absl::Status status = replica.scheduler().CheckInvariants();
+      const absl::Status status = CheckInvariants(replica.scheduler().State());
       EXPECT_TRUE(status.ok()) << status << " at " << now;
       if (!status.ok()) break;
       for (const Event& event : replica.TakeEvents()) {
