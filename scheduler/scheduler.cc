@@ -233,18 +233,17 @@ void Scheduler::AdmitWaiting(TimeUs now) {
       wait_reason_ = *lacked;
       return;
     }
-    if (was_whole) TellCompressed(*sequence);
+    if (was_whole && !sequence->account.usage.compressed_by.empty()) TellCompressed(*sequence);
     Admit(sequence, now);
   }
 }
 
 // The client of a sequence that was admitted with its fallback cache hears of it.
 void Scheduler::TellCompressed(const Sequence& sequence) {
-  const std::string& policy = sequence.account.usage.compressed_by;
-  if (policy.empty()) return;
+  wait_reason_ = WaitReason::kPages;  // the pool was short all the same
   ++num_compressed_;
   delivery_.Send(sequence, Progress{.prompt_tokens = sequence.progress.num_prompt_tokens,
-                                    .compressed_by = policy});
+                                    .compressed_by = sequence.account.usage.compressed_by});
 }
 
 // The sequence holds its pages.
