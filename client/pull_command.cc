@@ -11,10 +11,10 @@
 #include <optional>
 #include <utility>
 
-#include "engine/hub/byte_text.h"
-#include "engine/hub/hub_settings.h"
-#include "engine/hub/model_reference.h"
-#include "engine/hub/pull.h"
+#include "engine/model/hub/byte_text.h"
+#include "engine/model/hub/hub_settings.h"
+#include "engine/model/hub/model_reference.h"
+#include "engine/model/hub/pull.h"
 #include "kernels/standard_streams.h"
 
 namespace hydrant {

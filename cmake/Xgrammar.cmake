@@ -40,7 +40,7 @@ endfunction()
 hydrant_change_xgrammar(tokenizer_info.cc
   "token.find(prefix_stack.top().first) == std::string::npos" "token.rfind(prefix_stack.top().first, 0) != 0")
 
-# A loop without a check, so without a step (engine/grammar/xgrammar_logging.h).
+# A loop without a check, so without a step (engine/text/grammar/xgrammar_logging.h).
 set(line "const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];")
 hydrant_change_xgrammar(earley_parser.cc "${line}" "${line}\n  ::hydrant::SpendGrammarSteps(parent_states_map.size() / 16);")
 
@@ -96,7 +96,7 @@ target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_E
 # Compiled alone: another source of the library defines constants of the same names.
 hydrant_unity(xgrammar ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc)
 # Its header's guard keeps the library's own from being read; that one says why.
-target_compile_options(xgrammar PRIVATE -w -include ${PROJECT_SOURCE_DIR}/engine/grammar/xgrammar_logging.h)
+target_compile_options(xgrammar PRIVATE -w -include ${PROJECT_SOURCE_DIR}/engine/text/grammar/xgrammar_logging.h)
 target_compile_features(xgrammar PRIVATE cxx_std_17)
 set_target_properties(xgrammar PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 CXX_CLANG_TIDY "")
 if(HYDRANT_FUZZERS)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/cache/cache_space.h"
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/sequence.h"
 #include "scheduler/sequence_table.h"

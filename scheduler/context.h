@@ -16,7 +16,7 @@
 
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
 
 namespace hydrant {

@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "engine/step/batch.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/run/step/batch.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"

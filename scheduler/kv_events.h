@@ -22,7 +22,7 @@
 
 #include "engine/cache/prefix_key.h"
 #include "engine/cache/prefix_watcher.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "engine/grammar/grammar_compiler.h"
+#include "engine/text/grammar/grammar_compiler.h"
 #include "kernels/ops/edit_logits.h"
 
 namespace hydrant {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "scheduler/next_mask.h"
 #include "scheduler/request.h"
 

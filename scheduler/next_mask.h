@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/grammar/token_constraint.h"
+#include "engine/text/grammar/token_constraint.h"
 
 namespace hydrant {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/detokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
 #include "scheduler/stop_matcher.h"
 

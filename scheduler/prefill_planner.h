@@ -40,7 +40,7 @@ struct OpenPrompt {
   int first_token = 0;  // those before it need not be read
 };
 
-// A run as engine/step/batch.h wants it: several whole layers, or some tokens of one.
+// A run as engine/run/step/batch.h wants it: several whole layers, or some tokens of one.
 struct PrefillRun {
   int prompt = 0;  // index into the open prompts
   int layer_begin = 0;

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_plan.h"
-#include "engine/step/batch.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/run/step/batch.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/indirect.h"
 
 namespace hydrant {
@@ -29,7 +29,7 @@ inline constexpr int kMostPriority = 1000;       // and the least is -1000
 inline constexpr size_t kMaxBadWords = 256;      // token sequences
 inline constexpr size_t kMaxBadWordTokens = 64;  // of one
 
-class CompiledGrammar;  // engine/grammar/grammar_compiler.h
+class CompiledGrammar;  // engine/text/grammar/grammar_compiler.h
 
 struct SamplingParams {
   double temperature = 1.0;  // [0, 100]; 0: greedy

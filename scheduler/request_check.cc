@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
-#include "engine/grammar/grammar_compiler.h"
+#include "engine/text/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
 #include "scheduler/context.h"
 #include "scheduler/output_processor.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/cache/prefix_key.h"
-#include "engine/step/batch.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/run/step/batch.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
 
 namespace hydrant {

@@ -4,7 +4,7 @@
 
 #include "engine/cache/cache_space.h"
 #include "engine/cache/prefix_cache.h"
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "scheduler/context_table.h"
 #include "scheduler/sequence_table.h"
 #include "scheduler/step_ledger.h"

@@ -14,7 +14,7 @@
 
 #include "engine/cache/cache_space.h"
 #include "engine/cache/prefix_cache.h"
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "kernels/check.h"
 #include "scheduler/context.h"
 #include "scheduler/logits_processor.h"

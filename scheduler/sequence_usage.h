@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "engine/cache/engine_limits.h"
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "scheduler/sequence.h"
 
 namespace hydrant {

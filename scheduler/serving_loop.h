@@ -15,8 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/cache/prefix_cache.h"
-#include "engine/step/batch.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/run/step/batch.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/context_table.h"
 #include "scheduler/kv_events.h"
 #include "scheduler/loop_metrics.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_time_model.h"

@@ -12,7 +12,7 @@ import sys
 import layout_test
 
 # Folders that are not part of the build.
-APART = {"build", "examples", ".cache", ".venv", ".git"}
+APART = {"build", ".cache", ".venv", ".git"}
 SOURCES = {".cc", ".cu"}
 
 

@@ -1,5 +1,5 @@
 // What a benchmark measures, for other programs to read: a file of JSON lines, one object a
-// measurement. scripts/benchmark/gpu_table.py joins them with those of other engines.
+// measurement. tools/benchmarks/gpu_table.py joins them with those of other engines.
 #ifndef HYDRANT_TESTS_MEASUREMENT_LOG_H_
 #define HYDRANT_TESTS_MEASUREMENT_LOG_H_
 

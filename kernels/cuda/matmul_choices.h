@@ -46,7 +46,7 @@ struct ProductShape {
 using AlgorithmWords = std::array<uint64_t, 8>;
 
 // Products of about as many rows share a choice: rows are exact to 8, then four steps in each
-// doubling, as decode steps are padded (engine/decode_shape.h). REQUIRES: rows >= 1
+// doubling, as decode steps are padded (engine/run/decode_shape.h). REQUIRES: rows >= 1
 inline int RowsBucket(int rows) {
   const int step = std::max(static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))) / 8, 1);
   return (rows + step - 1) / step * step;

@@ -31,7 +31,7 @@ from hydrant.v1 import hydrant_pb2_grpc
 
 EXAMPLES = ROOT / "client" / "python" / "examples"
 TINY = ROOT / "models" / "hydrant-tiny.gguf"
-PROMPT = (ROOT / "examples" / "continue.txt").read_text(encoding="utf-8")
+PROMPT = (ROOT / "client" / "examples" / "continue.txt").read_text(encoding="utf-8")
 SAMPLED = {"max_tokens": 48, "temperature": 0.9, "seed": 11, "cache_policy": "h2o", "cache_ratio": 0.3, "min_cache_tokens": 16}
 LATER = """
 name: "later.proto" package: "later" syntax: "proto3"

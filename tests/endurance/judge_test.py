@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
-"""What scripts/soak calls growth, on series whose growth is known."""
-import pathlib
+"""What soak calls growth, on series whose growth is known."""
 import random
-import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "endurance"))
-import judge  # noqa: E402
+import judge
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/engine/random_model.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/integration/driven_server.h"
 
 namespace hydrant {

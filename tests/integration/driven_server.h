@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 #include "scheduler/context_file.h"
 #include "scheduler/invariants.h"
 #include "scheduler/request_check.h"

@@ -31,10 +31,10 @@
 #include <variant>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/run/engine.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/serving_loop.h"
 
 namespace hydrant {

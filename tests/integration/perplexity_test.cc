@@ -1,5 +1,5 @@
 // SmolLM2 in bf16 on the first windows of 2,048 tokens of wiki.test.raw against transformers' fp32
-// perplexity (scripts/goldens/smollm2.py perplexity). All windows decode as one batch, token by
+// perplexity (tests/goldens/smollm2.py perplexity). All windows decode as one batch, token by
 // token, so that what is measured is the decode path over pages.
 #include <gtest/gtest.h>
 
@@ -10,11 +10,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "engine/engine.h"
 #include "engine/model/gguf.h"
-#include "engine/tokenizer/tokenizer.h"
-#include "eval/engine_driver.h"
+#include "engine/run/engine.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "tests/test_files.h"
+#include "tools/eval/engine_driver.h"
 
 namespace hydrant {
 namespace {

@@ -1,4 +1,4 @@
-// What a cache policy keeps of a prompt, and what that costs: scripts/benchmark/peer_kvpress.py
+// What a cache policy keeps of a prompt, and what that costs: tools/benchmarks/peer_kvpress.py
 // asks, a line of JSON on stdin a question, and one on stdout answers, in the same order.
 //
 //   policy_probe --model FILE_OR_FOLDER [--device cpu] [--dtype float32] [--threads 2]
@@ -33,11 +33,11 @@
 #include <vector>
 
 #include "engine/cache/prompt_scorer.h"
-#include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"
-#include "engine/tokenizer/tokenizer.h"
-#include "eval/engine_driver.h"
+#include "engine/run/engine.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "tools/eval/engine_driver.h"
 
 namespace hydrant {
 namespace {

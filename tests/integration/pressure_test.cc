@@ -6,8 +6,8 @@
 
 #include "engine/cache/cache_plan.h"
 #include "tests/device.h"
-#include "tests/engine/plan_view.h"
-#include "tests/engine/random_model.h"
+#include "tests/engine/cache/plan_view.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/integration/driven_server.h"
 
 namespace hydrant {

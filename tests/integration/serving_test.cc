@@ -9,10 +9,10 @@
 #include <random>
 #include <set>
 
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 #include "scheduler/serving_loop.h"
 #include "tests/device.h"
-#include "tests/engine/random_model.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {

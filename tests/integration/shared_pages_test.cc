@@ -4,7 +4,7 @@
 
 #include "engine/cache/cache_plan.h"
 #include "tests/device.h"
-#include "tests/engine/random_model.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/integration/driven_server.h"
 
 namespace hydrant {

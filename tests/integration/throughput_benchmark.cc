@@ -2,7 +2,7 @@
 // of equal length, drawn prompts and drawn weights of a real model's shape, greedy, no end of text.
 // The pool holds so many full sequences; what a policy makes of it is measured.
 //
-//   throughput_benchmark --shape tests/engine/shapes/llama-7b.json [--policies full:24,h2o]
+//   throughput_benchmark --shape tests/engine/run/shapes/llama-7b.json [--policies full:24,h2o]
 //                        [--pool-sequences 24] [--prompt-tokens 2048] [--new-tokens 2048]
 //                        [--requests 256] [--max-num-seqs 256] [--max-num-batched-tokens N]
 //                        [--cache-ratio 0.2] [--seconds 0] [--device cuda] [--dtype bfloat16]
@@ -29,8 +29,8 @@
 #include <variant>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/model/model_source.h"
+#include "engine/run/engine.h"
 #include "scheduler/serving_loop.h"
 #include "tests/measurement_log.h"
 

@@ -16,8 +16,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/decode_attention.h"
-#include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/attention/decode_attention.h"
+#include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/host_memory.h"
 
 namespace hydrant {

@@ -17,7 +17,7 @@
 namespace hydrant {
 namespace {
 
-// Values computed by the PyPI package gguf; see scripts/goldens/gguf_quants.py for the file's
+// Values computed by the PyPI package gguf; see tests/goldens/gguf_quants.py for the file's
 // layout.
 class DequantizeGoldenTest : public testing::TestWithParam<DType> {};
 
@@ -67,7 +67,7 @@ TEST(DequantizeTest, F8BlocksAreScaledValues) {
     ASSERT_EQ(got[i], E4M3ToFloat(bytes[i / 128 * 132 + 4 + i % 128]) * scales[i / 128]) << i;
 }
 
-// Blocks computed by the PyPI package gguf; scripts/goldens/gguf_quants.py.
+// Blocks computed by the PyPI package gguf; tests/goldens/gguf_quants.py.
 class QuantizeGoldenTest : public testing::TestWithParam<DType> {};
 
 TEST_P(QuantizeGoldenTest, EqualsGgufPackageBitForBit) {

@@ -20,8 +20,8 @@ from gpu_tables_test import as_measured
 
 MOST_BYTES = 11 * 1024
 SOURCES = {"device_probe": "tests/kernels/device_probe.cc", "peer_flashinfer": "tests/kernels/peer_flashinfer.cu",
-           "step_benchmark": "tests/engine/step_benchmark.cc", "throughput_benchmark": "tests/integration/throughput_benchmark.cc",
-           "peer_torch.py": "scripts/benchmark/peer_torch.py", "peer_transformers.py": "scripts/benchmark/peer_transformers.py"}
+           "step_benchmark": "tests/engine/run/step_benchmark.cc", "throughput_benchmark": "tests/integration/throughput_benchmark.cc",
+           "peer_torch.py": "tools/benchmarks/peer_torch.py", "peer_transformers.py": "tools/benchmarks/peer_transformers.py"}
 
 # In each stand-in's first lines: how it behaves, where it says what it was called with, and the rows that it may print.
 STAND_IN = r'''#!/usr/bin/env -S {python} -S
@@ -101,7 +101,7 @@ class Sandbox:
     def __init__(self, root, folder):
         self.folder = folder
         self.copy = folder / "project"
-        for part in ("scripts/benchmark", "kernels/cuda"):
+        for part in ("tools/benchmarks", "kernels/cuda"):
             shutil.copytree(root / part, self.copy / part)
         for file in ("scripts/gpu-check", "scripts/device-probe", "tests/kernels/device_ceilings.cu", "tests/kernels/device_probe.cc"):
             (self.copy / file).parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class Sandbox:
         self.write_inputs(root)
 
     def write_inputs(self, root):
-        model = [sys.executable, str(root / "scripts/benchmark/gpu_model.py"), "--card", "h100", "--json", str(self.folder / "model")]
+        model = [sys.executable, str(root / "tools/benchmarks/gpu_model.py"), "--card", "h100", "--json", str(self.folder / "model")]
         subprocess.run(model, check=True)
         rows = [json.loads(line) for line in (self.folder / "model").read_text(encoding="utf-8").splitlines()]
         rows = [as_measured(row) for row in rows if "module" not in row]
@@ -216,7 +216,7 @@ def what_goes_wrong(box):
     box.says("no test has a name like this")
     box.run(behaviour="no device", status=2)
     box.says("there is no device to check")
-    (box.copy / "scripts/benchmark/gpu_table.py").write_text("1 / 0\n", encoding="utf-8")
+    (box.copy / "tools/benchmarks/gpu_table.py").write_text("1 / 0\n", encoding="utf-8")
     box.run("--only", "steps", status=1)
     box.says("No tables", '"what": "step"')
 
@@ -226,7 +226,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         box = Sandbox(root, pathlib.Path(folder))
         trial = re.search(r"^readonly TRIAL=(\S+)$", box.script, re.M)[1]
-        sys.path.insert(0, str(root / "scripts/benchmark"))
+        sys.path.insert(0, str(root / "tools/benchmarks"))
         import gpu_model  # noqa: PLC0415
         if tuple(trial.split(",")) != gpu_model.ON_TRIAL:
             sys.exit(f"gpu-check tries {trial}, gpu_model.py expects of {','.join(gpu_model.ON_TRIAL)}")

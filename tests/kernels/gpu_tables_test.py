@@ -33,7 +33,7 @@ def as_measured(row):
 
 def main():
     root, probe, module = map(pathlib.Path, sys.argv[1:])
-    tools = root / "scripts/benchmark"
+    tools = root / "tools/benchmarks"
     table, model = tools / "gpu_table.py", tools / "gpu_model.py"
     print(run(sys.executable, model, "--check").splitlines()[-1])
     docs = (root / "docs/benchmarks.md").read_text(encoding="utf-8")

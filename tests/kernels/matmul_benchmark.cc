@@ -22,9 +22,9 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/matmul.h"
-#include "kernels/cpu/matmul_experts.h"
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/matmul/matmul_experts.h"
 #include "kernels/float16.h"
 
 namespace hydrant::cpu {

@@ -1,7 +1,7 @@
 // The cpu backend's Matmul, Embed and PackWeight against a double-precision loop over
 // scalar-dequantised weights (kernels/dequantize.h, itself held to the gguf package's values).
 // Outputs start as NaN, and lie between guards.
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,9 +17,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/matmul_kernels.h"
-#include "kernels/cpu/matmul_weight.h"
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/matmul/matmul_kernels.h"
+#include "kernels/cpu/matmul/matmul_weight.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
 #include "kernels/quantize.h"

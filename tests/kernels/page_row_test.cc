@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/page_rows.h"
+#include "kernels/cpu/pages/page_rows.h"
 #include "kernels/float16.h"
 
 namespace hydrant {

@@ -1,7 +1,7 @@
 // Prefill attention of the cpu backend against dense attention written here in double precision,
 // against the reference backend, and against what must hold exactly: slicing and threads change no
 // bit, zero keys give harmonic column sums.
-#include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/attention/prefill_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/prefill_attention_kernels.h"
+#include "kernels/cpu/attention/prefill_attention_kernels.h"
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
 #include "tests/kernels/backend_test.h"

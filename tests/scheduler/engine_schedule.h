@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fake_tokenizer.h"
 

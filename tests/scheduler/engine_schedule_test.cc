@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_join.h"
 #include "engine/cache/policy_registry.h"
-#include "tests/engine/random_model.h"
+#include "tests/engine/run/random_model.h"
 
 namespace hydrant {
 namespace {

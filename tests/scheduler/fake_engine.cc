@@ -7,7 +7,7 @@
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/prompt_statistics.h"
 #include "gtest/gtest.h"
-#include "tests/engine/plan_view.h"
+#include "tests/engine/cache/plan_view.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {

@@ -1,4 +1,4 @@
-// An engine without a model that holds the scheduler to every promise of engine/step/batch.h.
+// An engine without a model that holds the scheduler to every promise of engine/run/step/batch.h.
 //
 // It keeps the block tables and lengths as the real one does and writes a stamp (of which tokens,
 // which position) into every slot of a data page. Whoever reads a page and finds a stamp of other

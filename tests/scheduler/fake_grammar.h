@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "engine/grammar/grammar_compiler.h"
+#include "engine/text/grammar/grammar_compiler.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "engine/step/batch.h"
+#include "engine/run/step/batch.h"
 
 namespace hydrant {
 

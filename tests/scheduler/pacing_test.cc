@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/plan_view.h"
+#include "tests/engine/cache/plan_view.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace hydrant {

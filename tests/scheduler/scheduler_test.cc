@@ -1,4 +1,4 @@
-// The scheduler against a fake engine that checks every promise of engine/step/batch.h, under a
+// The scheduler against a fake engine that checks every promise of engine/run/step/batch.h, under a
 // fake clock.
 #include "scheduler/scheduler.h"
 
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/serving_view.h"
-#include "tests/engine/plan_view.h"
+#include "tests/engine/cache/plan_view.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace hydrant {

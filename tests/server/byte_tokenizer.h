@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/chat/chat_template.h"
-#include "engine/text/utf8.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "engine/text/unicode/utf8.h"
 
 namespace hydrant {
 

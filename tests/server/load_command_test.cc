@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "server/certificates.h"
-#include "server/tenants.h"
-#include "server/token_file.h"
+#include "server/auth/tenants.h"
+#include "server/auth/token_file.h"
+#include "server/net/certificates.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"

@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "load/run/measures.h"
-#include "load/run/runner.h"
-#include "load/run/workload.h"
-#include "load/targets/hydrant_target.h"
-#include "load/targets/mix.h"
 #include "tests/server/relay.h"
 #include "tests/server/scrape.h"
 #include "tests/server/test_server.h"
+#include "tools/load/run/measures.h"
+#include "tools/load/run/runner.h"
+#include "tools/load/run/workload.h"
+#include "tools/load/targets/hydrant_target.h"
+#include "tools/load/targets/mix.h"
 
 namespace hydrant::load {
 namespace {

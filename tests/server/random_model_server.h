@@ -9,9 +9,9 @@
 #include <memory>
 #include <string>
 
-#include "engine/engine.h"
-#include "server/context_conversion.h"
-#include "tests/engine/random_model.h"
+#include "engine/run/engine.h"
+#include "server/wire/context_conversion.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {

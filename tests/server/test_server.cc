@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "google/rpc/status.pb.h"
-#include "server/context_conversion.h"
-#include "server/metrics.h"
+#include "server/apis/metrics.h"
+#include "server/wire/context_conversion.h"
 
 namespace hydrant {
 

@@ -17,8 +17,8 @@
 #include "hydrant/v1/hydrant.grpc.pb.h"
 #include "scheduler/context_archive.h"
 #include "scheduler/serving_loop.h"
-#include "server/grpc_server.h"
-#include "server/service.h"
+#include "server/apis/grpc_server.h"
+#include "server/requests/service.h"
 #include "tests/server/byte_tokenizer.h"
 #include "tests/server/fake_engine.h"
 

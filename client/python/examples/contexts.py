@@ -4,7 +4,7 @@ import sys
 
 from hydrant import Client
 
-TEXT = (pathlib.Path(__file__).resolve().parents[3] / "examples" / "continue.txt").read_text()
+TEXT = (pathlib.Path(__file__).resolve().parents[2] / "examples" / "continue.txt").read_text()
 
 with Client(*sys.argv[1:]) as client:
     made = client.contexts.compress(TEXT, cache_policy="echo", cache_ratio=0.3, min_cache_tokens=16, ttl_s=600)

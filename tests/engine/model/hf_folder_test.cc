@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// The rule of scripts/goldens/hf_tiny.py.
+// The rule of tests/goldens/hf_tiny.py.
 float Golden(int tensor_number, int64_t i) {
   return static_cast<float>((31 * tensor_number + i) % 257 - 128) / 64;
 }

@@ -1,6 +1,6 @@
 // Quantised matrices against the definition of their layout, written down the other way round: the
 // test packs known quants, scales and zero points, and computes each value in double.
-// tests/engine/golden_test.cc compares whole models with transformers.
+// tests/engine/run/golden_test.cc compares whole models with transformers.
 #include "engine/model/hf_quantized_tensors.h"
 
 #include <gmock/gmock.h>

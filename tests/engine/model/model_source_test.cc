@@ -406,8 +406,8 @@ TEST(OpenModelTest, ConvertedStoriesModel) {
   if (!file) GTEST_SKIP() << folder << " is not there; set HYDRANT_DATA_DIR to the data folder";
   const std::vector<char> original((std::istreambuf_iterator<char>(file)), {});
   const std::string path = TempPath("gguf");
-  const std::string command = "python3 scripts/convert_llama2c.py " + folder + "stories260K.bin " +
-                              folder + "tok512.bin " + path + " > /dev/null";
+  const std::string command = "python3 tools/models/convert_llama2c.py " + folder +
+                              "stories260K.bin " + folder + "tok512.bin " + path + " > /dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0);
   const auto source = OpenModel(path, LoadFormat::kAuto);
   ASSERT_TRUE(source.ok()) << source.status();

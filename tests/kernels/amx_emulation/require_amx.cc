@@ -2,7 +2,7 @@
 // of AMX would be run.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/isa/isa.h"
 
 namespace hydrant {
 namespace {

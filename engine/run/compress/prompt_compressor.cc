@@ -1,0 +1,364 @@
+#include "engine/run/compress/prompt_compressor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cache/state_slabs.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<ColumnStatistic>& b) {
+  if (!a.has_value() || !b.has_value()) return a.has_value() == b.has_value();
+  return a->kind == b->kind && a->reduce == b->reduce && a->end_query == b->end_query &&
+         std::max(a->first_query, 0) == std::max(b->first_query, 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
+    Backend* backend, const EngineLimits& limits) {
+  std::unique_ptr<PromptCompressor> compressor(new PromptCompressor(backend, limits));
+  HYDRANT_RETURN_IF_ERROR(compressor->Allocate());
+  return compressor;
+}
+
+absl::Status PromptCompressor::Allocate() {
+  const size_t per_arena = static_cast<size_t>(arena_tokens_) * limits_.num_kv_heads;
+  absl::Status status;
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(*backend_, count);
+  };
+  for (DeviceArray<float>& array : statistics_) allocate(array, per_arena);
+  shared_.resize(limits_.max_shared_statistics);
+  for (DeviceArray<float>& array : shared_) allocate(array, per_arena);
+  allocate(scores_, per_arena);
+  allocate(entry_scores_, static_cast<size_t>(limits_.max_model_len) * limits_.num_kv_heads);
+  allocate(kept_, per_arena);
+  allocate(in_window_, limits_.num_kv_heads);
+  allocate(mass_, NumHeads() * limits_.max_num_seqs);
+  allocate(observations_, NumHeads() * limits_.max_num_seqs * kMaxObservations);
+  if (status.ok()) status = cutter_.Allocate(backend_, limits_);
+  return status;
+}
+
+bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatistic& b) {
+  return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
+}
+
+// What the slice's slots want, each once; the i-th has a place in shared_[i].
+std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSlice& slice,
+                                                                 const KvState& kv) const {
+  std::vector<Gathered> distinct;
+  for (const int slot : slice.Slots()) {
+    for (const PromptStatistic& one :
+         StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+      const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
+      if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
+      distinct.push_back({one, shared_.at(distinct.size()).data() + slice.arena_begin});
+    }
+  }
+  return distinct;
+}
+
+// Of a slice that appends: the attention that each new entry receives, where entries are ranked by
+// it.
+std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const PrefillSlice& slice,
+                                                                     const KvState& kv) const {
+  const DecodeRule& rule = kv.plan(slice.slot).rule;
+  if (slice.keep.empty() && (!rule.scored || rule.by_position)) return {};
+  Gathered received;
+  received.reading = ColumnStatistic{.reduce = rule.reduce};
+  if (!slice.keep.empty())
+    received.reading->first_query = static_cast<int32_t>(slice.prompt.size()) - kMassQueries;
+  received.out = statistics_[0].data() + slice.arena_begin;
+  return {received};
+}
+
+// All that is gathered for the slice, and where.
+std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const PrefillSlice& slice,
+                                                                     const KvState& kv) const {
+  if (slice.Appends()) return ReceivedBy(slice, kv);
+  if (!slice.sharing_slots.empty()) return Shared(slice, kv);
+  std::vector<Gathered> all;
+  for (const PromptStatistic& one :
+       StatisticsOf(kv.plan(slice.slot), static_cast<int>(slice.prompt.size())))
+    all.push_back({one, statistics_[one.place].data() + slice.arena_begin});
+  return all;
+}
+
+std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const PrefillSlice& slice,
+                                                                     const KvState& kv,
+                                                                     bool of_echo) const {
+  std::vector<Statistics> passes;
+  size_t count = 0;
+  for (const Gathered& one : GatheredBy(slice, kv)) {
+    std::optional<ColumnStatistic> statistic = of_echo ? one.echo : one.reading;
+    if (!statistic.has_value()) continue;
+    statistic->out = one.out;
+    statistic->stride = arena_tokens_;
+    if (count % kMaxColumnStatistics == 0) passes.emplace_back();
+    passes.back()[count++ % kMaxColumnStatistics] = *statistic;
+  }
+  return passes;
+}
+
+std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const PrefillSlice& slice,
+                                                                   const KvState& kv) const {
+  std::vector<Statistics> passes = PassesOf(slice, kv, false);
+  if (passes.empty()) passes.emplace_back();
+  return passes;
+}
+
+std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const PrefillSlice& slice,
+                                                                       const KvState& kv) const {
+  return PassesOf(slice, kv, true);
+}
+
+void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState& kv) {
+  for (const Gathered& one : GatheredBy(slice, kv)) {
+    for (int head = 0; head < limits_.num_kv_heads; ++head) {
+      const size_t row = static_cast<size_t>(head) * arena_tokens_;
+      backend_->Zero(one.out + row, slice.prompt.size() * sizeof(float));
+    }
+  }
+  if (slice.first_token == 0) return;
+  const PrefixLayout layout = LayoutOf(slice, kv);
+  const size_t tokens = slice.first_token / kPrefixBlockTokens * layout.parts();
+  ForSums(
+      layer, slice.cached_blocks.subspan(tokens), layout, slice.first_token, slice, kv,
+      [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(sums, kept, bytes); });
+}
+
+void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
+                                const KvState& kv) {
+  if (!std::binary_search(slice.checkpoints.begin(), slice.checkpoints.end(), token)) return;
+  const PrefixLayout layout = LayoutOf(slice, kv);
+  const int64_t blocks = kv.plan(slice.slot).prompt.tokens / kPrefixBlockTokens;
+  size_t first = (blocks - slice.first_token / kPrefixBlockTokens) * layout.parts();
+  for (const int32_t checkpoint : slice.checkpoints) {
+    if (checkpoint < token) first += layout.SumBlocks(checkpoint);
+  }
+  if (first >= slice.new_blocks.size()) return;
+  ForSums(
+      layer, slice.new_blocks.subspan(first), layout, token, slice, kv,
+      [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(kept, sums, bytes); });
+}
+
+PrefixLayout PromptCompressor::LayoutOf(const PrefillSlice& slice, const KvState& kv) const {
+  return {kv.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
+}
+
+// Calls move(sums of a head, their place in a block, bytes) for all sums over the first tokens.
+// `blocks`: of these, from the first one on, or less.
+template <typename Move>
+void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
+                               const PrefixLayout& layout, int tokens, const PrefillSlice& slice,
+                               const KvState& kv, const Move& move) const {
+  const int a_block = kv.prefix().SumsAHead();
+  size_t next = 0;
+  for (const PromptStatistic& one : layout.sums()) {
+    float* const sums = statistics_[one.place].data() + slice.arena_begin;
+    for (int begin = 0; begin < tokens; begin += a_block) {
+      if (next == blocks.size()) return;
+      float* const kept = kv.prefix().SumsAt(blocks[next++], layer);
+      const size_t bytes = std::min(a_block, tokens - begin) * sizeof(float);
+      for (int64_t head = 0; head < limits_.num_kv_heads; ++head)
+        move(sums + head * arena_tokens_ + begin, kept + head * a_block, bytes);
+    }
+  }
+}
+
+// A slot's all, from those of all. A scorer may change its own.
+void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
+  const std::vector<Gathered> shared = Shared(slice, kv);
+  for (const PromptStatistic& one :
+       StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+    const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
+    const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
+    float* to = statistics_[one.place].data() + slice.arena_begin;
+    for (int head = 0; head < limits_.num_kv_heads; ++head) {
+      const size_t row = static_cast<size_t>(head) * arena_tokens_;
+      backend_->CopyOnDevice(to + row, from + row, slice.prompt.size() * sizeof(float));
+    }
+  }
+}
+
+PromptLayer PromptCompressor::LayerOf(int slot, int layer, const PrefillSlice& slice,
+                                      const LayerKv& layer_kv, const CachePlan& plan) const {
+  const size_t head = static_cast<size_t>(layer) * limits_.num_kv_heads;
+  const auto place = [&](const auto& array) { return array.data() + slice.arena_begin; };
+  return {.backend = backend_,
+          .plan = &plan,
+          .slot = slot,
+          .layer = layer,
+          .num_kv_heads = limits_.num_kv_heads,
+          .n = static_cast<int>(plan.prompt.tokens),
+          .kv = layer_kv,
+          .stride = arena_tokens_,
+          .statistics = {place(statistics_[0]), place(statistics_[1]), place(statistics_[2])},
+          .scores = place(scores_),
+          .kept = place(kept_),
+          .keep = cutter_.budgets().keep(layer),
+          .observations = observations_.data() + slot * kMaxObservations * NumHeads() + head,
+          .observation_stride = static_cast<int64_t>(NumHeads())};
+}
+
+void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                                const KvState& kv) {
+  for (const int slot : slice.Slots()) {
+    if (!slice.sharing_slots.empty()) TakeShared(slice, slot, kv);
+    CompressSlot(slot, layer, slice, layer_kv, kv);
+  }
+}
+
+void PromptCompressor::WriteWindow(const LayerTables& to, const PrefillSlice& slice,
+                                   const LayerKv& layer_kv, const KvState& kv) {
+  for (const int slot : slice.Slots()) {
+    const auto n = static_cast<int32_t>(kv.plan(slot).prompt.tokens);
+    const int32_t keep = std::min(n, limits_.window);
+    in_window_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, keep));
+    int32_t* kept = keep == n ? nullptr : kept_.data() + slice.arena_begin;
+    if (kept != nullptr) {
+      backend_->Select({.scores = scores_.data() + slice.arena_begin,
+                        .score_stride = arena_tokens_,
+                        .num_kv_heads = limits_.num_kv_heads,
+                        .n = n,
+                        .recent = keep,
+                        .keep = in_window_.data(),
+                        .kept = kept,
+                        .kept_stride = arena_tokens_});
+    }
+    backend_->WritePages({.k = layer_kv.k,
+                          .v = layer_kv.v,
+                          .kv_head_stride = layer_kv.head_stride,
+                          .kept = kept,
+                          .kept_stride = arena_tokens_,
+                          .keep = in_window_.data(),
+                          .n = n,
+                          .rotary = layer_kv.rotary,
+                          .slot = slot,
+                          .layer = to.layer,
+                          .pages = KvState::WithState(kv.pages(), kNoStateLines),
+                          .tables = to.tables});
+  }
+}
+
+void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                              const KvState& kv) {
+  backend_->AppendPages({.k = layer_kv.k,
+                         .v = layer_kv.v,
+                         .kv_head_stride = layer_kv.head_stride,
+                         .sums = statistics_[0].data() + slice.arena_begin,
+                         .sum_stride = arena_tokens_,
+                         .write_scores = !slice.keep.empty(),
+                         .num_tokens = static_cast<int>(slice.prompt.size()),
+                         .first_position = slice.num_seen,
+                         .slot = slice.slot,
+                         .layer = layer,
+                         .pages = kv.PagesOf(slice.slot),
+                         .tables = kv.tables()});
+  if (!slice.keep.empty()) cutter_.CutLayer(layer, slice, kv);
+}
+
+ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
+  return {.rows = entry_scores_.data(),
+          .stride = limits_.max_model_len,
+          .max_length = entries.max_entries,
+          .slot = entries.slot,
+          .layer = entries.layer,
+          .pages = entries.pages,
+          .tables = entries.tables};
+}
+
+void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& slice,
+                                    const LayerKv& layer_kv, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slot);
+  const PromptLayer prompt = LayerOf(slot, layer, slice, layer_kv, plan);
+  const LayerCut cut = plan.life->CutLayer(plan, layer);
+  if (cut.samples != nullptr) {
+    cutter_.samples().BuildLayer(*cut.samples, prompt, kv);
+    return;
+  }
+  const float* scores = plan.scorer->Score(prompt);
+  if (cut.shared) {
+    cutter_.budgets().ShareLayer(prompt, scores, cut.keep);
+  } else {
+    cutter_.budgets().SetAlike(layer, cut.keep);
+  }
+  cutter_.budgets().AssignPages(prompt, kv);
+  const bool everything = !cut.shared && cut.keep == prompt.n;
+  if (!everything) Select(prompt, scores);
+  Write(prompt, scores, cut, everything, kv);
+  const std::optional<PageCut> of_pages = plan.life->CutPrompt(plan, layer + 1);
+  if (of_pages.has_value()) cutter_.Cut(plan, *of_pages, slot, prompt.n, kv);
+}
+
+void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
+  // Without scores the protected are all there is to keep.
+  backend_->Select({.scores = scores != nullptr ? scores : layer.statistics[0],
+                    .score_stride = layer.stride,
+                    .num_kv_heads = layer.num_kv_heads,
+                    .n = layer.n,
+                    .sinks = layer.plan->rule.sinks,
+                    .recent = layer.plan->rule.recent,
+                    .keep = layer.keep,
+                    .kept = layer.kept,
+                    .kept_stride = layer.stride});
+}
+
+void PromptCompressor::Write(const PromptLayer& layer, const float* scores, const LayerCut& cut,
+                             bool everything, const KvState& kv) {
+  const CachePlan& plan = *layer.plan;
+  const float* beside =
+      MeasuresMassInPages(plan) ? layer.statistics[kMassStatistic] : plan.scorer->Second(layer);
+  HYDRANT_CHECK(beside == nullptr || plan.state_lines == kAllStateLines);
+  backend_->WritePages({.k = layer.kv.k,
+                        .v = layer.kv.v,
+                        .kv_head_stride = layer.kv.head_stride,
+                        .scores = scores,
+                        .score_stride = layer.stride,
+                        .score_scale = plan.scorer->Scale(plan),
+                        .kept = everything ? nullptr : layer.kept,
+                        .kept_stride = layer.stride,
+                        .keep = layer.keep,
+                        .growth = cut.shared && plan.Growth() != kNoCap ? plan.Growth() : -1,
+                        .window_sums = beside,
+                        .window_stride = layer.stride,
+                        .n = layer.n,
+                        .num_written = kv.shared_tokens(layer.slot),
+                        .rotary = layer.kv.rotary,
+                        .slot = layer.slot,
+                        .layer = layer.layer,
+                        .pages = kv.PagesOf(layer.slot),
+                        .tables = kv.tables()});
+  if (!MeasuresMass(plan) || MeasuresMassInPages(plan)) return;
+  backend_->KeptMass({.window_sums = layer.statistics[kMassStatistic],
+                      .window_stride = layer.stride,
+                      .kept = everything ? nullptr : layer.kept,
+                      .kept_stride = layer.stride,
+                      .keep = layer.keep,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .queries = plan.MassQueries(),
+                      .mass = mass_.data() + layer.slot * NumHeads() +
+                              static_cast<size_t>(layer.layer) * layer.num_kv_heads});
+}
+
+void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
+  for (const int slot : slice.Slots()) FinishSlot(slot, kv);
+}
+
+void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slot);
+  if (!MeasuresMassInPages(plan)) return;
+  backend_->RetainedMass({.slot = slot,
+                          .queries = plan.MassQueries(),
+                          .max_length = plan.life->WidestKeep(plan),
+                          .pages = kv.pages(),
+                          .tables = kv.tables(),
+                          .mass = mass_.data() + slot * NumHeads()});
+}
+
+}  // namespace hydrant

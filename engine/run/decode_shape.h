@@ -1,0 +1,57 @@
+// What the operations of a decode step depend on besides the contents of fixed arrays. Devices that
+// record operations want few different ones, so sizes are rounded up there: rows are padded, bounds
+// are loose.
+#ifndef HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
+#define HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace hydrant {
+
+struct DecodeShape {
+  int rows = 0;
+  int max_entries = 0;
+  int max_scored_entries = 0;
+  bool weighted = false;
+  bool revised = false;  // scores are, of a row
+  int mean_entries = 0;
+  int max_in_window = 0;  // of the layers that have one
+  // How tokens are sampled inside the step; kNotHere: they are sampled after it.
+  enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
+  uint8_t sampling = kNotHere;
+
+  // Different for different shapes that RoundedUp() gives.
+  uint64_t Key() const {
+    const auto log = [](int n) {
+      return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
+    };
+    return static_cast<uint64_t>(rows) | static_cast<uint64_t>(sampling) << 24 |
+           log(max_entries) << 32 | log(max_scored_entries) << 40 |
+           static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49 |
+           log(max_in_window) << 50 | log(mean_entries) << 56;
+  }
+};
+
+// Rows: exact to 8, then four steps in each doubling, so at most a fifth is padding. Entries: to
+// powers of two.
+inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
+  const auto power = [](int n) {
+    return n == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));
+  };
+  const int step = std::max(power(shape.rows) / 8, 1);
+  const int rows = (shape.rows + step - 1) / step * step;
+  return {std::min(rows, max_rows),
+          power(shape.max_entries),
+          power(shape.max_scored_entries),
+          shape.weighted,
+          shape.revised,
+          power(shape.mean_entries),
+          power(shape.max_in_window),
+          shape.sampling};
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_

@@ -1,0 +1,638 @@
+#include "engine/run/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/run/decode_shape.h"
+#include "engine/run/engine_sizing.h"
+#include "engine/run/forward/pooler.h"
+#include "engine/run/forward/prefill.h"
+#include "engine/run/forward/transformer.h"
+#include "engine/run/logit_edits.h"
+#include "engine/run/logprob_rows.h"
+#include "engine/run/mask_thread.h"
+#include "engine/run/pool/kv_state.h"
+#include "engine/run/step_results.h"
+#include "engine/run/step_rows.h"
+#include "fmt/format.h"
+#include "kernels/page_row.h"
+#include "kernels/status_macros.h"
+#include "kernels/victim.h"
+
+namespace hydrant {
+namespace {
+
+// A GPU's matrix products are at their best from here on; a host's are with the default, and their
+// rows stay in its caches.
+constexpr int kDevicePrefillRows = 2048;
+
+std::string_view WeightDTypeName(WeightDType dtype) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return "float32";
+    case WeightDType::kBFloat16:
+      return "bfloat16";
+    case WeightDType::kStored:
+      return "stored";
+    case WeightDType::kQ8_0:
+      return "q8_0";
+    case WeightDType::kQ4_0:
+      return "q4_0";
+    case WeightDType::kFp8:
+      return "fp8";
+  }
+  return "?";
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  EngineOptions options;
+  EngineLimits limits;
+  KvLayout layout;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<KvState> kv;
+  std::unique_ptr<PrefillRunner> prefill;
+  Activations act;  // rows: max(max_num_seqs, prefill_rows)
+
+  // Decode and sampling, max_num_seqs rows each.
+  StepRows rows;
+  DeviceArray<TokenId> tokens;       // of the sampled rows
+  DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
+  DeviceArray<float> hidden, k, v, logits;
+  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
+  MaskThread masks;
+  LogitEdits edits;
+  LogprobRows logprobs;
+  Pooler pooler;
+  std::vector<const float*> embeddings;  // of the step's slices
+  StepResults results;
+  std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
+
+  absl::Status Allocate();
+  void Decode(const DecodeShape& shape);
+  DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
+  bool PlansDecode() const;
+  DecodeShape WithoutBounds(DecodeShape shape) const;
+  static DecodeShape Greedy(DecodeShape shape);
+  absl::Status RecordSteps();
+  void EnqueueDecode(const DecodeShape& shape);
+  void GatherFinalRows(const Batch& batch);
+  void PoolPrompts(const Batch& batch);
+  void Cut(const SlotCut& cut);
+  StepResults::Report ReportPrompt(int slot) const;
+  void PushResults(const Batch& batch);
+  void MarkSeenTokens(const Batch& batch);
+  void MarkSeenTokens(int slot, std::span<const TokenId> prompt,
+                      std::span<const TokenId> output = {});
+  bool SamplesHere(const Batch& batch, int padded_rows) const;
+  uint8_t SamplingOfRows() const;
+  void SampleRows(int decoded);
+  void Draw(int begin, int end, uint8_t sampling);
+  void StoreTokens(int num_rows);
+  void DrawRows(int begin, int end);
+  void ScorePrompts(const Batch& batch);
+  int SampledVocab() const { return options.sampled_vocab.value_or(model->config().vocab_size); }
+};
+
+absl::Status Engine::Impl::Allocate() {
+  const ModelConfig& config = model->config();
+  const size_t rows = limits.max_num_seqs;
+  absl::Status status =
+      act.Allocate(*backend, config, backend->ActivationDType(model->weight_dtype()),
+                   std::max(limits.max_num_seqs, limits.prefill_rows));
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(*backend, count);
+  };
+  allocate(tokens, rows);
+  allocate(last_tokens, rows);
+  allocate(hidden, rows * config.hidden_size);
+  allocate(k, rows * config.KvDim());
+  allocate(v, rows * config.KvDim());
+  allocate(logits, rows * config.vocab_size);
+  allocate(seen, rows * config.vocab_size);
+  if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
+  if (status.ok()) status = edits.Allocate(backend.get(), limits.max_num_seqs, config.vocab_size);
+  if (status.ok()) {
+    status = logprobs.Allocate(backend.get(), model.get(), SampledVocab(), limits.max_num_seqs,
+                               limits.prefill_arena_tokens);
+  }
+  if (status.ok()) {
+    status = pooler.Allocate(backend.get(), model.get(), limits.max_num_seqs);
+  }
+  if (status.ok()) {
+    status = results.Allocate(backend.get(), limits.max_num_seqs, limits.prefill_arena_tokens,
+                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
+  }
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
+    std::shared_ptr<const ModelSource> source, const EngineOptions& options,
+    const std::function<void(double)>& progress) {
+  const ModelConfig& config = source->config();
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  if (options.num_threads < 1 || options.num_threads > 1024) {
+    return absl::InvalidArgumentError(
+        fmt::format("threads: {} is outside [1, 1024]", options.num_threads));
+  }
+  if (const int ids = options.sampled_vocab.value_or(config.vocab_size);
+      ids < 1 || ids > config.vocab_size) {
+    return absl::InvalidArgumentError(fmt::format(
+        "sampled_vocab: {} is outside [1, {}], the model's vocabulary", ids, config.vocab_size));
+  }
+  HYDRANT_ASSIGN_OR_RETURN(KvLayout layout, PlanLayout(options, config));
+  HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
+  limits.page_bytes = static_cast<int64_t>(layout.PageBytes());
+  HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits));
+  const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
+  if (asked_blocks.has_value()) {
+    HYDRANT_RETURN_IF_ERROR(SetPool(options, *asked_blocks, &layout, &limits));
+  }
+
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->backend, CreateBackend(options.device, {.num_threads = options.num_threads,
+                                                    .batch_invariant = options.batch_invariant}));
+  if (asked_blocks.has_value()) {
+    HYDRANT_RETURN_IF_ERROR(CheckPoolFits(options, layout, limits, impl->backend.get()));
+  }
+  if (impl->backend->IsAsynchronous()) limits.prefill_rows = kDevicePrefillRows;
+  const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
+  limits.max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->model, Transformer::Create(impl->backend.get(), std::move(source),
+                                       DefaultedDType(options), limits.max_model_len, progress));
+  impl->limits = limits;
+  HYDRANT_RETURN_IF_ERROR(impl->Allocate());
+  HYDRANT_ASSIGN_OR_RETURN(impl->prefill,
+                           PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
+                                                 limits, layout.dtype));
+
+  // The pool comes last: it may take what all else has left.
+  if (!asked_blocks.has_value()) {
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t blocks,
+                             AutomaticBlocks(options, layout, limits, impl->backend.get()));
+    HYDRANT_RETURN_IF_ERROR(SetPool(options, blocks, &layout, &limits));
+  }
+  impl->limits = limits;
+  impl->layout = layout;
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->kv, KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits,
+                                options.swap_directory));
+  HYDRANT_RETURN_IF_ERROR(impl->results.AllocateRows(limits.block_size, limits.table_entries));
+  HYDRANT_RETURN_IF_ERROR(impl->RecordSteps());
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const EngineLimits& Engine::limits() const { return impl_->limits; }
+KeptMemory Engine::kept_memory() const { return impl_->kv->kept(); }
+PrefixMemory Engine::prefix_memory() const {
+  const PrefixBlocks& blocks = impl_->kv->prefix();
+  return {.blocks = static_cast<char*>(blocks.memory), .block_bytes = blocks.BlockBytes()};
+}
+const ModelConfig& Engine::config() const { return impl_->model->config(); }
+const KvLayout& Engine::kv_layout() const { return impl_->layout; }
+
+EngineMemory Engine::memory() const {
+  EngineMemory memory;
+  memory.weights = impl_->model->weight_bytes();
+  memory.kv_pool =
+      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.PageBytes());
+  memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
+  memory.prefix_cache =
+      static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
+  memory.kept_caches =
+      impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.BytesWithState());
+  memory.swap_space =
+      impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.BytesWithState());
+  return memory;
+}
+
+std::string Engine::Description() const {
+  return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
+                     WeightDTypeName(DefaultedDType(impl_->options)),
+                     impl_->options.batch_invariant ? " (batch-invariant)" : "",
+                     DTypeName(impl_->layout.dtype));
+}
+
+void Engine::Enqueue(const Batch& batch) {
+  Impl& impl = *impl_;
+  const int decoded = static_cast<int>(batch.decode.size());
+  impl.prefill->cutter().samples().SetUp(batch);
+  impl.kv->Apply(batch, [&](const SlotCut& cut) { impl.Cut(cut); });
+  DecodeShape shape = impl.ShapeOf(batch.decode);
+  impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
+  if (impl.SamplesHere(batch, shape.rows)) shape.sampling = impl.SamplingOfRows();
+  impl.masks.Start(batch.masks);
+  impl.logprobs.Begin(batch, impl.limits.num_layers);
+  impl.MarkSeenTokens(batch);
+  if (decoded > 0) impl.Decode(shape);
+  impl.prefill->Run(batch.prefill, *impl.kv);
+  impl.ScorePrompts(batch);
+  const bool drawn = shape.sampling != DecodeShape::kNotHere;
+  if (!drawn) impl.GatherFinalRows(batch);
+  impl.PoolPrompts(batch);
+  impl.masks.Wait();
+  impl.edits.Write(batch, impl.limits.num_layers);
+  if (!drawn && impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
+  impl.PushResults(batch);
+}
+
+absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
+
+void Engine::Impl::Cut(const SlotCut& cut) {
+  if (cut.plan.has_value()) kv->SetPlan(cut.slot, *cut.plan);
+  const CachePlan& plan = kv->plan(cut.slot);
+  prefill->cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot, cut.tokens, *kv);
+}
+
+StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
+  StepResults::Report report;
+  const CachePlan& plan = kv->plan(slot);
+  const PromptCompressor& compressor = prefill->compressor();
+  report.num_observations = plan.scorer->NumObservations(plan);
+  if (report.num_observations > 0) report.observations = compressor.observations(slot);
+  // Samples stand for entries: no mass is theirs alone.
+  if (!plan.Compresses() || plan.rule.weighted) return report;
+  report.retained_mass = compressor.retained_mass(slot);
+  if (!plan.life->ReportsPrompt()) return report;
+  report.entries = kv->lengths(slot);
+  if (plan.life->UnassignedPages(plan, limits.block_size) > 0) {
+    report.rows = kv->tables().blocks + kv->row(slot).row_begin;
+    report.row_width = kv->row(slot).row_width;
+  }
+  return report;
+}
+
+void Engine::Impl::PushResults(const Batch& batch) {
+  reports.clear();
+  for (const PrefillSlice& slice : batch.prefill) {
+    const bool ends = slice.EndsPrompt(limits.num_layers) && !slice.Appends();
+    for (const int slot : slice.Slots())
+      reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
+  }
+  // A step later the lengths are the same: a head that has shrunk to its cap stays there.
+  batch.ForEach<SlotCut>([&](const SlotCut& cut) {
+    StepResults::Report& report = reports.emplace_back();
+    const CachePlan& plan = kv->plan(cut.slot);
+    if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
+  });
+  results.Push(batch, limits.num_layers,
+               {.tokens = tokens.data(),
+                .logprobs = logprobs.results(),
+                .num_logprobs = logprobs.num_drawn(),
+                .num_prompt_logprobs = logprobs.num_of_prompts(),
+                .reports = reports,
+                .embeddings = embeddings});
+}
+
+DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
+  DecodeShape shape;
+  shape.rows = static_cast<int>(decode.size());
+  int64_t entries_of_rows = 0;  // of a head of each
+  for (const DecodeRow& row : decode) {
+    const CachePlan& plan = kv->plan(row.slot);
+    const int64_t tokens = int64_t{row.position} + 1;
+    const int entries = plan.EntriesAfter(tokens);
+    entries_of_rows += plan.MeanEntriesAfter(tokens);
+    shape.max_entries = std::max(shape.max_entries, entries);
+    shape.weighted = shape.weighted || plan.rule.weighted;
+    shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
+    if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
+    shape.max_in_window =
+        std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.window)));
+  }
+  if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
+  if (PlansDecode()) shape = WithoutBounds(shape);
+  return backend->SupportsGraphs() ? RoundedUp(shape, limits.max_num_seqs) : shape;
+}
+
+bool Engine::Impl::PlansDecode() const {
+  const ModelConfig& config = model->config();
+  return backend->PlansDecode(layout, config.num_heads / config.num_kv_heads);
+}
+
+// Of a step whose work is planned on the device. The bound of scored heads stays: memory is taken
+// by it.
+DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
+  shape.max_entries = shape.mean_entries = 0;
+  shape.max_in_window = limits.window;
+  return shape;
+}
+
+// Records the steps of rows without scores at start, so that none of them is recorded while
+// requests wait. The largest first: the work space does not grow later. The rows are padding.
+absl::Status Engine::Impl::RecordSteps() {
+  if (options.enforce_eager || !backend->SupportsGraphs() || !PlansDecode())
+    return absl::OkStatus();
+  const Batch none;
+  for (int num_rows = limits.max_num_seqs, recorded = 0; num_rows > 0; --num_rows) {
+    const DecodeShape shape = RoundedUp(WithoutBounds({.rows = num_rows}), limits.max_num_seqs);
+    if (shape.rows == recorded) continue;
+    recorded = shape.rows;
+    rows.Write(*backend, none, *kv, limits.num_layers, shape.rows);
+    for (int i = 0; i < 2; ++i) Decode(shape);  // the first time operations run as they come
+    if (!model->FusesLogits(shape.rows)) continue;
+    for (int i = 0; i < 2; ++i) Decode(Greedy(shape));
+  }
+  return backend->Synchronize();
+}
+
+DecodeShape Engine::Impl::Greedy(DecodeShape shape) {
+  shape.sampling = DecodeShape::kGreedy;
+  return shape;
+}
+
+// Whether all that is drawn in a step is of its decode rows, by their logits alone, and logits are
+// made in one product: then it is a part of what is recorded.
+bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
+  if (batch.decode.empty() || rows.num_sampled() != static_cast<int>(batch.decode.size()) ||
+      rows.any_penalties() || !batch.masks.empty() || !model->FusesLogits(padded_rows))
+    return false;
+  return std::ranges::all_of(batch.decode, [](const DecodeRow& row) {
+    const SampledRow& wish = row.sampling;
+    return wish.mask.empty() && wish.biases.empty() && !wish.logprobs;
+  });
+}
+
+uint8_t Engine::Impl::SamplingOfRows() const {
+  return DecodeShape::kGreedy | (rows.any_drawn() ? DecodeShape::kDraws : 0) |
+         (rows.any_top_k() ? DecodeShape::kTopK : 0) | (rows.any_top_p() ? DecodeShape::kTopP : 0);
+}
+
+void Engine::Impl::Decode(const DecodeShape& shape) {
+  if (options.enforce_eager) {
+    EnqueueDecode(shape);
+  } else {
+    backend->RunGraph(shape.Key(), [&] { EnqueueDecode(shape); });
+  }
+}
+
+// Nothing but `shape` tells one call from another: all else is at fixed addresses.
+void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
+  const ModelConfig& config = model->config();
+  const int num_rows = shape.rows;
+  backend->ReadLastTokens({.tokens = rows.ids(),
+                           .slots = rows.slots(),
+                           .num_rows = num_rows,
+                           .last_tokens = last_tokens.data()});
+  model->Embed(rows.ids(), rows.positions(), num_rows, hidden.data());
+  const KvDestination destination = {
+      .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
+  bool prepared = false;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const LayerTables at = kv->TablesOf(layer);
+    model->ProjectAndRotate(layer, hidden.data(), rows.rope_positions(), num_rows, act, prepared,
+                            destination);
+    if (shape.weighted && !at.windowed) {
+      prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
+    }
+    backend->DecodeAttention(
+        {.num_rows = num_rows,
+         .slots = rows.slots(),
+         .positions = rows.positions(),
+         .q = act.q.data(),
+         .k = k.data(),
+         .v = v.data(),
+         .layer = at.layer,
+         .num_heads = config.num_heads,
+         .scale = static_cast<float>(config.AttentionScale()),
+         .softcap = static_cast<float>(config.attention_softcap),
+         .sink_logits = model->SinkLogitsOf(layer),
+         .rotary = model->RotaryOf(layer),
+         .pages = kv->pages(),
+         .tables = at.tables,
+         .max_entries = at.windowed ? shape.max_in_window : shape.max_entries,
+         .max_scored_entries = at.windowed ? shape.max_in_window : shape.max_scored_entries,
+         .weighted = shape.weighted && !at.windowed,
+         .out = act.attended.data(),
+         .out_dtype = act.input_dtype,
+         .mean_entries = at.windowed ? shape.max_in_window : shape.mean_entries});
+    if (shape.revised && !at.windowed) {
+      backend->ReviseScores({.num_rows = num_rows,
+                             .slots = rows.slots(),
+                             .positions = rows.positions(),
+                             .layer = at.layer,
+                             .pages = kv->pages(),
+                             .tables = kv->tables()});
+    }
+    prepared = model->FinishLayer(layer, hidden.data(), num_rows, act, true);
+  }
+  if (shape.sampling == DecodeShape::kNotHere) return;
+  model->FinalNorm(hidden.data(), num_rows, 0, act);
+  model->Logits(act, num_rows, logits.data());
+  Draw(0, num_rows, shape.sampling);
+  StoreTokens(num_rows);
+}
+
+// Normed final rows, into act.normed: of all that is sampled.
+void Engine::Impl::GatherFinalRows(const Batch& batch) {
+  int row = static_cast<int>(batch.decode.size());
+  if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (!slice.EndsPrompt(limits.num_layers)) continue;
+    model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
+  }
+  for (const PrefillSlice& slice : batch.prefill) {
+    for (size_t i = 0; i < slice.more_samples.size(); ++i)
+      model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
+  }
+}
+
+void Engine::Impl::PoolPrompts(const Batch& batch) {
+  embeddings.assign(batch.prefill.size(), nullptr);
+  for (size_t i = 0; i < batch.prefill.size(); ++i) {
+    const PrefillSlice& slice = batch.prefill[i];
+    if (slice.pooling == EmbeddingPooling::kNone || !slice.EndsPrompt(limits.num_layers)) continue;
+    const int index = static_cast<int>(i);
+    pooler.Pool(slice.pooling, prefill->Hidden(slice), static_cast<int>(slice.prompt.size()),
+                index);
+    embeddings[i] = pooler.embedding(index);
+  }
+}
+
+// What a sequence has seen when its prompt begins, or when it comes back, where that will matter.
+void Engine::Impl::MarkSeenTokens(const Batch& batch) {
+  batch.ForEach<SwapIn>([&](const SwapIn& swap) {
+    if (!swap.prompt.empty()) MarkSeenTokens(swap.slot, swap.prompt, swap.output);
+  });
+  batch.ForEach<SlotFork>([&](const SlotFork& fork) {
+    if (!fork.prompt.empty()) MarkSeenTokens(fork.slot, fork.prompt);
+  });
+  for (const PrefillSlice& slice : batch.prefill) {
+    const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
+    if (!begins || !slice.sampling.penalties.Any()) continue;
+    MarkSeenTokens(slice.slot, slice.whole_prompt);
+  }
+}
+
+void Engine::Impl::MarkSeenTokens(int slot, std::span<const TokenId> prompt,
+                                  std::span<const TokenId> output) {
+  std::vector<uint16_t> counts(model->config().vocab_size, 0);
+  for (const TokenId token : output) {
+    if (counts[token] < kMostCounted) ++counts[token];
+  }
+  for (const TokenId token : prompt) counts[token] |= kInPrompt;
+  seen.Write(*backend, slot * counts.size(), counts);
+}
+
+void Engine::Impl::ScorePrompts(const Batch& batch) {
+  for (const PrefillSlice& slice : batch.prefill)
+    if (slice.prompt_logprobs) logprobs.ScorePrompt(slice, prefill->Hidden(slice), act);
+}
+
+void Engine::Impl::SampleRows(int decoded) {
+  model->Logits(act, rows.num_sampled(), logits.data());
+  // What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.
+  if (rows.any_penalties()) {
+    backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
+    for (const int row : rows.rows_in_prompt())
+      backend->CopyToDevice(rows.newest() + row, &kNoToken, sizeof(TokenId));
+  }
+  for (int begin = 0; begin < rows.num_sampled();) {
+    const int end = logprobs.EndOfGroup(begin, rows.num_sampled());
+    DrawRows(begin, end);
+    begin = end;
+  }
+  StoreTokens(rows.num_sampled() - rows.num_more());
+}
+
+void Engine::Impl::StoreTokens(int num_rows) {
+  backend->StoreLastTokens({.tokens = tokens.data(),
+                            .slots = rows.sampled_slots(),
+                            .num_rows = num_rows,
+                            .last_tokens = last_tokens.data()});
+}
+
+void Engine::Impl::DrawRows(int begin, int end) {
+  const int vocab = model->config().vocab_size;
+  float* first = logits.data() + static_cast<size_t>(begin) * vocab;
+  logprobs.Save(begin, end, logits.data());
+  edits.Apply(begin, end, logits.data());
+  if (rows.any_penalties()) {
+    backend->Penalize({.logits = first,
+                       .num_rows = end - begin,
+                       .vocab = vocab,
+                       .rows = rows.sampling() + begin,
+                       .slots = rows.sampled_slots() + begin,
+                       .newest = rows.newest() + begin,
+                       .seen = seen.data()});
+  }
+  Draw(begin, end, SamplingOfRows());
+  logprobs.Score(begin, end, tokens.data());
+}
+
+// The tokens of these rows by their logits.
+void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
+  const int vocab = model->config().vocab_size;
+  backend->Sample({.logits = logits.data() + static_cast<size_t>(begin) * vocab,
+                   .num_rows = end - begin,
+                   .vocab = SampledVocab(),
+                   .row_stride = vocab,
+                   .rows = rows.sampling() + begin,
+                   .tokens = tokens.data() + begin,
+                   .any_drawn = (sampling & DecodeShape::kDraws) != 0,
+                   .any_top_k = (sampling & DecodeShape::kTopK) != 0,
+                   .any_top_p = (sampling & DecodeShape::kTopP) != 0});
+}
+
+Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
+  Backend& backend = *impl_->backend;
+  const LayerTables at = impl_->kv->TablesOf(layer);
+  const SequenceTables& tables = at.tables;
+  const KvPages pages = KvState::WithState(
+      impl_->kv->pages(), at.windowed ? kNoStateLines : impl_->kv->plan(slot).state_lines);
+  const KvLayout& layout = pages.layout;
+  const size_t index = tables.HeadIndex(slot, at.layer, head);
+  int32_t length = 0, width = 0;
+  int64_t begin = 0;
+  HeadState state;
+  backend.CopyToHost(&length, tables.lengths + index, sizeof(length));
+  backend.CopyToHost(&state.victim, tables.victims + index, sizeof(state.victim));
+  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
+  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
+  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
+  state.positions.resize(length);
+  state.scores.resize(length);
+  state.log_weights.resize(2 * static_cast<size_t>(length));
+  state.keys.resize(static_cast<size_t>(length) * layout.head_dim);
+  state.values.resize(state.keys.size());
+  std::vector<uint8_t> bytes(BytesOf(layout.dtype, layout.head_dim));
+  const auto read_vector = [&](const void* pool, size_t offset, float* out) {
+    backend.CopyToHost(bytes.data(),
+                       static_cast<const uint8_t*>(pool) + BytesOf(layout.dtype, offset),
+                       bytes.size());
+    LoadPageRow(layout.dtype, bytes.data(), 0, layout.head_dim, out);
+  };
+  for (int entry = 0; entry < length; ++entry) {
+    PageIds block;
+    backend.CopyToHost(&block, tables.blocks + row + entry / layout.block_size, sizeof(block));
+    const size_t in_page = entry % layout.block_size;
+    const size_t slot_index = static_cast<size_t>(block.data) * layout.block_size + in_page;
+    backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
+    if (pages.scores != nullptr) {
+      backend.CopyToHost(&state.scores[entry],
+                         pages.scores + StateIndex(layout, &block, static_cast<int>(in_page)),
+                         sizeof(float));
+    }
+    if (pages.log_weights != nullptr) {
+      backend.CopyToHost(&state.log_weights[2 * entry],
+                         LogWeightsOf(pages, &block, static_cast<int>(in_page)), 2 * sizeof(float));
+    }
+    read_vector(pages.keys, slot_index * layout.head_dim,
+                &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
+    read_vector(pages.values, slot_index * layout.head_dim,
+                &state.values[static_cast<size_t>(entry) * layout.head_dim]);
+  }
+  return state;
+}
+
+std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const {
+  Backend& backend = *impl_->backend;
+  const LayerTables at = impl_->kv->TablesOf(layer);
+  const SequenceTables& tables = at.tables;
+  const int block_size = impl_->kv->pages().layout.block_size;
+  int32_t length = 0, width = 0;
+  int64_t begin = 0;
+  backend.CopyToHost(&length, tables.lengths + tables.HeadIndex(slot, at.layer, head),
+                     sizeof(length));
+  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
+  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
+  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
+  std::vector<int32_t> positions(length);
+  std::vector<PageIds> blocks((length + block_size - 1) / block_size);
+  backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(PageIds));
+  for (size_t page = 0; page < blocks.size(); ++page) {
+    const int entries = std::min(block_size, length - static_cast<int>(page) * block_size);
+    backend.CopyToHost(&positions[page * block_size],
+                       impl_->kv->pages().positions + int64_t{blocks[page].data} * block_size,
+                       entries * sizeof(int32_t));
+  }
+  return positions;
+}
+
+std::vector<int32_t> Engine::ReadLengths(int slot) const {
+  const size_t heads = limits().num_kv_heads;
+  std::vector<int32_t> lengths(limits().num_layers * heads);
+  for (int layer = 0; layer < limits().num_layers; ++layer) {
+    const LayerTables at = impl_->kv->TablesOf(layer);
+    impl_->backend->CopyToHost(lengths.data() + layer * heads,
+                               at.tables.lengths + at.tables.HeadIndex(slot, at.layer, 0),
+                               heads * sizeof(int32_t));
+  }
+  return lengths;
+}
+
+std::vector<float> Engine::ReadLogits() const {
+  std::vector<float> logits(static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size);
+  impl_->logits.Read(*impl_->backend, 0, logits);
+  return logits;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,74 @@
+// What moves between the prefill arena and prefix blocks (engine/cache/prefix_layout.h), a layer at
+// a time: keys and values, and the queries that an echo asks. Sums are the prompt compressor's.
+// Owns the blocks' ids on the device; borrows the rest.
+#ifndef HYDRANT_ENGINE_RUN_FORWARD_PREFIX_TRANSFER_H_
+#define HYDRANT_ENGINE_RUN_FORWARD_PREFIX_TRANSFER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/cache/prefix_layout.h"
+#include "engine/run/pool/kv_state.h"
+#include "engine/run/step/batch.h"
+#include "kernels/backend.h"
+#include "kernels/device_array.h"
+
+namespace hydrant {
+
+// Rows of a prompt's tokens, from its first one on: that of a head at x + head * head_stride +
+// token * row_stride.
+struct TokenRows {
+  MutableArenaRows x = nullptr;
+  int64_t head_stride = 0;
+  int64_t row_stride = 0;
+};
+
+class PrefixTransfer {
+ public:
+  absl::Status Allocate(Backend* backend, const EngineLimits& limits);
+
+  // Before the first layer of a slice that begins layers.
+  void Begin(const PrefillSlice& slice, const KvState& kv);
+  // Those of the tokens that are not read.
+  void LoadKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
+              const KvState& kv);
+  // Of the others, when all have been through the layer.
+  void SaveKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
+              const KvState& kv);
+  // Queries before they turn, `num_heads` of them, of tokens [begin, end), which are read or not;
+  // `q` is of the token `begin`. The last tokens are left out where they are no whole block.
+  // REQUIRES: begin is a multiple of kPrefixBlockTokens
+  void LoadQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+                   const TokenRows& q, const KvState& kv);
+  void SaveQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+                   const TokenRows& q, const KvState& kv);
+
+ private:
+  // Whose blocks of tokens: those of the first tokens are cached, the next ones are new.
+  struct Blocks {
+    int parts = 1;    // PrefixLayout::parts
+    int total = 0;    // whole blocks of the prompt, of each part
+    int cached = 0;   // of these
+    int new_ids = 0;  // ids of new ones, of all parts
+    // New blocks of a part that there are.
+    int NewOf(int part) const { return new_ids > part ? (new_ids - part - 1) / parts + 1 : 0; }
+  };
+  Blocks BlocksOf(const PrefillSlice& slice, const KvState& kv) const;
+  // Device ids of a part, from the prompt's first block on.
+  int32_t* IdsOf(const PrefillSlice& slice, const Blocks& blocks, int part) const;
+  PrefixBlocksArgs ArgsOf(int layer, const PrefillSlice& slice, const Blocks& blocks, int part,
+                          int first_block, const KvState& kv) const;
+  template <typename Move>
+  void ForQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+                  const TokenRows& q, const KvState& kv, const Move& move) const;
+
+  Backend* backend_ = nullptr;
+  EngineLimits limits_;
+  // [arena / kPrefixBlockTokens, 1 + query blocks]: prompts side by side in the arena have room for
+  // theirs; of a prompt the ids of a part lie side by side.
+  DeviceArray<int32_t> ids_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_RUN_FORWARD_PREFIX_TRANSFER_H_

@@ -1,0 +1,323 @@
+#include "engine/run/pool/kv_state.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "engine/cache/prompt_scorer.h"
+#include "engine/cache/state_slabs.h"
+#include "kernels/host_memory.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+
+namespace {
+
+// Pages in one piece of memory, so that the device's granularity is received once. State lies
+// beside them, or in some of them.
+class PageArrays {
+ public:
+  PageArrays(const KvLayout& layout, int num_blocks, bool state_beside)
+      : layout_(layout), state_beside_(state_beside) {
+    layout_.num_blocks = num_blocks;
+    layout_.log_weight_stride = state_beside ? 0 : layout.block_size;
+    const size_t slots = static_cast<size_t>(num_blocks) * layout.block_size;
+    const SlabShape slabs = SlabShape::Of(layout_);
+    keys_ = Place(num_blocks * slabs.keys_bytes);
+    size_ = slabs.values_line * slabs.line_bytes;
+    values_ = Place(num_blocks * slabs.keys_bytes);
+    positions_ = Place(slots * sizeof(int32_t));
+    if (!state_beside) return;
+    scores_ = Place(slots * sizeof(float));
+    log_weights_ = Place(2 * slots * sizeof(float));
+  }
+
+  size_t size() const { return size_; }
+  KvPages In(uint8_t* memory) const {
+    KvPages pages = {.layout = layout_,
+                     .keys = memory + keys_,
+                     .values = memory + values_,
+                     .positions = reinterpret_cast<int32_t*>(memory + positions_)};
+    if (state_beside_) {
+      pages.scores = reinterpret_cast<float*>(memory + scores_);
+      pages.log_weights = reinterpret_cast<float*>(memory + log_weights_);
+    } else {
+      pages.scores = reinterpret_cast<float*>(memory + keys_);
+      pages.log_weights = pages.scores + layout_.block_size;
+    }
+    return pages;
+  }
+
+ private:
+  // The arrays begin where the widest access of a kernel may.
+  size_t Place(size_t bytes) {
+    const size_t offset = size_;
+    size_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+    return offset;
+  }
+
+  KvLayout layout_;
+  bool state_beside_;
+  size_t size_ = 0;
+  size_t keys_ = 0, values_ = 0, positions_ = 0, scores_ = 0, log_weights_ = 0;
+};
+
+}  // namespace
+
+PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits) {
+  return {.dtype = layout.dtype,
+          .num_layers = limits.num_layers,
+          .num_kv_heads = limits.num_kv_heads,
+          .head_dim = layout.head_dim};
+}
+
+KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
+                 const EngineLimits& limits)
+    : backend_(backend),
+      limits_(limits),
+      plans_(limits.max_num_seqs),
+      shared_tokens_(limits.max_num_seqs, 0),
+      rows_(limits.max_num_seqs),
+      list_of_(limits.table_entries, 0) {
+  pages_.layout = layout;
+  prefix_ = PrefixBlocksOf(layout, limits);
+  full_.tables.num_kv_heads = windowed_.tables.num_kv_heads = limits.num_kv_heads;
+  for (const bool in_window : windowed) {
+    Group& group = in_window ? windowed_ : full_;
+    place_.push_back({in_window, group.tables.num_layers++});
+  }
+}
+
+absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend,
+                                                         const std::vector<bool>& windowed,
+                                                         const KvLayout& layout,
+                                                         const EngineLimits& limits,
+                                                         const std::string& kept_directory) {
+  std::unique_ptr<KvState> state(new KvState(backend, windowed, layout, limits));
+  HYDRANT_RETURN_IF_ERROR(state->Allocate(kept_directory));
+  return state;
+}
+
+absl::Status KvState::Allocate(const std::string& kept_directory) {
+  const size_t seqs = limits_.max_num_seqs;
+  const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
+  HYDRANT_RETURN_IF_ERROR(AllocatePool());
+  HYDRANT_RETURN_IF_ERROR(AllocateKept(kept_directory));
+  HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
+  HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
+  HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
+  HYDRANT_RETURN_IF_ERROR(unassigned_.Allocate(*backend_, seqs));
+  for (Group* group : {&full_, &windowed_}) {
+    group->tables.blocks = blocks_.data();
+    group->tables.row_width = row_width_.data();
+    group->tables.unassigned = unassigned_.data();
+    HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, limits_));
+  }
+  HYDRANT_RETURN_IF_ERROR(copies_.Allocate(*backend_, 4096));
+  return updates_.Allocate(*backend_, std::max<size_t>(heads, 1024));
+}
+
+absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limits) {
+  const size_t seqs = limits.max_num_seqs;
+  absl::Status status;
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(backend, count);
+    return array.data();
+  };
+  tables.row_begin = allocate(row_begin, seqs);
+  tables.caps = allocate(caps, seqs * NumHeads());
+  tables.lengths = allocate(lengths, seqs * NumHeads());
+  tables.victims = allocate(victims, seqs * NumHeads());
+  tables.rules = allocate(rules, seqs);
+  return status;
+}
+
+absl::Status KvState::AllocatePool() {
+  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks, false);
+  HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, arrays.size()));
+  pages_ = arrays.In(pool_.data());
+  return absl::OkStatus();
+}
+
+absl::Status KvState::AllocateKept(const std::string& directory) {
+  const PageArrays arrays(pages_.layout, limits_.num_host_pages, true);
+  HYDRANT_ASSIGN_OR_RETURN(kept_pages_, directory.empty()
+                                            ? backend_->AllocateHost(arrays.size())
+                                            : AllocateFileMemory(arrays.size(), directory));
+  kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
+  kept_.num_heads = full_.NumHeads() + windowed_.NumHeads();
+  const size_t heads = 3 * limits_.max_kept_caches * kept_.num_heads;
+  HYDRANT_ASSIGN_OR_RETURN(kept_heads_, backend_->AllocateHost(heads * sizeof(int32_t)));
+  kept_.heads = static_cast<int32_t*>(kept_heads_.get());
+  return absl::OkStatus();
+}
+
+absl::Status KvState::AllocatePrefix() {
+  const size_t bytes = limits_.num_prefix_blocks * prefix_.BlockBytes();
+  HYDRANT_ASSIGN_OR_RETURN(prefix_memory_, backend_->AllocateHost(bytes));
+  prefix_.memory = prefix_memory_.get();
+  return absl::OkStatus();
+}
+
+void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut) {
+  // Only cuts and decisions read the table: writes wait for the next of these, or for the end.
+  std::span<const TableUpdate> left = updates.table;
+  size_t waiting = 0;
+  const auto write_table = [&] {
+    WriteTable(left.first(waiting));
+    left = left.subspan(std::exchange(waiting, 0));
+  };
+  updates.Visit([&](const TableWrites& writes) { waiting += writes.count; },
+                [&](const SlotCut& of_slot) {
+                  write_table();
+                  cut(of_slot);
+                },
+                [&](const SlotDecision& decision) {
+                  write_table();
+                  Apply(decision);
+                },
+                [&](const auto& update) { Apply(update); });
+  write_table();
+}
+
+KvPages KvState::WithState(KvPages pages, int lines) {
+  if (lines < kScoreLines) pages.scores = nullptr;
+  if (lines < kAllStateLines) pages.log_weights = nullptr;
+  return pages;
+}
+
+void KvState::CopyPages(std::span<const PageCopy> copies, int state_lines, const KvPages& from,
+                        const KvPages& to) {
+  for (size_t begin = 0; begin < copies.size(); begin += copies_.size()) {
+    const size_t count = std::min(copies_.size(), copies.size() - begin);
+    copies_.Write(*backend_, 0, copies.subspan(begin, count));
+    backend_->CopyPages({.copies = copies_.data(),
+                         .count = static_cast<int>(count),
+                         .from = WithState(from, state_lines),
+                         .to = to});
+  }
+}
+
+void KvState::Apply(const SlotCopies& copies) {
+  CopyPages(copies.pages, copies.state_lines, pages_, pages_);
+}
+
+void KvState::Apply(const SwapOut& swap) {
+  CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
+  full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+  windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+}
+
+void KvState::Apply(const SwapIn& swap) {
+  CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
+  full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+  windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+}
+
+void KvState::Apply(const SlotTurn& turn) {
+  plans_[turn.slot].cap = turn.budget.cap;
+  full_.rules.Write(*backend_, turn.slot, std::span(&turn.budget.rule, 1));
+  full_.caps.Write(*backend_, turn.slot * full_.NumHeads(), turn.caps);
+}
+
+void KvState::Apply(const SlotFork& fork) {
+  full_.Fork(*backend_, fork.slot, fork.from);
+  windowed_.Fork(*backend_, fork.slot, fork.from);
+}
+
+void KvState::SetPlan(int slot, const CachePlan& plan) {
+  plans_[slot] = plan;
+  full_.rules.Write(*backend_, slot, std::span(&plan.rule, 1));
+}
+
+void KvState::Apply(const SlotDecision& decision) {
+  SetPlan(decision.slot, decision.plan);
+  const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
+  backend_->CombineCachedScores({.slot = decision.slot,
+                                 .weight_score = mix.of_score,
+                                 .weight_second = mix.of_second,
+                                 .pages = pages_,
+                                 .tables = tables()});
+}
+
+// The rows of the layers with a window come after all others.
+void KvState::Apply(const TableRow& row) {
+  rows_[row.slot] = row;
+  const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;
+  full_.row_begin.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
+  windowed_.row_begin.Write(*backend_, row.slot, std::span(&windowed, 1));
+  row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
+}
+
+void KvState::WriteTable(std::span<const TableUpdate> writes) {
+  for (size_t begin = 0; begin < writes.size(); begin += updates_.size())
+    WritePartOfTable(writes.subspan(begin, std::min(updates_.size(), writes.size() - begin)));
+}
+
+// An entry may be written several times: only its last write is sent, as the order within one call
+// of UpdateTable() is open.
+void KvState::WritePartOfTable(std::span<const TableUpdate> writes) {
+  ++list_;
+  distinct_.clear();
+  for (size_t i = writes.size(); i-- > 0;) {
+    uint64_t& list = list_of_[writes[i].index];
+    if (std::exchange(list, list_) != list_) distinct_.push_back(writes[i]);
+  }
+  updates_.Write(*backend_, 0, distinct_);
+  backend_->UpdateTable({.updates = updates_.data(),
+                         .count = static_cast<int>(distinct_.size()),
+                         .blocks = blocks_.data()});
+}
+
+void KvState::Apply(const SlotSetup& setup) {
+  const CachePlan& plan = plans_[setup.slot] = setup.plan;
+  shared_tokens_[setup.slot] = setup.shared_tokens;
+  unassigned_.Write(*backend_, setup.slot, std::span(&setup.unassigned_pages, 1));
+  // What reports gets its caps when it is cut.
+  std::vector<int32_t> caps(full_.NumHeads(), kNoCap);
+  if (!plan.life->ReportsPrompt()) {
+    for (size_t head = 0; head < caps.size(); ++head)
+      caps[head] = plan.life->Opening(plan, static_cast<int>(head) / limits_.num_kv_heads).cap;
+  }
+  full_.SetUp(*backend_, setup.slot, plan.rule, caps);
+  // A key is turned in all layers or, in a rolling slot, in none.
+  const DecodeRule rule = {
+      .by_position = true, .scored = true, .recent = limits_.window, .rolling = plan.rule.rolling};
+  windowed_.SetUp(*backend_, setup.slot, rule,
+                  std::vector<int32_t>(windowed_.NumHeads(), limits_.window));
+}
+
+void KvState::Group::SetUp(Backend& backend, int slot, const DecodeRule& rule,
+                           std::span<const int32_t> head_caps) const {
+  const size_t first = slot * NumHeads();
+  rules.Write(backend, slot, std::span(&rule, 1));
+  caps.Write(backend, first, head_caps);
+  lengths.Write(backend, first, std::vector<int32_t>(NumHeads(), 0));
+  victims.Write(backend, first, std::vector<int32_t>(NumHeads(), -1));
+}
+
+void KvState::Group::SwapOut(Backend& backend, int slot, const KeptHeads& kept,
+                             size_t first_head) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  const size_t from = slot * NumHeads();
+  backend.CopyOnDevice(kept.caps + first_head, caps.data() + from, bytes);
+  backend.CopyOnDevice(kept.lengths + first_head, lengths.data() + from, bytes);
+  backend.CopyOnDevice(kept.victims + first_head, victims.data() + from, bytes);
+}
+
+void KvState::Group::SwapIn(Backend& backend, int slot, const KeptHeads& kept,
+                            size_t first_head) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  const size_t to = slot * NumHeads();
+  backend.CopyOnDevice(caps.data() + to, kept.caps + first_head, bytes);
+  backend.CopyOnDevice(lengths.data() + to, kept.lengths + first_head, bytes);
+  backend.CopyOnDevice(victims.data() + to, kept.victims + first_head, bytes);
+}
+
+void KvState::Group::Fork(Backend& backend, int slot, int from) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  for (int32_t* values : {caps.data(), lengths.data(), victims.data()})
+    backend.CopyOnDevice(values + slot * NumHeads(), values + from * NumHeads(), bytes);
+}
+
+}  // namespace hydrant

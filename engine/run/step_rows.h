@@ -1,0 +1,73 @@
+// What a step says of its rows, in device memory at fixed addresses: one copy a step. Decode rows
+// come first, padded where the device wants it; sampled rows are the decode rows, then the prompts
+// that end in the step, then what else is drawn for these (PrefillSlice::more_samples).
+#ifndef HYDRANT_ENGINE_RUN_STEP_ROWS_H_
+#define HYDRANT_ENGINE_RUN_STEP_ROWS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/run/pool/kv_state.h"
+#include "engine/run/step/batch.h"
+#include "kernels/backend.h"
+#include "kernels/device_array.h"
+
+namespace hydrant {
+
+class StepRows {
+ public:
+  absl::Status Allocate(Backend& backend, int max_rows);
+
+  // Sampled rows are padded as decode rows are, by greedy ones.
+  // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
+  void Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
+             int padded_rows);
+
+  // Decode rows, [max_rows].
+  TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's latest
+  int32_t* positions() const { return At<int32_t>(1); }
+  int32_t* slots() const { return At<int32_t>(2); }  // -1: padding
+  // What RoPE turns queries and keys to. Rolling rows: 0, which leaves them as they are, wherever
+  // the stream is.
+  int32_t* rope_positions() const { return At<int32_t>(3); }
+  // Sampled rows, [max_rows].
+  int32_t* sampled_slots() const { return At<int32_t>(4); }  // -1: padding
+  TokenId* newest() const { return At<TokenId>(5); }         // kNoToken
+  SamplingRow* sampling() const { return At<SamplingRow>(6); }
+
+  int num_sampled() const { return num_sampled_; }
+  int num_more() const { return num_more_; }  // of these, the last: they are no slot's latest
+  bool any_penalties() const { return any_penalties_; }
+  bool any_drawn() const { return any_drawn_; }  // of the sampled rows
+  bool any_top_k() const { return any_top_k_; }
+  bool any_top_p() const { return any_top_p_; }
+  const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decode rows
+
+ private:
+  template <typename T>
+  T* At(int array) const {
+    return reinterpret_cast<T*>(device_.data() + Offset(array));
+  }
+  // Six arrays of four bytes an element, then the widest.
+  size_t Offset(int array) const { return static_cast<size_t>(array) * stride_; }
+  template <typename T>
+  T* Host(int array) {
+    return reinterpret_cast<T*>(host_.data() + Offset(array));
+  }
+  void AddSampled(int slot, const SamplingRow& sampling);
+
+  size_t stride_ = 0;  // bytes from one array to the next
+  int num_sampled_ = 0;
+  int num_more_ = 0;
+  bool any_penalties_ = false;
+  bool any_drawn_ = false, any_top_k_ = false, any_top_p_ = false;
+  std::vector<int> rows_in_prompt_;
+  std::vector<uint8_t> host_;
+  DeviceArray<uint8_t> device_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_RUN_STEP_ROWS_H_

@@ -1,0 +1,40 @@
+// The one place that XGrammar's exceptions end at, and that its steps are counted from. For .cc
+// files of this folder only.
+#ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_XGRAMMAR_GUARD_H_
+#define HYDRANT_ENGINE_TEXT_GRAMMAR_XGRAMMAR_GUARD_H_
+
+#include <cstdint>
+#include <exception>
+#include <new>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/text/grammar/xgrammar_logging.h"
+
+namespace hydrant {
+
+// Calls the library on this thread. ResourceExhausted where it took more steps than `most_steps`,
+// or memory was short; InvalidArgument with the library's own words where it threw. What it was
+// working on is then in no state to go on with. steps_taken: may be null.
+template <typename Function>
+absl::Status CallXgrammar(int64_t most_steps, const Function& function,
+                          int64_t* steps_taken = nullptr) {
+  absl::Status status;
+  grammar_steps_left = most_steps;
+  try {
+    function();
+  } catch (const GrammarTooCostly&) {
+    status = absl::ResourceExhaustedError(absl::StrCat("takes more than ", most_steps, " steps"));
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("takes more memory than there is");
+  } catch (const std::exception& error) {
+    status = absl::InvalidArgumentError(error.what());
+  }
+  if (steps_taken != nullptr) *steps_taken = most_steps - grammar_steps_left;
+  grammar_steps_left = std::numeric_limits<int64_t>::max();
+  return status;
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_TEXT_GRAMMAR_XGRAMMAR_GUARD_H_

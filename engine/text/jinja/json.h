@@ -1,0 +1,33 @@
+// JSON to values and back, as Python's json module does it. Stateless.
+#ifndef HYDRANT_ENGINE_TEXT_JINJA_JSON_H_
+#define HYDRANT_ENGINE_TEXT_JINJA_JSON_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/text/jinja/budget.h"
+#include "engine/text/jinja/limits.h"
+#include "engine/text/jinja/value.h"
+
+namespace hydrant::jinja {
+
+// InvalidArgument with the byte offset where `text` is not JSON, nests deeper than
+// `limits.max_nesting`, or has an integer beyond 64 bits. A key that comes twice has its last
+// value.
+absl::StatusOr<Value> ParseJson(std::string_view text, const Limits& limits);
+
+// json.dumps().
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  bool indented = false;
+  std::string indent;  // of one level
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+absl::StatusOr<Value> WriteJson(Budget* budget, const Value& value, const JsonStyle& style);
+
+}  // namespace hydrant::jinja
+
+#endif  // HYDRANT_ENGINE_TEXT_JINJA_JSON_H_

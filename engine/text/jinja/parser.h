@@ -1,0 +1,20 @@
+// Tokens to a tree, by the grammar of Jinja 3.1. Unknown tags, and unknown filters, tests
+// and functions outside of branches, are errors here: a model's template is to fail when the model
+// is loaded and not in the middle of a conversation. Stateless.
+#ifndef HYDRANT_ENGINE_TEXT_JINJA_PARSER_H_
+#define HYDRANT_ENGINE_TEXT_JINJA_PARSER_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/text/jinja/ast.h"
+#include "engine/text/jinja/limits.h"
+
+namespace hydrant::jinja {
+
+// InvalidArgument "line 3: what is wrong"; Unimplemented where Jinja has what this does not.
+absl::StatusOr<Body> ParseTemplate(std::string_view source, const Limits& limits);
+
+}  // namespace hydrant::jinja
+
+#endif  // HYDRANT_ENGINE_TEXT_JINJA_PARSER_H_

@@ -1,0 +1,20 @@
+// What the names in a GGUF file's "tokenizer.ggml.pre" stand for: how the tokenizer of that name
+// normalises and splits text. Converters recognise a tokenizer by its ids of one test text and
+// write only the name. The parts are those of the published tokenizer.json. For .cc files only.
+#ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_PRETOKENIZERS_H_
+#define HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_PRETOKENIZERS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/text/tokenizer/tokenizer_spec.h"
+
+namespace hydrant {
+
+// Fills in the normalizers, the pre-tokenizers and `ignore_merges`. `add_bos` gets what holds where
+// the file does not say whether BOS is added. Unimplemented lists the known names. Thread safe.
+absl::Status ApplyGgufPreTokenizer(const std::string& name, TokenizerSpec* spec, bool* add_bos);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_PRETOKENIZERS_H_

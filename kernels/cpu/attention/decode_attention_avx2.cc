@@ -1,0 +1,15 @@
+// Decode attention's kernels, compiled for AVX2: see decode_attention_kernels.h.
+#include "kernels/cpu/attention/decode_attention_kernels.h"
+// The vector words come first.
+// clang-format off
+#include "kernels/cpu/attention/attention_simd_avx2.h"
+#include "kernels/cpu/attention/attention_softcap-inl.h"
+#include "kernels/cpu/attention/decode_attention_part-inl.h"
+#include "kernels/cpu/attention/decode_attention_join-inl.h"
+// clang-format on
+
+namespace hydrant::cpu {
+
+DecodeKernels DecodeKernelsAvx2() { return {&avx2::AttendPart, &avx2::Join}; }
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,353 @@
+#include "kernels/cpu/attention/prefill_attention.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cpu/attention/attention_scratch.h"
+#include "kernels/cpu/attention/prefill_attention_kernels.h"
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/pages/read_pages.h"
+
+namespace hydrant::cpu {
+namespace {
+
+// Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
+// memory for statistics.
+constexpr int kPiecesPerThread = 16;
+constexpr int kColumnsPerTask = 512;  // of statistics that are merged
+
+// Whose words for one query head's tile are as large as weights that are kept.
+constexpr int kMostRankedKeys = kMaxKeptWeights / kQueryTile * 2;
+
+constexpr int kEntriesPerTask = 128;  // of a prefix that is read
+
+// Keys and values of all heads: [num_kv_heads], k_stride and v_stride apart.
+struct KeyRows {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t k_stride = 0, v_stride = 0;
+};
+
+// A prefix, in fp32 or as a kernel takes it.
+struct PrefixRows {
+  KeyRows keys;
+  int longest = 0;
+};
+
+int PrefixLength(const PrefillAttentionArgs& args, int kv_head) {
+  if (args.prefix == nullptr) return 0;
+  const SequenceTables& tables = args.prefix->tables;
+  return tables.lengths[tables.HeadIndex(args.prefix->slot, args.prefix->layer, kv_head)];
+}
+
+// Reads a prefix out of its pages into memory of the calling thread.
+PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  PrefixRows rows;
+  for (int h = 0; h < args.num_kv_heads; ++h)
+    rows.longest = std::max(rows.longest, PrefixLength(args, h));
+  if (rows.longest == 0) return rows;
+  const int64_t head_floats = int64_t{1} * rows.longest * args.head_dim;
+  float* const k = scratch.Reserve(2 * args.num_kv_heads * head_floats);
+  float* const v = k + args.num_kv_heads * head_floats;
+  const int tasks_per_head = (rows.longest + kEntriesPerTask - 1) / kEntriesPerTask;
+  pool.ParallelFor(args.num_kv_heads * tasks_per_head, [&](int task, int) {
+    const PagedPrefix& prefix = *args.prefix;
+    const int head = task / tasks_per_head;
+    const int begin = task % tasks_per_head * kEntriesPerTask;
+    const int end = std::min(begin + kEntriesPerTask, PrefixLength(args, head));
+    ReadEntries(prefix.pages, prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head), begin, end,
+                k + head * head_floats, v + head * head_floats);
+  });
+  rows.keys = {k, v, head_floats, head_floats};
+  return rows;
+}
+
+// One call, and the tiles of its run.
+struct Run {
+  const PrefillAttentionArgs& args;
+  PrefillShape shape;
+  PrefillTileKernel attend;
+  PrefixRows prefix;
+  KeyRows keys;
+  bool ranks = false;  // by a RankKernel
+
+  int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
+  int end_position() const { return args.first_position + args.num_queries; }
+  // Numbers of one statistic of a tile, at most.
+  size_t num_columns() const { return static_cast<size_t>(prefix.longest) + args.NumKeys(); }
+  int num_merges() const {
+    return static_cast<int>((num_columns() + kColumnsPerTask - 1) / kColumnsPerTask);
+  }
+  // Up to the last that is wanted.
+  int num_statistics() const {
+    int count = kMaxColumnStatistics;
+    while (count > 0 && !args.statistics[count - 1].Touches(0, end_position())) --count;
+    return count;
+  }
+  int TileBegin(int tile) const { return args.first_position + tile * kQueryTile; }
+  int TileEnd(int tile) const { return std::min(TileBegin(tile) + kQueryTile, end_position()); }
+  bool Touches(const ColumnStatistic& statistic, int tile) const {
+    return statistic.Touches(TileBegin(tile), TileEnd(tile));
+  }
+};
+
+// How a kernel takes keys and values: rounded panel by panel, once for all tiles of queries.
+struct RoundedForm {
+  int64_t (*key_words)(int rows, int head_dim);  // of the rows before one, too, in whole panels
+  int64_t (*value_words)(int rows, int head_dim);
+  void (*round_keys)(const float* keys, int rows, int head_dim, float* to);
+  void (*round_values)(const float* values, int rows, int head_dim, float* to);
+};
+
+constexpr RoundedForm kBytes = {
+    [](int rows, int head_dim) { return int64_t{1} * rows * ByteKeyStride(head_dim); },
+    ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni};
+constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx};
+
+// Of each head so many rows, of which those before `first_panel` are not needed; values only where
+// there is an output.
+struct RowCounts {
+  std::vector<int> rows;
+  int first_panel = 0;
+};
+
+KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, const KeyRows& from,
+                  const RowCounts& counts, AttentionScratch& scratch, ThreadPool& pool) {
+  const int heads = args.num_kv_heads, dim = args.head_dim;
+  const int longest = *std::max_element(counts.rows.begin(), counts.rows.end());
+  const int64_t k_stride = form.key_words(longest, dim);
+  const int64_t v_stride = args.out != nullptr ? form.value_words(longest, dim) : 0;
+  float* const k = scratch.Reserve(heads * (k_stride + v_stride));
+  float* const v = k + heads * k_stride;
+  const int panels = NumPanels(longest) - counts.first_panel;
+  pool.ParallelFor(heads * panels, [&](int task, int) {
+    const int64_t head = task / panels;
+    const int first = (counts.first_panel + task % panels) * kKeyPanel;
+    const int rows = std::min(kKeyPanel, counts.rows[head] - first);
+    if (rows <= 0) return;
+    const int64_t skipped = int64_t{1} * first * dim;
+    form.round_keys(from.k + head * from.k_stride + skipped, rows, dim,
+                    k + head * k_stride + form.key_words(first, dim));
+    if (v_stride > 0)
+      form.round_values(from.v + head * from.v_stride + skipped, rows, dim,
+                        v + head * v_stride + form.value_words(first, dim));
+  });
+  return {k, v, k_stride, v_stride};
+}
+
+// The run's keys and values, in memory of the calling thread.
+KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  const KeyRows from = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
+  const RowCounts counts = {std::vector<int>(args.num_kv_heads, args.NumKeys()),
+                            args.FirstSeenAt(args.first_position) / kKeyPanel};
+  return RoundRows(form, args, from, counts, scratch, pool);
+}
+
+// A prefix's.
+PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args, PrefixRows prefix,
+                       ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  if (prefix.longest == 0) return prefix;
+  RowCounts counts;
+  for (int h = 0; h < args.num_kv_heads; ++h) counts.rows.push_back(PrefixLength(args, h));
+  prefix.keys = RoundRows(form, args, prefix.keys, counts, scratch, pool);
+  return prefix;
+}
+
+// Whether a RankKernel tells the keys apart: where weights may be rough, and it can.
+bool Ranks(const PrefillAttentionArgs& args) {
+  const ColumnStatistic &sum = args.statistics[0], &largest = args.statistics[1];
+  const bool both = sum.out != nullptr && largest.out != nullptr &&
+                    args.statistics[2].out == nullptr && sum.kind == ColumnStatistic::Kind::kSum &&
+                    largest.kind == ColumnStatistic::Kind::kMax &&
+                    sum.reduce == GroupReduce::kMean && largest.reduce == GroupReduce::kMax &&
+                    sum.first_query == largest.first_query && sum.end_query == largest.end_query;
+  return both && args.precision != DType::kF32 && args.out == nullptr && args.softcap == 0.0f &&
+         args.sink_logits == nullptr && args.prefix == nullptr &&
+         args.KeysSeenAt(args.first_position) == args.end_key && args.end_key <= kMostRankedKeys;
+}
+
+const RankKernel& RankFor(const PrefillAttentionArgs& args) {
+  const Isa isa = DetectIsa();
+  if (args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4) return RankAvx512Vnni();
+  if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
+  if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
+  return isa >= Isa::kAvx512 ? RankAvx512() : RankAvx2();
+}
+
+// Whether q, k and v are multiplied in 8 bits.
+bool TakesBytes(const PrefillAttentionArgs& args) {
+  return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4 &&
+         args.prefix == nullptr;
+}
+
+// Whether in bf16: what is to be in 8 bits, and cannot be, too, where it has an output.
+bool TakesBf16(const PrefillAttentionArgs& args) {
+  const bool wanted =
+      args.precision == DType::kBF16 || (args.precision == DType::kQ8_0 && args.out != nullptr);
+  return wanted && DetectIsa() >= Isa::kAvx512Bf16;
+}
+bool TakesTiles(const PrefillAttentionArgs& args) {
+  return TakesBf16(args) && DetectIsa() >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0;
+}
+
+PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
+  if (TakesBf16(args)) return PrefillTileAvx512Bf16();
+  return DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
+}
+
+Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  PrefillShape shape;
+  shape.head_dim = args.head_dim;
+  shape.group = args.num_heads / args.num_kv_heads;
+  shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
+  shape.scale = args.scale;
+  shape.softcap = args.softcap;
+  if (Ranks(args)) {
+    const RankKernel& kernel = RankFor(args);
+    const RoundedForm lanes = {kernel.lane_words, nullptr, kernel.to_lanes, nullptr};
+    return {args, shape, kernel.tile, {}, RoundRun(lanes, args, pool), true};
+  }
+  if (TakesBytes(args))
+    return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
+  const PrefixRows prefix = ReadPrefix(args, pool);
+  if (TakesTiles(args))
+    return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
+            RoundRun(kTiles, args, pool)};
+  const KeyRows rows = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
+  return {args, shape, KernelFor(args), prefix, rows};
+}
+
+PrefillTile TileOf(const Run& run, int kv_head, int tile) {
+  const PrefillAttentionArgs& args = run.args;
+  const int first_query = tile * kQueryTile;
+  const size_t offset = static_cast<size_t>(first_query) * run.shape.query_stride +
+                        static_cast<size_t>(kv_head) * run.shape.group * args.head_dim;
+  PrefillTile work;
+  work.q = args.q.f32() + offset;
+  work.k = run.keys.k + kv_head * run.keys.k_stride;
+  work.v = run.keys.v + kv_head * run.keys.v_stride;
+  work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;
+  if (args.sink_logits != nullptr) work.sinks = args.sink_logits + kv_head * run.shape.group;
+  work.first_position = args.first_position + first_query;
+  work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
+  work.end_key = args.end_key;
+  work.window = args.window;
+  work.prefix_k = run.prefix.keys.k + kv_head * run.prefix.keys.k_stride;
+  work.prefix_v = run.prefix.keys.v + kv_head * run.prefix.keys.v_stride;
+  work.num_prefix_keys = PrefixLength(args, kv_head);
+  return work;
+}
+
+void Attend(const Run& run, const PrefillTile& tile) {
+  thread_local AttentionScratch scratch;
+  const size_t floats =
+      run.ranks ? RankLayoutOf(run.shape, tile).total : LayoutOf(run.shape, tile).total;
+  run.attend(run.shape, tile, scratch.Reserve(floats));
+}
+
+// Tiles that no statistic wants anything of. The last ones see the most keys: they are handed out
+// first, so that no thread ends with a long one.
+void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool) {
+  const int kv_heads = run.args.num_kv_heads;
+  const int count = static_cast<int>(tiles.size());
+  pool.ParallelFor(count * kv_heads, [&](int task, int) {
+    Attend(run, TileOf(run, task / count, tiles[count - 1 - task % count]));
+  });
+}
+
+// What the statistics of one (tile, KV head) are written to before they are merged:
+// [num_statistics, num_columns].
+void GivePartial(const Run& run, int tile, float* partial, PrefillTile* work) {
+  for (int s = 0; s < kMaxColumnStatistics; ++s) {
+    const ColumnStatistic& statistic = run.args.statistics[s];
+    if (!run.Touches(statistic, tile)) continue;
+    const int begin = std::max(statistic.first_query, run.TileBegin(tile));
+    const int end = std::min(statistic.end_query, run.TileEnd(tile));
+    work->statistics[s] = {.kind = statistic.kind,
+                           .reduce = statistic.reduce,
+                           .begin = begin - run.TileBegin(tile),
+                           .end = end - run.TileBegin(tile),
+                           .out = partial + s * run.num_columns()};
+  }
+}
+
+void Merge(ColumnStatistic::Kind kind, const float* part, int begin, int end, float* totals) {
+  for (int j = begin; j < end; ++j) {
+    totals[j] =
+        kind == ColumnStatistic::Kind::kMax ? std::max(totals[j], part[j]) : totals[j] + part[j];
+  }
+}
+
+// Merges a tile's statistics of columns [begin, end), the prefix's first, into the totals that are
+// wanted.
+void MergeTile(const Run& run, int kv_head, int tile, int begin, int end, const float* partial) {
+  const int prefix_keys = PrefixLength(run.args, kv_head);
+  const int keys = run.args.KeysSeenAt(run.TileEnd(tile) - 1);
+  for (int s = 0; s < kMaxColumnStatistics; ++s) {
+    const ColumnStatistic& to = run.args.statistics[s];
+    if (!run.Touches(to, tile)) continue;
+    const float* part = partial + s * run.num_columns();
+    if (to.prefix_out != nullptr)
+      Merge(to.kind, part, begin, std::min(end, prefix_keys),
+            to.prefix_out + kv_head * to.prefix_stride);
+    if (to.out != nullptr)
+      Merge(to.kind, part + prefix_keys, std::max(0, begin - prefix_keys),
+            std::min(end - prefix_keys, keys), to.out + kv_head * to.stride);
+  }
+}
+
+// Some tiles of every head, their statistics side by side in `partial` [tiles, kv_heads,
+// num_statistics, num_columns], then merged tile by tile: the order of additions depends on
+// neither the threads nor the runs a prompt is cut into.
+void AttendWave(const Run& run, std::span<const int> tiles, float* partial, ThreadPool& pool) {
+  const int kv_heads = run.args.num_kv_heads;
+  const size_t stride = run.num_statistics() * run.num_columns();
+  const int count = static_cast<int>(tiles.size());
+  pool.ParallelFor(count * kv_heads, [&](int task, int) {
+    const int tile = tiles[task / kv_heads];
+    PrefillTile work = TileOf(run, task % kv_heads, tile);
+    GivePartial(run, tile, partial + task * stride, &work);
+    Attend(run, work);
+  });
+  pool.ParallelFor(kv_heads * run.num_merges(), [&](int task, int) {
+    const int kv_head = task % kv_heads, begin = task / kv_heads * kColumnsPerTask;
+    for (int i = 0; i < count; ++i)
+      MergeTile(run, kv_head, tiles[i], begin, begin + kColumnsPerTask,
+                partial + (static_cast<size_t>(i) * kv_heads + kv_head) * stride);
+  });
+}
+
+void AttendCounted(const Run& run, std::span<const int> tiles, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  const int kv_heads = run.args.num_kv_heads;
+  const int tasks = pool.num_threads() * kPiecesPerThread;
+  const size_t wave = std::min<size_t>(tiles.size(), (tasks + kv_heads - 1) / kv_heads);
+  float* partial = scratch.Reserve(wave * kv_heads * run.num_statistics() * run.num_columns());
+  for (size_t begin = 0; begin < tiles.size(); begin += wave)
+    AttendWave(run, tiles.subspan(begin, std::min(wave, tiles.size() - begin)), partial, pool);
+}
+
+}  // namespace
+
+void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  HYDRANT_CHECK(args.WindowIsValid());
+  if (args.num_queries == 0) return;
+  const Run run = RunOf(args, pool);
+  std::vector<int> plain, counted;
+  for (int tile = 0; tile < run.num_tiles(); ++tile) {
+    const bool touched =
+        std::any_of(args.statistics.begin(), args.statistics.end(),
+                    [&](const ColumnStatistic& statistic) { return run.Touches(statistic, tile); });
+    (touched ? counted : plain).push_back(tile);
+  }
+  if (args.out != nullptr) AttendPlain(run, plain, pool);
+  AttendCounted(run, counted, pool);
+}
+
+}  // namespace hydrant::cpu

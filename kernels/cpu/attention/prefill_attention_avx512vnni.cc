@@ -1,0 +1,40 @@
+// Prefill attention's kernel, compiled for AVX-512 with products in 8 bits: see
+// prefill_attention_kernels.h.
+#include "kernels/cpu/attention/prefill_attention_kernels.h"
+// The vector words come first; what is built of them here has a namespace of its own.
+// clang-format off
+#include "kernels/cpu/attention/attention_simd_avx512.h"
+#undef HYDRANT_SIMD_NAMESPACE
+#define HYDRANT_SIMD_NAMESPACE avx512vnni
+namespace hydrant::cpu::avx512vnni {
+using namespace avx512;  // NOLINT(google-build-using-namespace): the words
+}
+#include "kernels/cpu/isa/byte_dots.h"
+#include "kernels/cpu/attention/attention_softcap-inl.h"
+#include "kernels/cpu/attention/prefill_panel_blocks-inl.h"
+#include "kernels/cpu/attention/prefill_attention_bytes-inl.h"
+#include "kernels/cpu/attention/prefill_attention_panel_i8-inl.h"
+#include "kernels/cpu/attention/prefill_softmax-inl.h"
+#include "kernels/cpu/attention/prefill_attention_tile-inl.h"
+#include "kernels/cpu/attention/prefill_rank-inl.h"
+// clang-format on
+
+namespace hydrant::cpu {
+
+PrefillTileKernel PrefillTileAvx512Vnni() { return &avx512vnni::AttendTile; }
+
+const RankKernel& RankAvx512Vnni() {
+  static constexpr RankKernel kKernel = {&avx512vnni::RankTile, &avx512vnni::RankLaneWords,
+                                         &avx512vnni::KeysToLanes};
+  return kKernel;
+}
+
+void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to) {
+  avx512vnni::RoundKeys(keys, rows, head_dim, to);
+}
+
+void RoundValuesAvx512Vnni(const float* values, int rows, int head_dim, float* to) {
+  avx512vnni::RoundValues(values, rows, head_dim, to);
+}
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,15 @@
+// Compact on the cpu (contract: kernels/ops/compact.h): linear-time selection, a task per head;
+// entries moved by a task per few.
+#ifndef HYDRANT_KERNELS_CPU_PAGES_COMPACT_H_
+#define HYDRANT_KERNELS_CPU_PAGES_COMPACT_H_
+
+#include "kernels/ops/compact.h"
+#include "kernels/thread_pool.h"
+
+namespace hydrant::cpu {
+
+void Compact(const CompactArgs& args, ThreadPool& threads);
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_PAGES_COMPACT_H_

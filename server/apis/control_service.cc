@@ -1,0 +1,97 @@
+#include "server/apis/control_service.h"
+
+#include <optional>
+#include <utility>
+
+namespace hydrant {
+
+// One call. Owned by itself until gRPC is done with it (OnDone).
+class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainProgress> {
+ public:
+  static std::shared_ptr<Watch> Create() {
+    std::shared_ptr<Watch> watch(new Watch());
+    watch->self_ = watch;
+    return watch;
+  }
+
+  // A client that reads slowly gets the latest, and the last.
+  void Tell(const v1::DrainProgress& progress, bool last) {
+    const std::lock_guard lock(mutex_);
+    last_ = last_ || last;
+    if (!told_.has_value() || told_->SerializeAsString() != progress.SerializeAsString())
+      next_ = progress;
+    if (!writing_) Go();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) {  // the client has gone
+      next_.reset();
+      last_ = true;
+    }
+    Go();
+  }
+  void OnCancel() override {
+    const std::lock_guard lock(mutex_);
+    next_.reset();
+    last_ = true;
+    if (!writing_) Go();
+  }
+  void OnDone() override { const std::shared_ptr<Watch> last = std::move(self_); }
+
+ private:
+  Watch() = default;
+
+  // REQUIRES: mutex_ held, no write under way.
+  void Go() {
+    if (finished_) return;
+    if (next_.has_value()) {
+      told_ = std::exchange(next_, std::nullopt);
+      writing_ = true;
+      StartWrite(&*told_);
+    } else if (last_) {
+      finished_ = true;
+      Finish(grpc::Status::OK);
+    }
+  }
+
+  std::shared_ptr<Watch> self_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::optional<v1::DrainProgress> next_, told_;  // told_: gRPC's while it is written
+  bool writing_ = false, last_ = false, finished_ = false;
+};
+
+ControlService::ControlService(std::function<void()> start, std::function<v1::DrainProgress()> look)
+    : start_(std::move(start)), look_(std::move(look)) {}
+
+ControlService::~ControlService() = default;
+
+grpc::ServerWriteReactor<v1::DrainProgress>* ControlService::Drain(
+    grpc::CallbackServerContext* /*context*/, const v1::DrainRequest* /*request*/) {
+  const std::shared_ptr<Watch> watch = Watch::Create();
+  start_();
+  const std::lock_guard lock(mutex_);
+  watches_.push_back(watch);
+  watch->Tell(look_(), ended_);
+  return watch.get();
+}
+
+void ControlService::Tell() { TellAll(false); }
+
+void ControlService::End() { TellAll(true); }
+
+void ControlService::TellAll(bool last) {
+  const std::lock_guard lock(mutex_);
+  ended_ = ended_ || last;
+  if (watches_.empty()) return;
+  const v1::DrainProgress progress = look_();
+  watches_.remove_if([&](const std::weak_ptr<Watch>& weak) {
+    const std::shared_ptr<Watch> watch = weak.lock();
+    if (watch != nullptr) watch->Tell(progress, last);
+    return watch == nullptr;
+  });
+}
+
+}  // namespace hydrant

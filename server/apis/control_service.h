@@ -1,0 +1,43 @@
+// The methods of hydrant.v1.Control. Thread safe.
+#ifndef HYDRANT_SERVER_APIS_CONTROL_SERVICE_H_
+#define HYDRANT_SERVER_APIS_CONTROL_SERVICE_H_
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "hydrant/v1/control.grpc.pb.h"
+
+namespace hydrant {
+
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  // start: asks the daemon to drain, again perhaps. look: how many requests there are. Both are
+  // called on gRPC's threads, and must not block.
+  ControlService(std::function<void()> start, std::function<v1::DrainProgress()> look);
+  ~ControlService() override;
+
+  grpc::ServerWriteReactor<v1::DrainProgress>* Drain(grpc::CallbackServerContext* context,
+                                                     const v1::DrainRequest* request) override;
+
+  // While the daemon drains, every now and then: tells the calls what has changed.
+  void Tell();
+  // Tells what is left and ends the calls, with those that still come.
+  void End();
+
+ private:
+  class Watch;
+  void TellAll(bool last);
+
+  const std::function<void()> start_;
+  const std::function<v1::DrainProgress()> look_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool ended_ = false;
+  std::list<std::weak_ptr<Watch>> watches_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_APIS_CONTROL_SERVICE_H_

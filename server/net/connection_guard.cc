@@ -1,0 +1,368 @@
+#include "server/net/connection_guard.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+// A connection brings 20 MB in this time over loopback, or begins 500 calls.
+constexpr int kBetweenLooksMs = 20;
+// gRPC is asked of a connection after this much of it: 500 calls in their shortest form.
+constexpr uint64_t kBytesBetweenQuestions = 16 << 10;
+// Or after this time, where gRPC may have been behind.
+constexpr std::chrono::milliseconds kBetweenQuestions{100};
+// All are looked at so often, even where epoll has told of nothing: it says nothing of what was
+// read before it was asked, of a connection that cannot be written to.
+constexpr std::chrono::milliseconds kBetweenRounds{1000};
+// Unseen bytes of all connections together, above which the guard asks gRPC: these may be 4,000
+// calls in their shortest form, and each takes 32 KiB of memory.
+constexpr uint64_t kMostUnseenBytes = 64 << 10;
+// That a connection waits for others to be freed.
+constexpr std::chrono::seconds kLongestWait{10};
+// kHandshake: a connection that gRPC does not list yet counts as new for this long. kSlowStart: a
+// new connection may have calls without a message for this long while others wait for its place.
+constexpr std::chrono::milliseconds kHandshake{100};
+constexpr std::chrono::milliseconds kSlowStart{500};
+// A connection with at most this many calls without a message need not count as new.
+constexpr uint64_t kFewCalls = 8;
+// Share of max_held_bytes. Above it no new connection is let in. Live connections may always hold
+// this share together, even if gRPC frees the ended ones slowly.
+constexpr double kFullPart = 0.75;
+constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+constexpr size_t kMostUnread = 1 << 30;
+
+struct Bytes {
+  uint64_t received = 0, sent = 0;
+};
+// nullopt: the socket has gone, or the kernel does not count (before Linux 4.19).
+std::optional<Bytes> BytesOf(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_bytes_sent) + sizeof(info.tcpi_bytes_sent))
+    return std::nullopt;
+  return Bytes{.received = info.tcpi_bytes_received, .sent = info.tcpi_bytes_sent};
+}
+
+uint64_t UnreadBytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, FIONREAD, &bytes) == 0 ? static_cast<uint64_t>(std::max(bytes, 0)) : 0;
+}
+
+bool IsLeft(int fd) {
+  pollfd polled{fd, POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0;
+}
+
+}  // namespace
+
+ConnectionGuard::ConnectionGuard(const ConnectionLimits& limits, ConnectionGuardMetrics* metrics,
+                                 std::function<void(int fd)> take)
+    : limits_(limits),
+      metrics_(metrics),
+      take_(std::move(take)),
+      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      stop_fd_(eventfd(0, EFD_CLOEXEC)) {
+  epoll_event stop{.events = EPOLLIN, .data = {.fd = stop_fd_}};
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, stop_fd_, &stop);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ConnectionGuard::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  (void)!write(stop_fd_, &one, sizeof(one));
+  thread_.join();
+  close(epoll_fd_);
+  close(stop_fd_);
+  for (const FrontDoor::Waiting& waiting : door_.TakeAll()) close(waiting.fd);
+}
+
+void ConnectionGuard::Take(int fd) {
+  if (const std::optional<SocketEnds> ends = EndsOfSocket(fd); ends.has_value()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::string network = NetworkOf(ends->remote);
+    const Clock::time_point now = Clock::now();
+    const auto wait = clients_.Wait(network, now);
+    if (wait.count() > 0 || !door_.HasRoom(network) || door_.AnyWaitingOf(network))
+      return door_.Add({.fd = fd, .network = network, .since = now, .until = now + wait});
+    door_.Enter(network);
+    Watch(fd, *ends);
+  }
+  take_(fd);
+}
+
+void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
+  Forget(fd);  // a former connection with the same descriptor
+  const Clock::time_point now = Clock::now();
+  watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = now, .new_since = now};
+  busy_.insert(fd);  // if it closes before epoll reports it, Forget() frees its place
+  // With EPOLLET it is told of what has come since it was told last. Of EPOLLIN alone it would not
+  // be told where gRPC has read it already. Closing ends it.
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.fd = fd}};
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void ConnectionGuard::Forget(int fd) {
+  const auto found = watched_.find(fd);
+  if (found == watched_.end()) return;
+  if (found->second.is_new) door_.Settle(NetworkOf(found->second.ends.remote));
+  watched_.erase(found);
+}
+
+void ConnectionGuard::Run() {
+  pollfd stop{stop_fd_, POLLIN, 0};
+  do {
+    LookAtReady();
+    LetIn();
+  } while (poll(&stop, 1, kBetweenLooksMs) <= 0);
+}
+
+void ConnectionGuard::LookAtReady() {
+  std::array<epoll_event, 1024> events{};
+  std::unique_lock<std::mutex> lock(mutex_);
+  // While none of these holds, no connection begins to wait at the door, so epoll may block. A new
+  // connection is in busy_.
+  const bool rests =
+      busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
+  lock.unlock();
+  const int timeout_ms = rests ? static_cast<int>(kBetweenRounds.count()) : 0;
+  const int ready = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
+  lock.lock();
+  for (int i = 0; i < ready; ++i) busy_.insert(events[i].data.fd);
+  if (const auto now = Clock::now(); now >= next_round_) {
+    next_round_ = now + kBetweenRounds;
+    for (const auto& [fd, connection] : watched_) busy_.insert(fd);
+  }
+  has_found_ids_ = false;
+  std::erase_if(busy_, [this](int fd) {
+    const auto found = watched_.find(fd);
+    if (found == watched_.end()) return true;
+    if (Measure(fd, &found->second)) return false;
+    Forget(fd);
+    return true;
+  });
+  AskAboutBusy();
+  EndLargest();
+}
+
+bool ConnectionGuard::Measure(int fd, Watched* connection) {
+  // The descriptor may have been closed and be that of a waiting connection now.
+  if (InodeOf(fd) != connection->inode) return false;
+  const std::optional<Bytes> bytes = BytesOf(fd);
+  if (!bytes.has_value()) return false;
+  const uint64_t unread = std::min(UnreadBytes(fd), bytes->received);
+  const uint64_t read = bytes->received - unread;
+  connection->has_unread = unread > 0;
+  connection->unseen_bytes = read - std::min(read, connection->seen_bytes);
+  return true;
+}
+
+bool ConnectionGuard::IsDue(const Watched& connection, Clock::time_point now) const {
+  return connection.unseen_bytes >= kBytesBetweenQuestions || now >= connection.again_at ||
+         ((connection.is_new || connection.id == 0) && connection.unseen_bytes > 0);
+}
+
+void ConnectionGuard::AskAboutBusy() {
+  const Clock::time_point now = Clock::now();
+  std::vector<int> due;
+  std::vector<std::pair<uint64_t, int>> rest;  // bytes and descriptor
+  uint64_t unseen = 0;
+  for (const auto& [fd, connection] : watched_) {
+    if (IsDue(connection, now)) {
+      due.push_back(fd);
+    } else if (connection.unseen_bytes > 0 && connection.id != 0) {
+      rest.emplace_back(connection.unseen_bytes, fd);
+      unseen += connection.unseen_bytes;
+    }
+  }
+  std::ranges::sort(rest, std::greater());
+  for (auto one = rest.begin(); unseen > kMostUnseenBytes; ++one) {
+    due.push_back(one->second);
+    unseen -= one->first;
+  }
+  for (const int fd : due) {
+    if (!Ask(fd, &watched_.at(fd))) Forget(fd);
+  }
+  std::erase_if(busy_, [&](int fd) {
+    const auto found = watched_.find(fd);
+    if (found == watched_.end()) return true;
+    Watched& connection = found->second;
+    Place(&connection, now);
+    return !connection.is_new && !connection.has_unread && connection.again_at == kNever;
+  });
+}
+
+bool ConnectionGuard::Ask(int fd, Watched* connection) {
+  const std::optional<Bytes> bytes = BytesOf(fd);
+  if (!bytes.has_value()) return false;
+  const Clock::time_point now = Clock::now();
+  if (connection->id == 0 && !std::exchange(has_found_ids_, true)) FindIds();
+  const std::optional<SocketCalls> calls = CallsOfSocket(connection->id);
+  // gRPC may not have processed all the bytes that it has read.
+  const bool is_behind = connection->unseen_bytes > 0 || connection->has_unread;
+  connection->again_at = is_behind ? now + kBetweenQuestions : kNever;
+  if (!calls.has_value()) return true;  // in its handshake, or closing
+  const auto elapsed = now - std::exchange(connection->seen_at, now);
+  connection->seen_bytes += std::exchange(connection->unseen_bytes, 0);
+  ConnectionRecord& record = connection->record;
+  const ConnectionRecord::Verdict verdict = record.Judge(
+      limits_, {.bytes_received = bytes->received, .bytes_sent = bytes->sent, .calls = *calls},
+      elapsed);
+  if (!verdict.holds) {
+    End(fd, *connection, verdict.broken);
+    return false;
+  }
+  if (!is_behind && record.held_bytes() > 0) connection->again_at = now + kBetweenRounds;
+  return true;
+}
+
+void ConnectionGuard::Place(Watched* connection, Clock::time_point now) {
+  const ConnectionRecord& record = connection->record;
+  const bool asks_much = connection->has_unread || record.calls_without_message() > kFewCalls;
+  const std::string network = NetworkOf(connection->ends.remote);
+  if (connection->is_new) {
+    const bool is_seen = connection->unseen_bytes == 0 ||
+                         (connection->id == 0 && now >= connection->new_since + kHandshake);
+    if (asks_much || !is_seen) return;
+    connection->is_new = false;
+    door_.Settle(network);
+  } else if (asks_much && !record.has_begun()) {  // it had sent nothing when it was let in
+    connection->is_new = true;
+    connection->new_since = now;
+    door_.Enter(network);
+  }
+}
+
+void ConnectionGuard::EndLargest() {
+  std::vector<std::pair<double, int>> holders;  // bytes and descriptor
+  double held = 0, ended = 0;
+  for (const auto& [fd, connection] : watched_) {
+    const double bytes = connection.record.held_bytes();
+    if (bytes > 0) holders.emplace_back(bytes, fd);
+    held += bytes;
+  }
+  for (const Ended& one : ended_) ended += one.held_bytes;
+  const double most = limits_.max_held_bytes;
+  const double allowed = std::max(most - ended, kFullPart * most);
+  if (held > allowed) std::ranges::sort(holders, std::greater());
+  for (auto one = holders.begin(); one != holders.end() && held > allowed; ++one) {
+    End(one->second, watched_.at(one->second), ConnectionRule::kMemory);
+    Forget(one->second);
+    held -= one->first;
+    ended += one->first;
+  }
+  door_.SetFull(held + ended > kFullPart * most);
+}
+
+// Whether the connection has waited long enough for an ended connection of its network.
+bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const {
+  if (now < waiting.until) return false;
+  return now >= waiting.until + kLongestWait ||
+         std::none_of(ended_.begin(), ended_.end(), [&waiting](const Ended& ended) {
+           return ended.holds_others_up && ended.network == waiting.network;
+         });
+}
+
+void ConnectionGuard::LetIn() {
+  FrontDoor::Next next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
+    const Clock::time_point now = Clock::now();
+    next = door_.Choose(now, UnreadBytes, [this, now](const FrontDoor::Waiting& waiting) {
+      return IsFree(waiting, now);
+    });
+    if (next.lacks_room) EndSlowStarts(now);
+    // A waiting connection whose client has gone may hold many bytes: gRPC does not get it.
+    std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
+      const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
+      if (ends.has_value()) {
+        Watch(waiting.fd, *ends);
+      } else {
+        door_.Settle(waiting.network);
+        close(waiting.fd);
+      }
+      return !ends.has_value();
+    });
+  }
+  for (const FrontDoor::Waiting& waiting : next.refuse) Refuse(waiting);
+  for (const FrontDoor::Waiting& waiting : next.enter) take_(waiting.fd);
+}
+
+void ConnectionGuard::Refuse(const FrontDoor::Waiting& waiting) {
+  const std::optional<SocketEnds> ends = EndsOfSocket(waiting.fd);
+  close(waiting.fd);
+  if (refusals_.Due())
+    spdlog::error("a connection of {} was closed unread ({} so far): more come than can be served",
+                  ends.has_value() ? AddressText(ends->remote) : "a client that has gone",
+                  refusals_.count());
+}
+
+void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
+  std::vector<int> slow;
+  for (const auto& [fd, connection] : watched_) {
+    // Unread bytes do not count: the client is not to blame if gRPC has not read them yet.
+    if (connection.is_new && connection.record.calls_without_message() > kFewCalls &&
+        now >= connection.new_since + kSlowStart)
+      slow.push_back(fd);
+  }
+  for (const int fd : slow) {
+    End(fd, watched_.at(fd), ConnectionRule::kSlowStart);
+    Forget(fd);
+  }
+}
+
+void ConnectionGuard::FindIds() {
+  const std::map<SocketEnds, int64_t> fresh = ids_.New();
+  for (auto& [fd, connection] : watched_) {
+    if (connection.id != 0) continue;
+    if (const auto found = fresh.find(connection.ends); found != fresh.end())
+      connection.id = found->second;
+  }
+}
+
+void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule) {
+  // Where gRPC has closed it the number may be another's by now. A copy stays what it is.
+  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return;
+  const bool is_it = InodeOf(copy) == connection.inode;
+  if (is_it) {
+    shutdown(copy, SHUT_RDWR);
+    // Or gRPC would read on: megabytes may have come already.
+    while (recv(copy, nullptr, kMostUnread, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+    }
+  }
+  close(copy);
+  if (!is_it) return;
+  const std::string network = NetworkOf(connection.ends.remote);
+  const bool holds_others_up = rule != ConnectionRule::kSlowStart;
+  if (holds_others_up) clients_.Add(network, Clock::now());
+  ended_.push_back({.id = connection.id,
+                    .network = network,
+                    .held_bytes = connection.record.held_bytes(),
+                    .holds_others_up = holds_others_up});
+  if (metrics_ != nullptr) ++metrics_->ended[static_cast<size_t>(rule)];
+  if (complaints_.Due())
+    spdlog::error("a connection of {} was ended ({} so far): it broke the rule {}",
+                  AddressText(connection.ends.remote), complaints_.count(),
+                  ConnectionRuleName(rule));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,127 @@
+// Ends connections that break a rule which no client breaks that means well (connection_rules.h).
+// gRPC 1.51 lets one connection take all the memory there is. The kernel counts the bytes that a
+// connection brings, gRPC its calls: the guard looks at both while bytes come. The guard hands new
+// connections to gRPC only as fast as gRPC reads their first bytes (front_door.h).
+//
+// A thread of its own, which sleeps while nothing comes but for a look at all once a second. TCP
+// alone: who may open a unix socket is trusted. Thread safe.
+#ifndef HYDRANT_SERVER_NET_CONNECTION_GUARD_H_
+#define HYDRANT_SERVER_NET_CONNECTION_GUARD_H_
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "server/net/complaints.h"
+#include "server/net/connection_rules.h"
+#include "server/net/ended_clients.h"
+#include "server/net/front_door.h"
+#include "server/net/socket_calls.h"
+#include "server/net/socket_ends.h"
+
+namespace hydrant {
+
+// Connections that were ended, by the rule that they broke; of all ports together.
+struct ConnectionGuardMetrics {
+  std::array<std::atomic<uint64_t>, kNumConnectionRules> ended{};
+};
+
+class ConnectionGuard {
+ public:
+  // `take` gets each socket, and owns it; from Take() or from the guard's thread. `metrics`
+  // outlives the guard; null: nobody counts.
+  ConnectionGuard(const ConnectionLimits& limits, ConnectionGuardMetrics* metrics,
+                  std::function<void(int fd)> take);
+  ~ConnectionGuard() { Stop(); }
+  ConnectionGuard(const ConnectionGuard&) = delete;
+  ConnectionGuard& operator=(const ConnectionGuard&) = delete;
+
+  // A new socket, which it owns until `take` has it and watches until it is closed. It is handed on
+  // at once, with two exceptions: while gRPC has many new connections to read, it waits for a
+  // place; after a connection from its network was ended, it waits until gRPC has freed that one.
+  void Take(int fd);
+  // Looks no more, and closes what it has not handed on. Not from two threads, nor beside Take().
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Watched {
+    ino_t inode = 0;  // whether the descriptor is still this connection's
+    SocketEnds ends;
+    int64_t id = 0;             // gRPC's; 0: not known yet
+    uint64_t seen_bytes = 0;    // bytes that gRPC had read when it was asked about its calls last
+    uint64_t unseen_bytes = 0;  // bytes that gRPC has read since then
+    bool has_unread = false;    // the kernel has bytes that gRPC has not read
+    Clock::time_point seen_at;
+    Clock::time_point again_at = Clock::time_point::max();  // asks gRPC then, even without bytes
+    Clock::time_point new_since;
+    bool is_new = true;  // as in front_door.h: gRPC has not processed its first bytes
+    ConnectionRecord record = {};
+  };
+
+  // Ended, and gRPC still has its calls: it takes its time to free them.
+  struct Ended {
+    int64_t id;
+    std::string network;
+    double held_bytes;
+    bool holds_others_up;  // new connections of its network wait until it is freed
+  };
+
+  void Run();
+  void LookAtReady();
+  void Watch(int fd, const SocketEnds& ends);
+  void LetIn();
+  // Whether the waiting connection may enter as soon as there is room for a new one.
+  bool IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const;
+  void Refuse(const FrontDoor::Waiting& waiting);
+  void EndSlowStarts(Clock::time_point now);
+  // Reads the kernel's byte counters of the connection. False: the connection has been closed.
+  bool Measure(int fd, Watched* connection);
+  // Asks gRPC about the calls of the connections that are due, and then of those with the most
+  // unseen bytes, until all connections together have few unseen bytes.
+  void AskAboutBusy();
+  // Asks gRPC about the connection's calls and judges it. False: it is closed, or was ended.
+  bool Ask(int fd, Watched* connection);
+  bool IsDue(const Watched& connection, Clock::time_point now) const;
+  // Updates whether the connection counts as new.
+  void Place(Watched* connection, Clock::time_point now);
+  // While all connections together hold too much memory: ends those that hold the most.
+  void EndLargest();
+  void FindIds();
+  void End(int fd, const Watched& connection, ConnectionRule rule);
+  void Forget(int fd);
+
+  const ConnectionLimits limits_;
+  ConnectionGuardMetrics* const metrics_;
+  std::mutex mutex_;
+  // By descriptor. One that was closed stays for a moment, or until its number is another's. Under
+  // mutex_.
+  std::unordered_map<int, Watched> watched_;
+  std::unordered_set<int> busy_;    // descriptors to be looked at; under mutex_
+  Clock::time_point next_round_{};  // used by the guard's thread only
+  bool has_found_ids_ = false;      // since it looks; the same
+  SocketIds ids_;                   // the same
+  Complaints complaints_;           // the same
+  Complaints refusals_;             // the same
+  EndedClients clients_;            // under mutex_
+  FrontDoor door_;                  // under mutex_
+  std::deque<Ended> ended_;         // those that are freed first in front; the thread's
+  const std::function<void(int fd)> take_;
+  const int epoll_fd_, stop_fd_;
+  std::thread thread_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_NET_CONNECTION_GUARD_H_

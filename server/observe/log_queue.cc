@@ -1,0 +1,127 @@
+#include "server/observe/log_queue.h"
+
+#include <fmt/format.h>
+#include <spdlog/details/log_msg_buffer.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+using Line = spdlog::details::log_msg_buffer;
+
+// False: the sink failed, and the line is lost.
+bool Write(spdlog::sinks::sink* out, const spdlog::details::log_msg& line) {
+  try {
+    out->log(line);
+    out->flush();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// False: this line is lost too.
+bool SayLost(spdlog::sinks::sink* out, uint64_t lost) {
+  if (lost == 0) return true;
+  const std::string text =
+      fmt::format("{} lines of the log are lost: it was not taken as fast as it came", lost);
+  return Write(out, spdlog::details::log_msg("hydrantd", spdlog::level::warn, text));
+}
+
+}  // namespace
+
+struct LogQueue::State {
+  explicit State(spdlog::sink_ptr sink) : out(std::move(sink)) {}
+
+  void DropOldest() {
+    bytes -= lines.front().payload.size();
+    lines.pop_front();
+    ++lost;
+  }
+  bool IsEmpty() const { return lines.empty() && !is_writing; }
+
+  const spdlog::sink_ptr out;
+  mutable std::mutex mutex;
+  std::condition_variable changed, written;
+  // Guarded by mutex.
+  std::deque<Line> lines;
+  size_t bytes = 0;
+  uint64_t lost = 0;  // since a line in the log gave the number
+  bool is_writing = false;
+  bool has_ended = false;
+};
+
+LogQueue::LogQueue(spdlog::sink_ptr out, const Options& options)
+    : options_(options),
+      state_(std::make_shared<State>(std::move(out))),
+      thread_([state = state_] { Run(state); }) {}
+
+LogQueue::~LogQueue() {
+  flush();
+  bool is_empty;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    is_empty = state_->IsEmpty();
+    state_->lines.clear();
+    state_->has_ended = true;
+  }
+  state_->changed.notify_all();
+  is_empty ? thread_.join() : thread_.detach();
+}
+
+void LogQueue::Run(const std::shared_ptr<State>& state) {
+  std::unique_lock<std::mutex> lock(state->mutex);
+  while (true) {
+    state->changed.wait(lock, [&] { return !state->lines.empty() || state->has_ended; });
+    if (state->lines.empty()) return;
+    const Line line = std::move(state->lines.front());
+    state->lines.pop_front();
+    state->bytes -= line.payload.size();
+    const uint64_t lost = std::exchange(state->lost, 0);
+    state->is_writing = true;
+    lock.unlock();
+    const bool is_said = SayLost(state->out.get(), lost);
+    const bool is_written = Write(state->out.get(), line);
+    lock.lock();
+    state->is_writing = false;
+    if (!is_said) state->lost += lost;
+    if (!is_written) ++state->lost;
+    if (state->IsEmpty()) state->written.notify_all();
+  }
+}
+
+void LogQueue::log(const spdlog::details::log_msg& message) {
+  Line line(message);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->bytes += line.payload.size();
+    state_->lines.push_back(std::move(line));
+    while (state_->lines.size() > options_.max_lines || state_->bytes > options_.max_bytes)
+      state_->DropOldest();
+  }
+  state_->changed.notify_one();
+}
+
+void LogQueue::flush() {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->written.wait_for(lock, options_.patience, [this] { return state_->IsEmpty(); });
+}
+
+bool LogQueue::IsEmpty() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->IsEmpty();
+}
+
+void LogQueue::set_pattern(const std::string& pattern) { state_->out->set_pattern(pattern); }
+
+void LogQueue::set_formatter(std::unique_ptr<spdlog::formatter> formatter) {
+  state_->out->set_formatter(std::move(formatter));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,94 @@
+#include "server/requests/event_router.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+bool IsLast(const Event& event) {
+  return std::holds_alternative<Finished>(event.what) || std::holds_alternative<Failed>(event.what);
+}
+
+}  // namespace
+
+EventRouter::EventRouter(std::chrono::microseconds stand_aside)
+    : stand_aside_(stand_aside), thread_([this] { Run(); }) {}
+
+EventRouter::~EventRouter() {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    stopping_ = true;
+  }
+  inbox_filled_.notify_one();
+  thread_.join();
+}
+
+void EventRouter::Add(RequestHandle handle, std::shared_ptr<EventReceiver> receiver) {
+  const std::lock_guard lock(receivers_mutex_);
+  receivers_.emplace(handle, std::move(receiver));
+}
+
+void EventRouter::Remove(RequestHandle handle) {
+  const std::lock_guard lock(receivers_mutex_);
+  receivers_.erase(handle);
+}
+
+void EventRouter::Deliver(std::vector<Event> events) {
+  if (events.empty()) return;
+  auto delivery = std::make_shared<Delivery>();
+  const std::future<void> written = delivery->Written();
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (inbox_.empty()) {
+      inbox_.swap(events);
+    } else {
+      inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
+                    std::make_move_iterator(events.end()));
+    }
+    delivery_ = std::move(delivery);
+  }
+  inbox_filled_.notify_one();
+  if (stand_aside_.count() > 0) written.wait_for(stand_aside_);
+}
+
+void EventRouter::Run() {
+  std::vector<Event> events;
+  while (true) {
+    std::shared_ptr<Delivery> delivery;
+    {
+      std::unique_lock lock(inbox_mutex_);
+      inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+      if (inbox_.empty()) return;
+      events.swap(inbox_);
+      delivery = std::move(delivery_);
+    }
+    Dispatch(events, delivery);
+    events.clear();
+  }
+}
+
+void EventRouter::Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery) {
+  ++dispatch_;
+  for (Event& event : events) {
+    std::shared_ptr<EventReceiver> receiver = Find(event);
+    if (receiver == nullptr) continue;
+    receiver->OnEvent(std::move(event));
+    if (std::exchange(receiver->heard_in_, dispatch_) != dispatch_)
+      touched_.push_back(std::move(receiver));
+  }
+  for (const auto& receiver : touched_) receiver->OnStepEnd(delivery);
+  touched_.clear();
+}
+
+std::shared_ptr<EventReceiver> EventRouter::Find(const Event& event) {
+  const std::lock_guard lock(receivers_mutex_);
+  const auto it = receivers_.find(event.handle);
+  if (it == receivers_.end()) return nullptr;
+  std::shared_ptr<EventReceiver> receiver = it->second;
+  if (IsLast(event)) receivers_.erase(it);
+  return receiver;
+}
+
+}  // namespace hydrant

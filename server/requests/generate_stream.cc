@@ -1,0 +1,311 @@
+#include "server/requests/generate_stream.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/server_context.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kUsageTrailer[] = "hydrant-usage-bin";
+// Where balancers look for the load of the server that has answered (ORCA).
+constexpr char kLoadTrailer[] = "endpoint-load-metrics-bin";
+
+}  // namespace
+
+std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(std::move(args)));
+  stream->self_ = stream;
+  return stream;
+}
+
+GenerateStream::GenerateStream(Args args) : args_(std::move(args)) { AddItem(args_.admission); }
+
+void GenerateStream::AddItem(std::shared_ptr<TenantAccount::Admission> admission) {
+  items_.push_back({RequestOutput({.metrics = args_.metrics,
+                                   .arrived = args_.arrived,
+                                   .admission = std::move(admission),
+                                   .span = args_.new_span ? args_.new_span() : nullptr})});
+}
+
+void GenerateStream::SetRequests(size_t count, RequestHandle first) {
+  const std::lock_guard lock(mutex_);
+  first_handle_ = first;
+  while (items_.size() < count) AddItem(nullptr);
+}
+
+void GenerateStream::SetAdmission(size_t index,
+                                  std::shared_ptr<TenantAccount::Admission> admission) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.SetAdmission(std::move(admission));
+}
+
+void GenerateStream::RefuseCall(const Refusal& refusal) {
+  const std::lock_guard lock(mutex_);
+  items_.front().output.Refuse(refusal);
+  End(ToGrpcStatus(refusal));
+}
+
+bool GenerateStream::EndIfGone(size_t index) {
+  const std::lock_guard lock(mutex_);
+  if (!gone_.has_value()) return false;
+  items_[index].output.Abandon(*gone_);
+  Touched(index);
+  Advance();
+  return true;
+}
+
+void GenerateStream::Refuse(size_t index, const Refusal& refusal) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.Refuse(refusal);
+  Touched(index);
+  Advance();
+}
+
+void GenerateStream::SetRequest(size_t index, const Request& request, const OutputOptions& output) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.SetRequest(request, output);
+}
+
+void GenerateStream::Open(size_t index, v1::Accepted accepted) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.Open(std::move(accepted));
+  if (gone_.has_value()) Cancel(index, *gone_);
+  Touched(index);
+  Advance();
+}
+
+void GenerateStream::OnEvent(Event event) {
+  const std::lock_guard lock(mutex_);
+  const size_t place = event.handle - first_handle_;
+  const size_t index = place / kMaxSamples;
+  RequestOutput& output = items_[index].output;
+  const bool had_failed = output.HasFailedInPart();
+  num_bytes_ -= output.num_bytes();
+  output.OnEvent(place % kMaxSamples, event);
+  num_bytes_ += output.num_bytes();
+  if (output.HasFailedInPart() && !had_failed)
+    Cancel(index, absl::CancelledError("another sample of the request has failed"));
+  Touched(index);
+  // Without a write in flight the bytes are about to leave: one step's output is always allowed.
+  if (writing_ && num_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
+}
+
+// Something has happened to it.
+void GenerateStream::Touched(size_t index) {
+  Item& item = items_[index];
+  if (!std::exchange(item.in_line, true)) line_.push_back(index);
+  if (!item.output.IsOver() || std::exchange(item.over, true)) return;
+  ++num_over_;
+  last_over_ = index;
+}
+
+void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
+  const std::lock_guard lock(mutex_);
+  if (writing_) {
+    overtaken_ = true;
+    return;
+  }
+  Advance();
+  if (writing_ && !late_) delivery_ = delivery;
+}
+
+// Nothing more can be written.
+void GenerateStream::Break() {
+  broken_ = true;
+  num_bytes_ = 0;
+  for (Item& item : items_) item.output.Drop();
+}
+
+// And nobody is there for whom to go on.
+void GenerateStream::Leave(const absl::Status& why) {
+  Break();
+  if (!gone_.has_value()) gone_ = why;
+  gone_source_.request_stop();
+  for (size_t index = 0; index < items_.size(); ++index) {
+    if (!items_[index].over) Cancel(index, *gone_);
+  }
+}
+
+void GenerateStream::CutOffSlowReader() {
+  const std::string why = absl::StrCat("the client does not read its stream: more than ",
+                                       args_.max_buffered_bytes, " bytes wait to be sent");
+  Leave(absl::ResourceExhaustedError(why));
+  // A status sent with Finish() would wait behind the unread data; the core's cancellation does
+  // not.
+  grpc_call_cancel_with_status(args_.context->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, why.c_str(),
+                               nullptr);
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  late_ = std::exchange(overtaken_, false);
+  if (!ok) Break();
+  Advance();
+  // What a step brings of several samples is several messages.
+  if (!writing_ || late_) delivery_.reset();
+}
+
+// A client that gives up at its deadline is heard of at about the time when the server's own
+// passes. That one began a trip later, and gRPC lengthens it: rounds up by 1 %, and sends the time
+// of an earlier call again where that is at most 3 % longer.
+bool GenerateStream::DeadlineHasPassed() const {
+  const auto left = args_.context->deadline() - std::chrono::system_clock::now();
+  const auto given = left + (std::chrono::steady_clock::now() - args_.arrived);
+  const auto trip = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(50), given / 10);
+  return left <= trip + given / 25;
+}
+
+void GenerateStream::OnCancel() {
+  const std::lock_guard lock(mutex_);
+  Leave(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
+                            : absl::CancelledError("the client has gone"));
+  Advance();
+}
+
+void GenerateStream::Cancel(size_t index, const absl::Status& why) {
+  args_.cancel(FirstHandle(index), why);
+  const std::string& id = items_[index].output.request_id();
+  spdlog::debug("request {} is to end: {}", id.empty() ? "(not read yet)" : id,
+                std::string(why.message()));
+}
+
+// No other call of gRPC follows, and done_ keeps the router's away from the dead call.
+void GenerateStream::OnDone() { const std::shared_ptr<GenerateStream> last = std::move(self_); }
+
+void GenerateStream::Advance() {
+  if (writing_ || done_) return;
+  if (broken_) {
+    // The status goes nowhere, but gRPC wants one, and the call must stay until all requests have
+    // ended.
+    if (IsOver()) End(grpc::Status::CANCELLED);
+    return;
+  }
+  while (HasNext()) {
+    if (SendNext()) return;
+  }
+  if (IsOver()) EndWell();
+}
+
+// Then the first in line has something.
+bool GenerateStream::HasNext() {
+  while (!line_.empty() && !items_[line_.front()].output.HasNext()) {
+    items_[line_.front()].in_line = false;
+    line_.pop_front();
+  }
+  return !line_.empty();
+}
+
+// False: the client's contract has no word for it. REQUIRES: HasNext()
+bool GenerateStream::SendNext() {
+  const size_t index = line_.front();
+  line_.pop_front();
+  line_.push_back(index);
+  RequestOutput& output = items_[index].output;
+  v1::GenerateResponse message;
+  std::optional<grpc::ByteBuffer> bytes;
+  num_bytes_ -= output.num_bytes();
+  if (output.TakeNext(&message)) {
+    bytes = args_.contract->Translate(index, message);
+  } else if (const std::optional<RequestFailure> failure = output.TakeFailure()) {
+    bytes = args_.contract->TranslateFailure(index, *failure);
+    if (!bytes.has_value()) {
+      EndWith(*failure);
+      return true;
+    }
+  }
+  num_bytes_ += output.num_bytes();
+  if (!bytes.has_value()) return false;
+  if (IsOver() && !HasNext()) {
+    WriteLast(*bytes);
+  } else {
+    Write(*bytes);
+  }
+  return true;
+}
+
+// What ends the stream goes out in one piece, and so does what a step brings of several samples.
+// The first message never waits for others: gRPC calls its write done when the headers that go with
+// it have left, and with the hint they stay until something else is sent on the connection, the
+// next keepalive at the latest.
+void GenerateStream::Write(const grpc::ByteBuffer& bytes) {
+  in_flight_ = bytes;
+  args_.metrics->sent_bytes += in_flight_.Length();
+  grpc::WriteOptions options;
+  const bool others_follow = IsOver() || (HasNext() && args_.contract->SaysAll());
+  if (others_follow && has_written_) options.set_buffer_hint();
+  has_written_ = true;
+  writing_ = true;
+  StartWrite(&in_flight_, options);
+}
+
+void GenerateStream::WriteLast(const grpc::ByteBuffer& bytes) {
+  in_flight_ = bytes;
+  args_.metrics->sent_bytes += in_flight_.Length();
+  if (EndGap().count() > 0) {
+    writing_ = true;
+    StartWrite(&in_flight_);
+  } else {
+    done_ = true;
+    AddLoadReport(grpc::StatusCode::OK);
+    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+}
+
+// Nobody asks for it: clients that balance by it look, others pass some 200 bytes by.
+void GenerateStream::AddLoadReport(grpc::StatusCode code) {
+  if (!args_.load_report) return;
+  const auto samples = static_cast<int>(items_[last_over_].output.num_samples());
+  args_.context->AddTrailingMetadata(kLoadTrailer, args_.load_report(code, samples));
+}
+
+void GenerateStream::End(const grpc::Status& status) {
+  done_ = true;
+  AddLoadReport(status.error_code());
+  Finish(status);
+}
+
+void GenerateStream::EndWell() {
+  const std::chrono::microseconds gap = EndGap();
+  if (gap.count() > 0) return EndAfter(gap);
+  End(grpc::Status::OK);
+}
+
+void GenerateStream::EndWith(const RequestFailure& failure) {
+  if (failure.usage.has_value())
+    args_.context->AddTrailingMetadata(kUsageTrailer, failure.usage->SerializeAsString());
+  End(ToGrpcStatus(failure.refusal));
+}
+
+// gRPC closes a connection that is past its age, or of a server that leaves, as soon as the last of
+// its streams has ended. A client that answers a message just then (with a window update, a ping)
+// hears that the connection is broken, and drops what it has not read yet. So the status follows
+// the last message when the client has gone quiet: a fiftieth of the stream's time later, which
+// nobody notices, but 1 ms at least and 20 ms at most.
+std::chrono::microseconds GenerateStream::EndGap() const {
+  if (args_.connections_close == nullptr || !*args_.connections_close) return {};
+  const auto lasted = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - args_.arrived);
+  return std::clamp<std::chrono::microseconds>(lasted / 50, std::chrono::milliseconds(1),
+                                               std::chrono::milliseconds(20));
+}
+
+void GenerateStream::EndAfter(std::chrono::microseconds gap) {
+  if (end_alarm_.has_value()) return;
+  end_alarm_.emplace();
+  end_alarm_->Set(std::chrono::system_clock::now() + gap, [weak = weak_from_this()](bool) {
+    const std::shared_ptr<GenerateStream> stream = weak.lock();
+    if (stream == nullptr) return;
+    const std::lock_guard lock(stream->mutex_);
+    if (!stream->done_) stream->End(grpc::Status::OK);
+  });
+}
+
+}  // namespace hydrant

@@ -1,0 +1,82 @@
+// Streams of a server that go on until their client, or the server, ends them: load reports,
+// events. They would keep the server from shutting down, so it knows them all, and there are not
+// too many.
+#ifndef HYDRANT_SERVER_REQUESTS_LASTING_STREAMS_H_
+#define HYDRANT_SERVER_REQUESTS_LASTING_STREAMS_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/wire/status_details.h"
+
+namespace hydrant {
+
+class LastingStreams;
+
+// One of them, a write in flight at a time. Owned by its LastingStreams until gRPC is done with it.
+class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                      public std::enable_shared_from_this<LastingStream> {
+ public:
+  explicit LastingStream(LastingStreams* owner) : owner_(owner) {}
+
+  // Idempotent.
+  void End(const grpc::Status& why);
+
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final { End(grpc::Status::CANCELLED); }
+  void OnDone() override;
+
+ protected:
+  // REQUIRES: mutex() held, for all of these.
+  //
+  // A write is done, and the stream goes on.
+  virtual void OnWritten() = 0;
+  bool CanWrite() const { return !writing_ && !end_.has_value(); }
+  // REQUIRES: CanWrite()
+  void Write(const grpc::ByteBuffer& message);
+
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  LastingStreams* const owner_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  grpc::ByteBuffer in_flight_;
+  bool writing_ = false;
+  std::optional<grpc::Status> end_;
+};
+
+// Thread safe.
+class LastingStreams {
+ public:
+  // `what` they are of, in words.
+  LastingStreams(size_t most, std::string what) : most_(most), what_(std::move(what)) {}
+
+  // Keeps it, one that is refused too. Says why there may be no more of them.
+  std::optional<Refusal> Add(const std::shared_ptr<LastingStream>& stream);
+  void Remove(const std::shared_ptr<LastingStream>& stream);
+  // Those that are there are ended, others refused.
+  void EndAll();
+
+ private:
+  const size_t most_;
+  const std::string what_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::set<std::shared_ptr<LastingStream>> streams_;
+  bool ends_ = false;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_REQUESTS_LASTING_STREAMS_H_

@@ -1,0 +1,55 @@
+// Threads for what takes too long for gRPC's own: parsing a long request, rendering its chat,
+// tokenizing its text. A gRPC callback that takes seconds holds up the streams and the keepalive
+// pings of other clients.
+//
+// Jobs begin in the order in which they came. Thread safe.
+#ifndef HYDRANT_SERVER_REQUESTS_REQUEST_WORKERS_H_
+#define HYDRANT_SERVER_REQUESTS_REQUEST_WORKERS_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hydrant {
+
+class RequestWorkers {
+ public:
+  // `max_waiting_bytes`: of the requests whose jobs have not begun.
+  RequestWorkers(int num_threads, size_t max_waiting_bytes);
+  ~RequestWorkers();  // when all jobs are done
+
+  // False, and nothing happens, where the queue is full. An empty queue takes a request of any
+  // size: one above the limit must not be refused for ever. `job` must not wait for another job.
+  bool Run(size_t request_bytes, std::function<void()> job);
+  // False, and the job is not queued, if no thread is idle.
+  bool RunNow(std::function<void()> job);
+
+  size_t max_waiting_bytes() const { return max_waiting_bytes_; }
+
+ private:
+  struct Job {
+    size_t request_bytes;
+    std::function<void()> run;
+  };
+
+  void Work();
+
+  const size_t max_waiting_bytes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<Job> waiting_;
+  size_t waiting_bytes_ = 0;
+  size_t num_idle_ = 0;  // idle threads, including those that are about to take a job of waiting_
+  bool stopping_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_REQUESTS_REQUEST_WORKERS_H_

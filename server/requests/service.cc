@@ -1,0 +1,742 @@
+#include "server/requests/service.h"
+
+#include <grpcpp/server_context.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/status_macros.h"
+#include "server/requests/generate_stream.h"
+#include "server/requests/unary_call.h"
+#include "server/wire/context_conversion.h"
+#include "server/wire/model_info.h"
+#include "server/wire/request_conversion.h"
+#include "server/wire/wire_events.h"
+#include "server/wire/wire_message.h"
+
+namespace hydrant {
+namespace {
+
+constexpr TimeUs kLoadingRetryUs = 1'000'000;
+constexpr TimeUs kDrainingRetryUs = 5'000'000;
+constexpr TimeUs kOverloadRetryUs = 1'000'000;
+
+// A shorter request is read where it arrives: that takes about a millisecond, as long as handing
+// it to another thread may take on a busy machine.
+constexpr size_t kShortRequestBytes = 16 << 10;
+// One more than can be kept busy by a single text.
+constexpr int kRequestWorkers = 2;
+// Times that a context is loaded for a request, where others push it out each time.
+constexpr int kLoads = 3;
+// They wait more than they work.
+constexpr int kStoreWorkers = 8;
+constexpr int kFetchWorkers = 8;
+
+// A stable word for refusals that are made before the scheduler sees the request.
+std::string ReasonOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return "UNKNOWN_MODEL";
+    case absl::StatusCode::kFailedPrecondition:
+      return "NO_CHAT_TEMPLATE";
+    case absl::StatusCode::kInvalidArgument:
+      return "INVALID";
+    case absl::StatusCode::kUnimplemented:
+      return FieldOf(std::string(status.message())) == "structured_output" ? "NO_GRAMMARS"
+                                                                           : "NO_CONTEXTS";
+    case absl::StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    case absl::StatusCode::kPermissionDenied:
+      return "OTHER_TENANT";
+    default:
+      return "INTERNAL";
+  }
+}
+
+Refusal Refused(const absl::Status& status) { return {status, ReasonOf(status)}; }
+
+// The scheduler's clock is the steady one, gRPC's deadlines are on the system clock.
+std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadline) {
+  using std::chrono::duration_cast, std::chrono::microseconds;
+  if (deadline == std::chrono::system_clock::time_point::max()) return std::nullopt;
+  const auto left = duration_cast<microseconds>(deadline - std::chrono::system_clock::now());
+  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
+  return duration_cast<microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() +
+         left.count();
+}
+
+TimeUs SteadyNow() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Finishes a unary call: parses, asks, answers.
+template <typename In, typename Ask>
+void AnswerUnary(grpc::ServerUnaryReactor* reactor, grpc::CallbackServerContext* context,
+                 const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
+  if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
+  In message;
+  if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok())
+    return reactor->Finish(ToGrpcStatus(Refused(parsed)));
+  auto answer = ask(message);
+  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(Refused(answer.status())));
+  *response = ToWire(*answer);
+  reactor->Finish(grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Refusal& refusal) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(refusal));
+  return reactor;
+}
+
+Refusal StoreIsBusy() {
+  return {absl::ResourceExhaustedError(
+              "queue full: too many requests wait for the store of contexts; send it again later"),
+          "QUEUE_FULL", kOverloadRetryUs};
+}
+
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// One id names one request; `ids`: of those before it, with their places.
+std::optional<Refusal> WhySameId(const v1::GenerateRequest& wire, size_t index,
+                                 std::map<std::string, size_t>* ids) {
+  if (!wire.has_request_id()) return std::nullopt;
+  const auto [same, is_new] = ids->emplace(wire.request_id(), index);
+  if (is_new) return std::nullopt;
+  return Refused(absl::InvalidArgumentError(absl::StrCat(
+      "request_id: ", wire.request_id(), " is that of requests[", same->second, "], too")));
+}
+
+Refusal Draining() {
+  return {absl::UnavailableError("the server is shutting down and takes no new requests"),
+          "DRAINING", kDrainingRetryUs};
+}
+
+}  // namespace
+
+std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
+  switch (serving.state) {
+    case v1::SERVER_STATE_LOADING: {
+      const int percent = static_cast<int>(std::floor(serving.load_fraction * 100));
+      return Refusal{absl::UnavailableError(absl::StrCat("loading the model, ", percent, " %")),
+                     "LOADING", kLoadingRetryUs};
+    }
+    case v1::SERVER_STATE_ENGINE_LOST:
+      return Refusal{serving.lost, "ENGINE_FAULT"};
+    default:
+      // A server that is stopped while it loads has no model and never will.
+      if (serving.model == nullptr) return Draining();
+      return std::nullopt;
+  }
+}
+
+std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
+  if (serving.state == v1::SERVER_STATE_DRAINING && !serving.admits) return Draining();
+  return WhyNoModel(serving);
+}
+
+Service::Service(ServiceOptions options, EventRouter* router)
+    : options_(std::move(options)),
+      router_(router),
+      load_(options_.cpus),
+      connections_close_(options_.connections_age),
+      workers_(kRequestWorkers, options_.max_waiting_request_bytes),
+      store_workers_(kStoreWorkers, options_.max_waiting_request_bytes),
+      fetch_workers_(kFetchWorkers, 0) {}
+
+void Service::SetLoadFraction(double fraction) {
+  const std::lock_guard lock(mutex_);
+  serving_.load_fraction = std::clamp(fraction, 0.0, 1.0);
+}
+
+void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
+                       PrefixArchive* prefixes) {
+  const std::lock_guard lock(mutex_);
+  serving_.model = model;
+  serving_.loop = loop;
+  serving_.contexts = contexts;
+  serving_.prefixes = prefixes;
+  serving_.load_fraction = 1.0;
+  if (serving_.state != v1::SERVER_STATE_LOADING) return;
+  serving_.state = v1::SERVER_STATE_READY;
+  serving_.admits = true;
+}
+
+void Service::SetLeaving() {
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_DRAINING;
+}
+
+void Service::SetDraining() {
+  connections_close_ = true;
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_DRAINING;
+  serving_.admits = false;
+}
+
+void Service::SetEngineLost(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_ENGINE_LOST;
+  serving_.admits = false;
+  serving_.lost = why;
+}
+
+ServingState Service::Current() const {
+  const std::lock_guard lock(mutex_);
+  return serving_;
+}
+
+std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::function<void()> job) {
+  if (request_bytes <= kShortRequestBytes) {
+    job();
+    return std::nullopt;
+  }
+  return RunAside(request_bytes, std::move(job));
+}
+
+std::optional<Refusal> Service::RunAside(size_t request_bytes, std::function<void()> job) {
+  if (workers_.Run(request_bytes, std::move(job))) return std::nullopt;
+  return Refusal{absl::ResourceExhaustedError(absl::StrCat(
+                     "queue full: this request has ", request_bytes,
+                     " bytes, and long requests of up to ", workers_.max_waiting_bytes(),
+                     " bytes wait to be tokenized already; send it again later")),
+                 "QUEUE_FULL", kOverloadRetryUs};
+}
+
+absl::StatusOr<Caller> Service::CallerOf(const grpc::CallbackServerContext& context) const {
+  if (options_.tenants == nullptr) return Caller();
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  if (found == metadata.end()) return options_.tenants->Identify(std::nullopt, absl::Now());
+  return options_.tenants->Identify(std::string_view(found->second.data(), found->second.size()),
+                                    absl::Now());
+}
+
+std::unique_ptr<RequestSpan> Service::Trace(const grpc::CallbackServerContext& context,
+                                            std::string_view method) const {
+  return options_.tracer == nullptr ? nullptr : options_.tracer->Begin(context, method);
+}
+
+std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context,
+                                      Visit* visit) const {
+  if (auto no = WhyNoGeneration(visit->serving)) return no;
+  absl::StatusOr<Caller> caller = CallerOf(context);
+  if (!caller.ok()) return Refused(caller.status());
+  visit->caller = *std::move(caller);
+  return Admit(visit);
+}
+
+std::optional<Refusal> Service::Admit(Visit* visit) {
+  if (visit->caller.account() == nullptr) return std::nullopt;
+  auto admitted = visit->caller.account()->Admit(SteadyNow());
+  if (auto* no = std::get_if<Refusal>(&admitted)) return std::move(*no);
+  visit->admission = std::get<0>(std::move(admitted));
+  return std::nullopt;
+}
+
+std::optional<Refusal> Service::Own(const Visit& visit, Request* request) {
+  if (const absl::Status owned = visit.caller.Own(request); !owned.ok()) return Refused(owned);
+  if (visit.admission == nullptr || request->keep_as.handle.empty()) return std::nullopt;
+  return visit.admission->Keep(
+      visit.serving.loop->contexts().CountOfSalts(visit.caller.SaltPrefix()));
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    std::unique_ptr<GenerateContract> contract) {
+  Visit visit{.serving = Current()};
+  std::optional<Refusal> refusal = LetIn(*context, &visit);
+  const auto cancel = [loop = visit.serving.loop](RequestHandle handle, const absl::Status& why) {
+    if (loop != nullptr) loop->Cancel(handle, why);
+  };
+  const auto new_span = [this, context, method = contract->Method()] {
+    return Trace(*context, method);
+  };
+  const std::shared_ptr<GenerateStream> stream =
+      GenerateStream::Create({.context = context,
+                              .contract = std::move(contract),
+                              .metrics = &request_metrics_,
+                              .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
+                              .connections_close = &connections_close_,
+                              .cancel = cancel,
+                              .admission = visit.admission,
+                              .load_report =
+                                  [this](grpc::StatusCode code, int samples) {
+                                    load_.CountCall(code);
+                                    return load_.Measure(Current(), samples).SerializeAsString();
+                                  },
+                              .new_span = new_span});
+  // The connection broke before a message had come: nobody asked for anything wrong.
+  if (!bytes->Valid()) {
+    request_metrics_.ended.Add("cancelled");
+    stream->RefuseCall({absl::CancelledError("the call ended before its request had come"), ""});
+    return stream.get();
+  }
+  // The call, and so its context, its bytes and what `visit` points to, stay until the job has
+  // ended the stream or submitted its requests.
+  if (!refusal.has_value()) {
+    const Entrant first = {.stream = stream, .deadline = context->deadline(), .visit = visit};
+    refusal = RunWhereItFits(bytes->Length(), [this, bytes, first] {
+      if (!first.stream->EndIfGone(0)) ReadCall(*bytes, first);
+    });
+  }
+  if (refusal.has_value()) RefuseCall(stream.get(), *refusal);
+  return stream.get();
+}
+
+std::optional<Refusal> Service::WithStores(const ServingState& serving,
+                                           const std::shared_ptr<Request>& request,
+                                           const std::stop_token& stop,
+                                           std::function<void(const absl::Status&)> go_on) {
+  const ContextId id = {.salt = request->cache_salt, .handle = request->context};
+  const size_t bytes = request->prompt.size() * sizeof(TokenId);
+  if (serving.prefixes != nullptr && serving.prefixes->MayFetch(*request)) {
+    // If all threads wait for the store, the store is slow: prefilling the prompt is faster.
+    const bool fetched = fetch_workers_.RunNow([serving, request, stop, go_on] {
+      serving.prefixes->Fetch(*request, stop);
+      go_on(absl::OkStatus());
+    });
+    if (fetched) return std::nullopt;
+  }
+  // It may leave again before the request is submitted: others want its room.
+  const auto see = [serving, id, request] {
+    request->seen_context = serving.loop->contexts().Find(id, absl::ToUnixSeconds(absl::Now()));
+    return request->seen_context != nullptr;
+  };
+  if (id.handle.empty() || !serving.contexts->HasStore() || see()) {
+    go_on(absl::OkStatus());
+    return std::nullopt;
+  }
+  const StoreWait wait = StoreWait::For(options_.context_store_timeout, stop);
+  const bool taken = store_workers_.Run(bytes, [serving, id, see, wait, go_on = std::move(go_on)] {
+    absl::Status loaded;
+    for (int i = 0; !see() && i < kLoads && loaded.ok(); ++i)
+      loaded = serving.contexts->Load(id, wait);
+    go_on(loaded);
+  });
+  return taken ? std::nullopt : std::optional(StoreIsBusy());
+}
+
+void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
+  const ServingState& serving = first.visit.serving;
+  GenerateStream& stream = *first.stream;
+  absl::StatusOr<std::vector<v1::GenerateRequest>> wires =
+      stream.contract().Parse(*serving.model, bytes);
+  if (!wires.ok()) return RefuseCall(&stream, Refused(wires.status()));
+  stream.SetRequests(wires->size(), NextHandles(static_cast<int>(wires->size()) * kMaxSamples));
+  std::map<std::string, size_t> ids;
+  for (size_t index = 0; index < wires->size(); ++index) {
+    Entrant entrant = first;
+    entrant.index = index;
+    v1::GenerateRequest& wire = (*wires)[index];
+    if (stream.EndIfGone(index)) continue;
+    if (index > 0) {
+      if (const auto no = Admit(&entrant.visit)) {
+        RefuseGeneration(entrant, *no);
+        continue;
+      }
+      stream.SetAdmission(index, entrant.visit.admission);
+    }
+    if (const auto no = WhySameId(wire, index, &ids)) {
+      RefuseGeneration(entrant, *no);
+      continue;
+    }
+    Read(std::move(wire), entrant);
+  }
+}
+
+void Service::Read(v1::GenerateRequest wire, const Entrant& entrant) {
+  // A context has a policy of its own.
+  if (!wire.cache().has_cache_policy() && !wire.has_context())
+    SetDefaults(entrant.stream->contract().default_cache(), wire.mutable_cache());
+  // A grammar takes a while to compile.
+  if (!wire.has_structured_output()) return Convert(wire, entrant);
+  const size_t bytes = wire.ByteSizeLong();
+  const auto shared = std::make_shared<v1::GenerateRequest>(std::move(wire));
+  const std::optional<Refusal> refusal = RunAside(bytes, [this, shared, entrant] {
+    if (!entrant.stream->EndIfGone(entrant.index)) Convert(*shared, entrant);
+  });
+  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
+}
+
+void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
+  const ServingState& serving = entrant.visit.serving;
+  absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
+  if (!request.ok()) return RefuseGeneration(entrant, Refused(request.status()));
+  if (const auto no = Own(entrant.visit, &*request)) return RefuseGeneration(entrant, *no);
+  request->deadline = SteadyDeadline(entrant.deadline);
+  const auto shared = std::make_shared<Request>(*std::move(request));
+  const OutputOptions output = OutputOf(wire);
+  const std::optional<Refusal> refusal =
+      WithStores(serving, shared, entrant.stream->stop_token(),
+                 [this, entrant, shared, output](const absl::Status& is_here) {
+                   if (entrant.stream->EndIfGone(entrant.index)) return;
+                   if (!is_here.ok()) return RefuseGeneration(entrant, ContextRefusal(is_here));
+                   Submit(entrant, std::move(*shared), output);
+                 });
+  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
+}
+
+// Counted before the client hears of it.
+void Service::RefuseGeneration(const Entrant& entrant, const Refusal& refusal) {
+  request_metrics_.Refused(refusal.reason);
+  entrant.stream->Refuse(entrant.index, refusal);
+}
+
+void Service::RefuseCall(GenerateStream* stream, const Refusal& refusal) {
+  request_metrics_.Refused(refusal.reason);
+  stream->RefuseCall(refusal);
+}
+
+void Service::Submit(const Entrant& entrant, Request request, const OutputOptions& output) {
+  const auto& [stream, index, deadline, visit] = entrant;
+  std::vector<RequestHandle> handles(output.num_samples);
+  std::iota(handles.begin(), handles.end(), stream->FirstHandle(index));
+  stream->SetRequest(index, request, output);
+  if (RequestSpan* span = stream->span(index))
+    span->SetRequest(*visit.serving.model, request, output.num_samples);
+  v1::Accepted accepted;
+  accepted.set_request_id(request.request_id);
+  for (const RequestHandle handle : handles) router_->Add(handle, stream);
+  const auto outcome = visit.serving.loop->Submit(handles, std::move(request));
+  if (const auto* failed = std::get_if<Failed>(&outcome)) {
+    for (const RequestHandle handle : handles) router_->Remove(handle);
+    RefuseGeneration(entrant, {failed->status, failed->reason, failed->retry_after_us});
+    return;
+  }
+  const auto& queued = std::get<Queued>(outcome);
+  accepted.set_prompt_tokens(static_cast<uint32_t>(queued.prompt_tokens));
+  accepted.set_seed(queued.seed);
+  if (queued.cache_tokens.has_value())
+    accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));
+  if (!queued.policy_under_pressure.empty())
+    accepted.set_policy_under_pressure(queued.policy_under_pressure);
+  stream->Open(index, std::move(accepted));
+}
+
+grpc::ServerUnaryReactor* Service::RunUnary(std::string_view method,
+                                            grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response, ReadUnaryJob read) {
+  Visit visit{.serving = Current()};
+  std::optional<Refusal> refusal = LetIn(*context, &visit);
+  const RequestHandle handle = NextHandle();
+  const std::shared_ptr<UnaryCall> call =
+      UnaryCall::Create({.context = context,
+                         .response = response,
+                         .metrics = &request_metrics_,
+                         .cancel =
+                             [loop = visit.serving.loop, handle](const absl::Status& why) {
+                               if (loop != nullptr) loop->Cancel(handle, why);
+                             },
+                         .admission = visit.admission,
+                         .span = Trace(*context, method)});
+  if (!refusal.has_value()) {
+    refusal = RunWhereItFits(bytes->Length(),
+                             [this, context, bytes, call, handle, visit, read = std::move(read)] {
+                               Read(*bytes, context->deadline(), call, handle, visit, read);
+                             });
+  }
+  if (refusal.has_value()) call->Refuse(*refusal);
+  return call.get();
+}
+
+void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
+                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
+                   const ReadUnaryJob& read) {
+  const ServingState& serving = visit.serving;
+  absl::StatusOr<UnaryJob> job = read(*serving.model, bytes);
+  if (!job.ok()) return call->Refuse(Refused(job.status()));
+  if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
+  job->request.deadline = SteadyDeadline(deadline);
+  call->SetRequest(job->request, std::move(job->answer));
+  if (call->span() != nullptr) call->span()->SetRequest(*serving.model, job->request, 1);
+  router_->Add(handle, call);
+  const auto outcome = serving.loop->Submit(handle, std::move(job->request));
+  if (const auto* failed = std::get_if<Failed>(&outcome)) {
+    router_->Remove(handle);
+    return call->Refuse({failed->status, failed->reason, failed->retry_after_us});
+  }
+  call->Open();
+}
+
+namespace {
+
+using UnaryAnswer = std::variant<grpc::ByteBuffer, Refusal>;
+
+absl::StatusOr<Service::UnaryJob> ReadEmbed(const ServedModel& model,
+                                            const grpc::ByteBuffer& bytes) {
+  v1::EmbedRequest wire;
+  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
+  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertEmbedRequest(model, wire));
+  const auto answer = [wire, id = request.request_id](const Finished& finished) -> UnaryAnswer {
+    v1::EmbedResponse response;
+    const std::vector<float> embedding = ConvertEmbedding(wire, finished.embedding);
+    response.mutable_embedding()->Assign(embedding.begin(), embedding.end());
+    response.set_request_id(id);
+    *response.mutable_usage() = ToWireUsage(finished.usage);
+    return ToWire(response);
+  };
+  return Service::UnaryJob{std::move(request), answer};
+}
+
+absl::StatusOr<Service::UnaryJob> ReadCompress(const ServedModel& model,
+                                               const grpc::ByteBuffer& bytes) {
+  v1::CompressContextRequest wire;
+  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
+  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertCompressRequest(model, wire, UnixNow()));
+  const auto answer = [&model, id = request.request_id](const Finished& finished) -> UnaryAnswer {
+    if (finished.context == nullptr) {
+      return ContextRefusal(absl::ResourceExhaustedError(
+          "the context was read, but there is no room for it; delete others, lower its budget, or "
+          "raise --context-memory-bytes"));
+    }
+    v1::CompressContextResponse response;
+    response.set_request_id(id);
+    *response.mutable_context() =
+        ToWireContext(model, {.id = finished.context->id, .context = finished.context});
+    *response.mutable_usage() = ToWireUsage(finished.usage);
+    return ToWire(response);
+  };
+  return Service::UnaryJob{std::move(request), answer};
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* response) {
+  return RunUnary("hydrant.v1.Hydrant/Embed", context, bytes, response, ReadEmbed);
+}
+
+grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  return RunUnary("hydrant.v1.Hydrant/CompressContext", context, bytes, response, ReadCompress);
+}
+
+namespace {
+
+template <typename Wire>
+ContextId IdOf(const Caller& caller, const Wire& wire) {
+  return {.salt = caller.OwnSalt(wire.cache_salt()), .handle = wire.handle()};
+}
+
+absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id,
+                                      const StoreWait& wait) {
+  HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id, wait));
+  return ToWireContext(*serving.model, entry);
+}
+
+// A call that may wait for a store. The wait ends when its client has gone. Deletes itself when
+// gRPC is done with it.
+class WaitingCall final : public grpc::ServerUnaryReactor {
+ public:
+  std::stop_token stop_token() const { return gone_.get_token(); }
+  void OnCancel() override { gone_.request_stop(); }
+  void OnDone() override { delete this; }
+
+ private:
+  std::stop_source gone_;
+};
+
+// The part of a call about contexts that may take long.
+template <typename Wire, typename Ask>
+void AnswerOfContexts(grpc::ServerUnaryReactor* reactor, const ServedModel& model,
+                      const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
+  Wire wire;
+  absl::Status status = ParseWire(bytes, &wire);
+  if (status.ok()) status = CheckModelName(model, wire.model());
+  if constexpr (!std::is_same_v<Wire, v1::ListContextsRequest>) {
+    if (status.ok()) status = CheckHandle(wire.handle());
+  }
+  if (!status.ok()) return reactor->Finish(ToGrpcStatus(Refused(status)));
+  const auto answer = ask(wire);
+  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(ContextRefusal(answer.status())));
+  *response = ToWire(*answer);
+  reactor->Finish(grpc::Status::OK);
+}
+
+}  // namespace
+
+template <typename Wire, typename Ask>
+grpc::ServerUnaryReactor* Service::OfContexts(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response, Ask ask) {
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  const absl::StatusOr<Caller> caller = CallerOf(*context);
+  if (!caller.ok()) return Refuse(context, Refused(caller.status()));
+  auto* call = new WaitingCall;
+  const StoreWait wait = StoreWait::For(options_.context_store_timeout, call->stop_token());
+  const bool taken = store_workers_.Run(
+      bytes->Length(), [call, bytes, response, serving, wait, caller = *caller, ask] {
+        if (wait.stop.stop_requested()) return call->Finish(grpc::Status::CANCELLED);
+        AnswerOfContexts<Wire>(call, *serving.model, *bytes, response,
+                               [&](const Wire& wire) { return ask(serving, caller, wire, wait); });
+      });
+  if (!taken) call->Finish(ToGrpcStatus(StoreIsBusy()));
+  return call;
+}
+
+grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  return OfContexts<v1::ListContextsRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const Caller& caller, const v1::ListContextsRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::ListContextsResponse> {
+        HYDRANT_ASSIGN_OR_RETURN(const std::vector<ContextArchive::Entry> entries,
+                                 serving.contexts->List(caller.OwnSalt(wire.cache_salt()), wait));
+        v1::ListContextsResponse list;
+        for (const ContextArchive::Entry& entry : entries)
+          *list.add_contexts() = ToWireContext(*serving.model, entry);
+        return list;
+      });
+}
+
+grpc::ServerUnaryReactor* Service::GetContext(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response) {
+  return OfContexts<v1::GetContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const Caller& caller, const v1::GetContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        return Described(serving, IdOf(caller, wire), wait);
+      });
+}
+
+grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* bytes,
+                                                 grpc::ByteBuffer* response) {
+  return OfContexts<v1::DeleteContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const Caller& caller, const v1::DeleteContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::DeleteContextResponse> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(caller, wire), wait));
+        return v1::DeleteContextResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* Service::SaveContext(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  return OfContexts<v1::SaveContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const Caller& caller, const v1::SaveContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(caller, wire), wait));
+        return Described(serving, IdOf(caller, wire), wait);
+      });
+}
+
+grpc::ServerUnaryReactor* Service::LoadContext(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  return OfContexts<v1::LoadContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const Caller& caller, const v1::LoadContextRequest& wire,
+         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(caller, wire), wait));
+        return Described(serving, IdOf(caller, wire), wait);
+      });
+}
+
+template <typename In, typename Ask>
+grpc::ServerUnaryReactor* Service::Unary(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                         Ask ask) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const std::optional<Refusal> refusal =
+      RunWhereItFits(bytes->Length(), [reactor, context, bytes, response, ask = std::move(ask)] {
+        AnswerUnary<In>(reactor, context, *bytes, response, ask);
+      });
+  if (refusal.has_value()) reactor->Finish(ToGrpcStatus(*refusal));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response) {
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  return Unary<v1::TokenizeRequest>(context, bytes, response,
+                                    [model = serving.model](const v1::TokenizeRequest& wire) {
+                                      return hydrant::Tokenize(*model, wire);
+                                    });
+}
+
+grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response) {
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  return Unary<v1::DetokenizeRequest>(context, bytes, response,
+                                      [model = serving.model](const v1::DetokenizeRequest& wire) {
+                                        return hydrant::Detokenize(*model, wire);
+                                      });
+}
+
+grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  return Unary<v1::GetModelInfoRequest>(
+      context, bytes, response,
+      [model = serving.model](
+          const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
+        HYDRANT_RETURN_IF_ERROR(CheckModelName(*model, wire.model()));
+        return DescribeModel(*model);
+      });
+}
+
+grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* bytes,
+                                                 grpc::ByteBuffer* response,
+                                                 const std::string& default_cache_policy) {
+  return Unary<v1::GetServerInfoRequest>(
+      context, bytes, response,
+      [this, default_cache_policy](
+          const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
+        return ServerInfo(Current(), default_cache_policy);
+      });
+}
+
+v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving,
+                                              const std::string& default_cache_policy) const {
+  v1::GetServerInfoResponse info;
+  const auto uptime = std::chrono::steady_clock::now() - start_;
+  info.set_version(options_.version);
+  info.set_state(serving.state);
+  info.set_load_fraction(serving.load_fraction);
+  info.set_uptime_us(std::chrono::duration_cast<std::chrono::microseconds>(uptime).count());
+  info.mutable_options()->insert(options_.flags.begin(), options_.flags.end());
+  (*info.mutable_options())["default-cache-policy"] = default_cache_policy;
+  DescribePolicies(info.mutable_policies());
+  if (serving.model != nullptr) {
+    info.set_engine(serving.model->engine_description);
+    const LoopSnapshot snapshot = serving.loop->Snapshot();
+    *info.mutable_pool() = DescribePool(*serving.model, snapshot);
+    *info.mutable_load() = DescribeLoad(snapshot);
+  }
+  return info;
+}
+
+}  // namespace hydrant

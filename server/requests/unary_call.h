@@ -1,0 +1,76 @@
+// A unary call that is answered when a request has ended: an embedding, a context. Owned by itself
+// until gRPC is done with it (OnDone), and shared with the router until the request has ended.
+#ifndef HYDRANT_SERVER_REQUESTS_UNARY_CALL_H_
+#define HYDRANT_SERVER_REQUESTS_UNARY_CALL_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+
+#include "scheduler/request.h"
+#include "server/auth/tenant_account.h"
+#include "server/observe/request_metrics.h"
+#include "server/observe/request_span.h"
+#include "server/requests/event_router.h"
+#include "server/wire/status_details.h"
+
+namespace hydrant {
+
+class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
+ public:
+  struct Args {
+    grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
+    grpc::ByteBuffer* response = nullptr;            // the same
+    RequestMetrics* metrics = nullptr;               // outlives the call's last event
+    std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
+    // Asks the loop to end the request, which it may not know yet; must not block.
+    std::function<void(absl::Status)> cancel;
+    // Of its tenant's account; null: it has none.
+    std::shared_ptr<TenantAccount::Admission> admission = {};
+    // Of the call in its trace; null: it is not traced.
+    std::unique_ptr<RequestSpan> span = {};
+  };
+  static std::shared_ptr<UnaryCall> Create(Args args);
+
+  RequestSpan* span() const { return args_.span.get(); }
+  // The loop or the checks said no; no event follows.
+  void Refuse(const Refusal& refusal);
+  // What becomes of the request: the response, or why there is none.
+  using Answer = std::function<std::variant<grpc::ByteBuffer, Refusal>(const Finished& finished)>;
+  // Stores the request's id, policy and tenant. Call it before submitting.
+  void SetRequest(const Request& request, Answer answer);
+  // The loop has taken the request. A client that went before is made up for here.
+  void Open();
+
+  void OnEvent(Event event) override;
+  void OnStepEnd(const std::shared_ptr<Delivery>&) override {}
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  explicit UnaryCall(Args args) : args_(std::move(args)) {}
+  void End(const Finished& finished);
+  void Fail(const Failed& failed);
+
+  const Args args_;
+  std::shared_ptr<UnaryCall> self_;  // reset in OnDone
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::string request_id_;
+  std::string policy_;  // of its cache, as the request named it
+  std::string tenant_;  // "": no tenant
+  Answer answer_;
+  bool open_ = false;
+  bool gone_ = false;  // the client
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_REQUESTS_UNARY_CALL_H_

@@ -1,0 +1,21 @@
+// The daemon's life: the port opens, the model loads, requests are served, a signal drains, the
+// process ends.
+#ifndef HYDRANT_SERVER_STARTUP_DAEMON_H_
+#define HYDRANT_SERVER_STARTUP_DAEMON_H_
+
+#include "absl/status/status.h"
+#include "server/startup/daemon_options.h"
+#include "server/startup/model_loader.h"
+
+namespace hydrant {
+
+// The signals it knows must be blocked in the calling thread before any other thread exists
+// (BlockSignals()); they are read from a descriptor, so nothing runs in a signal handler. Returns
+// OK after a drain, or why the daemon could not serve.
+absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load = LoadModel);
+
+void BlockSignals();
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_STARTUP_DAEMON_H_

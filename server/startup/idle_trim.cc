@@ -1,0 +1,37 @@
+#include "server/startup/idle_trim.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <cstdlib>
+
+namespace hydrant {
+namespace {
+
+constexpr std::chrono::seconds kQuiet{1};
+constexpr std::chrono::minutes kBetweenTrims{1};
+
+}  // namespace
+
+void LimitHeaps() {
+#ifdef __GLIBC__
+  constexpr int kHeaps = 4;  // threads keep small blocks to themselves, so few wait for each other
+  if (std::getenv("MALLOC_ARENA_MAX") == nullptr) mallopt(M_ARENA_MAX, kHeaps);
+#endif
+}
+
+void IdleTrim::Look(bool idle, uint64_t steps) {
+  const auto now = Clock::now();
+  if (!idle || steps != steps_) {
+    steps_ = steps;
+    due_ = now + kQuiet;
+  }
+  if (now < due_) return;
+  due_ = now + kBetweenTrims;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace hydrant

@@ -1,0 +1,21 @@
+// Tells systemd how the daemon is, where systemd waits to hear it (Type=notify): a datagram to the
+// socket that $NOTIFY_SOCKET names, sd_notify(3).
+#ifndef HYDRANT_SERVER_STARTUP_SERVICE_MANAGER_H_
+#define HYDRANT_SERVER_STARTUP_SERVICE_MANAGER_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace hydrant {
+
+inline constexpr std::string_view kServiceReady = "READY=1";
+inline constexpr std::string_view kServiceStopping = "STOPPING=1";
+
+// OK also where nobody waits. Does not block. Thread safe as long as nobody changes the
+// environment.
+absl::Status TellServiceManager(std::string_view state);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_STARTUP_SERVICE_MANAGER_H_

@@ -1,0 +1,18 @@
+// The cache of requests that name no policy, where they come from one address. Plain data.
+#ifndef HYDRANT_SERVER_WIRE_DEFAULT_CACHE_H_
+#define HYDRANT_SERVER_WIRE_DEFAULT_CACHE_H_
+
+#include <string>
+
+#include "engine/cache/cache_spec.h"
+
+namespace hydrant {
+
+struct DefaultCache {
+  std::string text = "full";  // as the operator wrote it
+  CacheSpec spec = {};        // ParseDefaultCachePolicy() of that
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_WIRE_DEFAULT_CACHE_H_

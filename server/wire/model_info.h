@@ -1,0 +1,18 @@
+// What GetModelInfo and GetServerInfo report, as wire messages. Stateless.
+#ifndef HYDRANT_SERVER_WIRE_MODEL_INFO_H_
+#define HYDRANT_SERVER_WIRE_MODEL_INFO_H_
+
+#include "hydrant/v1/hydrant.pb.h"
+#include "scheduler/serving_loop.h"
+#include "server/wire/served_model.h"
+
+namespace hydrant {
+
+v1::GetModelInfoResponse DescribeModel(const ServedModel& model);
+v1::PoolInfo DescribePool(const ServedModel& model, const LoopSnapshot& snapshot);
+v1::LoadInfo DescribeLoad(const LoopSnapshot& snapshot);
+void DescribePolicies(google::protobuf::RepeatedPtrField<v1::PolicyInfo>* policies);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_WIRE_MODEL_INFO_H_

@@ -1,0 +1,41 @@
+// absl::Status to gRPC status with google.rpc details: ErrorInfo (a stable reason), BadRequest
+// (field and problem) and RetryInfo. The codes are the same numbers. Stateless; any thread may
+// call.
+#ifndef HYDRANT_SERVER_WIRE_STATUS_DETAILS_H_
+#define HYDRANT_SERVER_WIRE_STATUS_DETAILS_H_
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+// Why the server said no: a status, and a word for machines (docs/api.md lists them).
+struct Refusal {
+  absl::Status status;
+  std::string reason;
+  TimeUs retry_after_us = 0;  // 0: retrying does not help
+};
+
+// An InvalidArgument whose message reads "field.name: problem" also gets a BadRequest violation of
+// that field.
+grpc::Status ToGrpcStatus(const Refusal& refusal);
+
+// "sampling.top_p" of "sampling.top_p: is 2 ..."; empty where the message does not begin with a
+// field.
+std::string_view FieldOf(std::string_view message);
+
+// A message of any bytes as UTF-8 that is short enough for a trailer.
+std::string BoundedMessage(std::string_view message);
+
+// The text with every byte that is no valid UTF-8 replaced, so that it may travel in a proto
+// string.
+std::string ToValidUtf8(std::string_view text);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_WIRE_STATUS_DETAILS_H_

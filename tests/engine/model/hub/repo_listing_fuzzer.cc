@@ -1,0 +1,33 @@
+// The hub's answers and the cache's lists: any bytes give a list whose names stay inside of their
+// folder, or an error.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/hub/file_choice.h"
+#include "engine/model/hub/model_reference.h"
+#include "engine/model/hub/repo_listing.h"
+
+namespace {
+
+void Check(const std::vector<hydrant::hub::RepoFile>& files) {
+  for (const hydrant::hub::RepoFile& file : files) {
+    if (!hydrant::hub::CheckRelativeName("name", file.name).ok()) std::abort();
+    if (file.size < 0 || file.BlobName().find('/') != std::string::npos) std::abort();
+  }
+  (void)hydrant::hub::ChooseFiles(files, "");
+  (void)hydrant::hub::ChooseFiles(files, "Q8_0");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  std::vector<hydrant::hub::RepoFile> files;
+  if (hydrant::hub::AppendTreePage(text, &files).ok()) Check(files);
+  if (const auto kept = hydrant::hub::ParseTreeCache(text); kept.ok()) Check(*kept);
+  (void)hydrant::hub::ParseCommit(text);
+  (void)hydrant::hub::ParseModelReference(text);
+  return 0;
+}

@@ -1,0 +1,120 @@
+#include "tests/engine/run/equal_batch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+namespace hydrant {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+CachePlan PlanFor(const std::string& policy, int prompt_tokens) {
+  CacheSpec spec;
+  spec.policy = policy;
+  if (policy != "full") spec.cache_ratio = 0.2;
+  return *PlanCache(spec, {prompt_tokens});
+}
+
+int RowWidth(const EngineLimits& limits, const CachePlan& plan, int tokens) {
+  return (plan.EntriesAfter(tokens) + limits.block_size - 1) / limits.block_size;
+}
+
+}  // namespace
+
+int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy, int count,
+                          int prompt_tokens, int new_tokens) {
+  const CachePlan plan = PlanFor(policy, prompt_tokens);
+  const int64_t pages = int64_t{RowWidth(limits, plan, prompt_tokens + new_tokens)} *
+                        limits.num_layers * limits.num_kv_heads;
+  constexpr int kLinesOfASlab =
+      8;  // of pages with 32 bytes of keys an entry; larger ones have more
+  return count * (pages + PagesOf(pages * plan.state_lines, kLinesOfASlab));
+}
+
+EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
+                       int new_tokens, bool shuffled)
+    : engine_(engine), plan_(PlanFor(policy, prompt_tokens)) {
+  const EngineLimits& limits = engine_->limits();
+  blocks_.resize(limits.num_blocks);
+  std::iota(blocks_.rbegin(), blocks_.rend(), 0);
+  if (shuffled) std::shuffle(blocks_.begin(), blocks_.end(), std::mt19937(7));
+  std::mt19937_64 rng(1);
+  prompts_.assign(count, {});
+  for (int slot = 0; slot < count; ++slot) {
+    for (int i = 0; i < std::max(1, prompt_tokens); ++i)
+      prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
+    AddSequence(slot, RowWidth(limits, plan_, prompt_tokens + new_tokens));
+  }
+}
+
+void EqualBatch::AddSequence(int slot, int width) {
+  const EngineLimits& limits = engine_->limits();
+  const int64_t pages = int64_t{width} * limits.num_layers * limits.num_kv_heads;
+  const int64_t first = slot * pages;
+  batch_.Add(SlotSetup{slot, plan_});
+  batch_.Add(TableRow{slot, first, width});
+  // Heads with a window have no state; they come last.
+  const bool evicts = plan_.state_lines != kNoStateLines;
+  const int64_t with_state = evicts ? pages / limits.num_layers * limits.FullLayers() : 0;
+  const int64_t states_a_slab = evicts ? limits.slab.StatesIn(plan_.state_lines) : 1;
+  int32_t slab = 0;
+  for (int64_t i = 0; i < pages; ++i) {
+    PageIds page = {.data = TakeBlock(), .state = kNoState};
+    if (i < with_state) {
+      if (i % states_a_slab == 0) slab = TakeBlock();
+      page.state = limits.slab.StateAt(slab, i % states_a_slab, plan_.state_lines);
+    }
+    batch_.AddTableWrite({first + i, page});
+  }
+}
+
+int32_t EqualBatch::TakeBlock() {
+  if (blocks_.empty()) {
+    std::fprintf(stderr, "the pool of %d pages is too small\n", engine_->limits().num_blocks);
+    std::exit(1);
+  }
+  const int32_t block = blocks_.back();
+  blocks_.pop_back();
+  return block;
+}
+
+double EqualBatch::Prefill(int prompt_tokens) {
+  const double start = Now();
+  for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+    batch_.prefill.push_back({static_cast<int>(slot), prompts_[slot], 0, 0,
+                              engine_->limits().num_layers, 0, prompt_tokens,
+                              SamplingRow{.temperature = 0.0f}});
+    Execute();
+  }
+  return Now() - start;
+}
+
+double EqualBatch::Decode(int first_position, int steps) {
+  const double start = Now();
+  for (int step = 0; step < steps; ++step) {
+    for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+      batch_.decode.push_back({static_cast<int>(slot),
+                               (prompts_[slot][0] + step) % engine_->config().vocab_size,
+                               first_position + step, SamplingRow{.temperature = 0.0f}});
+    }
+    Execute();
+  }
+  return Now() - start;
+}
+
+void EqualBatch::Execute() {
+  const absl::Status status = engine_->Execute(batch_, &result_);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::exit(1);
+  }
+  batch_ = {};
+}
+
+}  // namespace hydrant

@@ -1,0 +1,97 @@
+// What the port's watch sees of ports that do not answer, refuse, and answer again; and what health
+// makes of it.
+#include "server/net/port_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "server/net/acceptor.h"
+#include "server/observe/health.h"
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+namespace {
+
+using testing::StartsWith;
+constexpr std::string_view kEmptySettings("\0\0\0\4\0\0\0\0\0", 9);
+
+// A port whose owner does what the test says with connections.
+class Port {
+ public:
+  Port() : sockets_(*ListeningSockets::Open("127.0.0.1:0")), address_(sockets_->LocalAddress()) {}
+  ~Port() {
+    acceptor_.reset();
+    for (const int fd : taken_) close(fd);
+  }
+  // Until then connections wait in the kernel, as those of a listener that has given up.
+  void Accept() {
+    acceptor_.emplace(*std::move(sockets_), INT_MAX, [this](int fd) {
+      if (!answers) {
+        close(fd);
+        return;
+      }
+      (void)!send(fd, kEmptySettings.data(), kEmptySettings.size(), MSG_NOSIGNAL);
+      taken_.push_back(fd);
+    });
+  }
+  const ListeningSockets::Address& address() const { return address_; }
+  std::atomic<bool> answers{false};  // else it closes them
+
+ private:
+  std::optional<ListeningSockets> sockets_;
+  const ListeningSockets::Address address_;
+  std::vector<int> taken_;
+  std::optional<Acceptor> acceptor_;
+};
+
+constexpr PortWatch::Options kQuick{.interval = std::chrono::milliseconds(1),
+                                    .timeout = std::chrono::milliseconds(50),
+                                    .silent_after = 2};
+
+TEST(PortWatch, TellsSilenceFromRefusalFromAnAnswer) {
+  spdlog::set_level(spdlog::level::off);
+  Port port;
+  const PortWatch watch(port.address(), kQuick);
+  EXPECT_EQ(watch.state(), PortState::kAnswers);
+  EXPECT_TRUE(WaitFor([&] { return watch.state() == PortState::kSilent; }));
+  port.Accept();
+  EXPECT_TRUE(WaitFor([&] { return watch.state() == PortState::kRefuses; }));
+  port.answers = true;
+  EXPECT_TRUE(WaitFor([&] { return watch.state() == PortState::kAnswers; }));
+}
+
+// Its first word is gRPC's, not this test's.
+TEST(PortWatch, AServersPortAnswers) {
+  const TestServer server;
+  const auto silent = ListeningSockets::Open("127.0.0.1:0");
+  const PortWatch other(silent->LocalAddress(), kQuick);
+  const PortWatch watch(server.server->LocalAddress(), {.interval = std::chrono::milliseconds(1)});
+  EXPECT_TRUE(WaitFor([&] { return other.state() == PortState::kSilent; }));
+  EXPECT_EQ(watch.state(), PortState::kAnswers);
+}
+
+TEST(Health, KnowsThePort) {
+  const TestServer server;
+  const auto judge = [&](PortState port) {
+    return JudgeHealth(server.service->Current(), 0, 1'000'000, port);
+  };
+  const Health good = judge(PortState::kAnswers), full = judge(PortState::kRefuses),
+               deaf = judge(PortState::kSilent);
+  EXPECT_TRUE(good.live && good.ready && good.serves);
+  EXPECT_TRUE(full.live && !full.ready && full.serves);
+  EXPECT_THAT(full.why, StartsWith("full: "));
+  EXPECT_TRUE(!deaf.live && !deaf.ready && !deaf.serves);
+  EXPECT_THAT(deaf.why, StartsWith("deaf: "));
+}
+
+}  // namespace
+}  // namespace hydrant

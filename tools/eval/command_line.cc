@@ -1,0 +1,192 @@
+#include "tools/eval/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "engine/cache/kv_cache_dtype.h"
+#include "fmt/ranges.h"
+#include "kernels/standard_streams.h"
+
+namespace hydrant::eval {
+namespace {
+
+constexpr char kOracle[] = "oracle";
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// What is compared, on what.
+void AddComparisonFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--model", flags->model, "a GGUF file, a Hugging Face folder, or hf:ORG/NAME");
+  app->add_option("--text", flags->texts, "a plain UTF-8 text; may be repeated")->take_all();
+  app->add_option("--tasks", flags->tasks, "see --list-tasks; none: of --anatomy alone")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option(
+         "--policies", flags->policies,
+         "name, or name:parameter=value:..; oracle: entries chosen by what the continuation "
+         "will attend to")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--budgets", flags->budgets, "shares of the context that stay, (0, 1]")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--cases", flags->task.cases, "of each task")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--length", flags->task.length, "tokens of a context")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--given", flags->task.given, "tokens after it, of perplexity")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--seed", flags->task.seed, "of what is hidden")->capture_default_str();
+}
+
+// Where results go, and what it runs on.
+void AddMachineFlags(CLI::App* app, Flags* flags) {
+  app->add_option(
+         "--out", flags->out,
+         "folder of results.jsonl, results.csv and report.html; a run that was stopped goes on")
+      ->capture_default_str();
+  app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
+  app->add_option("--dtype", flags->dtype,
+                  "of the weights: bfloat16, float32, stored, q8_0, q4_0, fp8")
+      ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0", "fp8"}))
+      ->capture_default_str();
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
+      ->check(CLI::IsMember(KvCacheDTypeNames()))
+      ->capture_default_str();
+  app->add_option("--threads", flags->threads, "of the cpu")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--memory-gb", flags->memory_gb, "of the KV pool: more arms side by side")
+      ->check(CLI::Range(0.01, 10000.0))
+      ->capture_default_str();
+  app->add_flag(
+      "--append", flags->append,
+      "nothing leaves once a context has been compressed, as in most published comparisons");
+}
+
+// What else is measured, or done instead.
+void AddModeFlags(CLI::App* app, Flags* flags) {
+  app->add_flag("--anatomy", flags->anatomy,
+                "the papers' own pictures of each text's middle: attention loss and its bound, "
+                "concentration, key clusters, what is needed and held, masks (llama family)");
+  app->add_option("--against", flags->against,
+                  "arms that every other is compared with, case by case; may be repeated")
+      ->delimiter(',');
+  app->add_option("--write-cases", flags->write_cases,
+                  "write what is asked to this file, a line of JSON a case, and exit: others who "
+                  "answer the same append their lines to results.jsonl");
+  app->add_flag("--report-only", flags->report_only,
+                "measure nothing more: report what results.jsonl holds");
+  app->add_flag("--quick", flags->quick,
+                "12 cases and 3 budgets, where these are not given: minutes with a small model");
+  app->add_flag("--list-policies", flags->list_policies, "names and parameters, and exit");
+  app->add_flag("--list-tasks", flags->list_tasks, "names, and exit");
+}
+
+// False where the parameter is a number and the value is none.
+bool SetParameter(const std::string& name, const std::string& value, CacheSpec* cache) {
+  const auto whole = [&](auto& field) { return absl::SimpleAtoi(value, &field.emplace()); };
+  if (name == "protected_window_size") return whole(cache->protected_window_size);
+  if (name == "sink_tokens") return whole(cache->sink_tokens);
+  if (name == "min_retained_mass")
+    return absl::SimpleAtod(value, &cache->min_retained_mass.emplace());
+  cache->params[name] = value;
+  return true;
+}
+
+}  // namespace
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  AddComparisonFlags(app, flags);
+  AddMachineFlags(app, flags);
+  AddModeFlags(app, flags);
+}
+
+Arm ParseArm(const std::string& text) {
+  Arm arm;
+  arm.name = text;
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  arm.is_oracle = parts[0] == kOracle;
+  if (!arm.is_oracle) arm.cache.policy = parts[0];
+  arm.cache.min_cache_tokens = 0;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::pair<std::string, std::string> setting =
+        absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (!SetParameter(setting.first, setting.second, &arm.cache))
+      Fail(fmt::format("--policies: '{}' of {} is not a number", parts[i], text), kExitUsage);
+  }
+  return arm;
+}
+
+void CheckFlags(const Flags& flags) {
+  if (flags.model.empty())
+    Fail("--model: which? A GGUF file, a Hugging Face folder, or hf:ORG/NAME", kExitUsage);
+  if (flags.texts.empty()) Fail("--text: at least one plain text file is needed", kExitUsage);
+  if (flags.budgets.empty() || flags.policies.empty() || flags.tasks.empty())
+    Fail("--budgets, --policies, --tasks: each needs at least one", kExitUsage);
+  for (const double budget : flags.budgets) {
+    if (!(budget > 0 && budget <= 1))
+      Fail(fmt::format("--budgets: {} is outside (0, 1]", budget), kExitUsage);
+  }
+  for (const std::string& policy : flags.policies) {
+    Arm arm = ParseArm(policy);
+    if (arm.is_oracle) arm.cache.policy = "reconstruct";
+    arm.cache.cache_ratio = 0.5;
+    if (arm.cache.policy == "full")
+      Fail("--policies: full is always there, to be compared with", kExitUsage);
+    // A budget of any size will do to know names and parameters.
+    const auto plan = PlanCache(arm.cache, {flags.task.length, 1, 1});
+    if (!plan.ok())
+      Fail(fmt::format("--policies: {}: {}", policy, std::string(plan.status().message())),
+           kExitUsage);
+  }
+  for (const std::string& task : flags.tasks) {
+    if (task == kNoTask && flags.tasks.size() == 1 && flags.anatomy) continue;
+    std::vector<std::string> names;
+    for (const TaskInfo& info : ListTasks()) names.push_back(info.name);
+    if (std::find(names.begin(), names.end(), task) == names.end())
+      Fail(fmt::format("--tasks: '{}' is unknown; one of {}", task, fmt::join(names, ", ")),
+           kExitUsage);
+  }
+}
+
+void PrintLists(const Flags& flags) {
+  for (const PolicyInfo& info : ListPolicies()) {
+    if (!flags.list_policies) break;
+    PrintOut("{:16} {}\n", info.name, info.description);
+    for (const PolicyParameter& parameter : info.parameters)
+      PrintOut("    {} ({}; default {}): {}\n", parameter.name, parameter.range,
+               parameter.default_value, parameter.description);
+  }
+  if (flags.list_policies)
+    PrintOut("{:16} the ceiling: entries chosen by what the continuation will attend to\n",
+             kOracle);
+  for (const TaskInfo& info : ListTasks()) {
+    if (flags.list_tasks) PrintOut("{:16} {}\n", info.name, info.description);
+  }
+}
+
+void CatchInterrupts() {
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGTERM, [](int) { interrupted = 1; });
+}
+
+bool Interrupted() { return interrupted != 0; }
+
+void Fail(std::string_view message, int code) {
+  PrintErr("hydrant-eval: {}\n", message);
+  std::exit(code);
+}
+
+}  // namespace hydrant::eval

@@ -1,0 +1,23 @@
+// How well attention is told from fewer entries as a text grows, and how many clusters its keys
+// need (SubGen, arXiv 2402.06082, theorem 1), in a head of each of the first layers.
+#ifndef HYDRANT_TOOLS_EVAL_LENGTH_STUDY_H_
+#define HYDRANT_TOOLS_EVAL_LENGTH_STUDY_H_
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "tools/eval/anatomy.h"
+
+namespace hydrant::eval {
+
+inline constexpr int kLongestStudy = 4016;  // tokens that are of use
+
+// Null where the text is too short for the least length.
+nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward,
+                            const std::function<void(const std::string&)>& progress);
+
+}  // namespace hydrant::eval
+
+#endif  // HYDRANT_TOOLS_EVAL_LENGTH_STUDY_H_

@@ -1,0 +1,231 @@
+// hydrant-eval: what each cache policy costs, on a model and texts of the user's. Progress goes to
+// stderr, the tables to stdout. Exit codes: 0 done, 1 failed, 2 wrong usage.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/cache/kv_cache_dtype.h"
+#include "engine/model/hub/byte_text.h"
+#include "engine/model/hub/pull.h"
+#include "engine/model/model_source.h"
+#include "fmt/ranges.h"
+#include "kernels/standard_streams.h"
+#include "tools/eval/anatomy.h"
+#include "tools/eval/command_line.h"
+#include "tools/eval/laboratory.h"
+#include "tools/eval/pictures.h"
+#include "tools/eval/report.h"
+#include "tools/eval/results.h"
+#include "tools/eval/run_cases.h"
+#include "tools/eval/tasks.h"
+
+namespace hydrant::eval {
+namespace {
+
+std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
+  std::vector<std::string> texts;
+  for (const std::string& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) Fail(fmt::format("--text: cannot read {}", path), kExitUsage);
+    texts.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return texts;
+}
+
+// Shows how a model of the hub comes, a line every ten seconds.
+class FetchProgress final : public hub::PullListener {
+ public:
+  void OnPlan(const hub::PullPlan& plan) override {
+    meter_.emplace(plan.total_bytes, plan.present_bytes, shown_);
+  }
+  void OnProgress(const std::string& file, int64_t bytes) override {
+    const auto now = std::chrono::steady_clock::now();
+    meter_->Update(bytes, now);
+    if (now - shown_ < std::chrono::seconds(10)) return;
+    shown_ = now;
+    PrintErr("{}: {}\n", meter_->Text(), file);
+  }
+  void OnNote(const std::string& line) override { PrintErr("{}\n", line); }
+  bool Cancelled() override { return Interrupted(); }
+
+ private:
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
+  std::optional<hub::TransferMeter> meter_;  // from the plan on
+};
+
+std::string PathOfModel(const std::string& model) {
+  FetchProgress progress;
+  const auto path = hub::ResolveModelPath(model, &progress);
+  if (!path.ok()) Fail("--model: " + std::string(path.status().message()));
+  return *path;
+}
+
+// Before any work, so that a model it does not know is refused at once; null: it was not asked for.
+std::unique_ptr<PlainForward> OpenAnatomy(const Flags& flags) {
+  if (!flags.anatomy) return nullptr;
+  auto source = OpenModel(flags.model_path, LoadFormat::kAuto);
+  if (!source.ok()) Fail(std::string(source.status().message()));
+  auto forward = PlainForward::Create(*std::move(source), flags.threads);
+  if (!forward.ok()) Fail("--anatomy: " + std::string(forward.status().message()));
+  return *std::move(forward);
+}
+
+nlohmann::json RunAnatomy(const Flags& flags, const std::vector<std::string>& texts,
+                          Laboratory* laboratory, PlainForward* forward) {
+  nlohmann::json drawn = nlohmann::json::array();
+  if (forward == nullptr) return drawn;
+  AnatomyOptions options;
+  for (const std::string& policy : flags.policies) options.arms.push_back(ParseArm(policy));
+  options.budgets = flags.budgets;
+  options.length = flags.task.length;
+  options.given = flags.task.given;
+  for (size_t i = 0; i < texts.size() && !Interrupted(); ++i) {
+    const std::string name = std::filesystem::path(flags.texts[i]).filename();
+    options.progress = [&](const std::string& step) {
+      if (Interrupted()) Fail("interrupted; the same command goes on where it was");
+      PrintErr("anatomy of {}: {}\n", name, step);
+    };
+    auto text = DrawAnatomy(name, texts[i], options, laboratory, forward);
+    if (!text.ok()) Fail(std::string(text.status().message()), kExitUsage);
+    drawn.push_back(*std::move(text));
+  }
+  return drawn;
+}
+
+// Returns whether the whole text was written; the disk may be full.
+bool WriteFile(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good();
+}
+
+void WriteReports(const Flags& flags, const Laboratory& laboratory, const Results& results,
+                  const nlohmann::json& anatomy, const std::string& settings, bool complete) {
+  const std::vector<Summary> summaries = results.Summarize();
+  const std::vector<Difference> differences = results.Compare(flags.against);
+  const ReportHead head = {
+      .title = "hydrant-eval: " + std::filesystem::path(flags.model).filename().string(),
+      .settings = settings,
+      .num_layers = laboratory.config().num_layers,
+      .num_kv_heads = laboratory.config().num_kv_heads,
+      .context = flags.task.length,
+      .complete = complete};
+  const auto write = [&](const char* name, const std::string& text) {
+    const std::filesystem::path path = std::filesystem::path(flags.out) / name;
+    if (!WriteFile(path, text)) Fail("cannot write " + path.string());
+    PrintErr("{}\n", path.string());
+  };
+  write("results.csv", CsvReport(summaries));
+  if (!differences.empty()) write("differences.csv", CsvReport(differences));
+  write("report.html", HtmlReport(head, summaries, differences, anatomy));
+  if (!anatomy.empty()) write("anatomy.json", anatomy.dump());
+  PrintOut("{}{}", TextReport(summaries), TextReport(differences));
+}
+
+// Arms are those to be measured and those of others that the results hold.
+void CheckAgainst(const Flags& flags, const Results& results) {
+  std::vector<std::string> arms;
+  if (!flags.report_only) arms = flags.policies;
+  for (const Summary& summary : results.Summarize()) {
+    if (std::find(arms.begin(), arms.end(), summary.arm) == arms.end()) arms.push_back(summary.arm);
+  }
+  for (const std::string& arm : flags.against) {
+    if (std::find(arms.begin(), arms.end(), arm) == arms.end())
+      Fail(fmt::format("--against: no arm is named '{}'; there are {}", arm, fmt::join(arms, ", ")),
+           kExitUsage);
+  }
+}
+
+LaboratoryOptions OptionsOf(const Flags& flags) {
+  LaboratoryOptions options;
+  options.append = flags.append;
+  options.engine.device = flags.device;
+  options.engine.num_threads = flags.threads;
+  options.engine.dtype = flags.dtype == "float32"  ? WeightDType::kFloat32
+                         : flags.dtype == "stored" ? WeightDType::kStored
+                         : flags.dtype == "q8_0"   ? WeightDType::kQ8_0
+                         : flags.dtype == "q4_0"   ? WeightDType::kQ4_0
+                         : flags.dtype == "fp8"    ? WeightDType::kFp8
+                                                   : WeightDType::kBFloat16;
+  options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
+  options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
+  // The context twice with an instruction between, or what is asked behind it.
+  options.engine.max_model_len = 2 * flags.task.length + std::max(flags.task.given, 256);
+  options.max_arms =
+      static_cast<int>(std::min<size_t>(64, flags.policies.size() * flags.budgets.size()));
+  return options;
+}
+
+nlohmann::json SettingsOf(const Flags& flags) {
+  std::vector<std::string> names;
+  for (const std::string& text : flags.texts)
+    names.push_back(std::filesystem::path(text).filename());
+  return {{"model", std::filesystem::path(flags.model).filename()},
+          {"dtype", flags.dtype},
+          {"kv_cache_dtype", flags.kv_cache_dtype},
+          {"texts", names},
+          {"cases", flags.task.cases},
+          {"length", flags.task.length},
+          {"given", flags.task.given},
+          {"seed", flags.task.seed},
+          {"append", flags.append}};
+}
+
+int Run(Flags flags) {
+  CheckFlags(flags);
+  const std::vector<std::string> texts = ReadTexts(flags.texts);
+  flags.model_path = PathOfModel(flags.model);
+  const std::unique_ptr<PlainForward> forward = OpenAnatomy(flags);
+  const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags));
+  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
+  const std::vector<Case> cases = MakeAllCases(flags, texts, **laboratory);
+  if (!flags.write_cases.empty()) {
+    if (!WriteFile(flags.write_cases, CasesAsJson(cases)))
+      Fail("--write-cases: cannot write " + flags.write_cases);
+    return 0;
+  }
+
+  const nlohmann::json settings = SettingsOf(flags);
+  std::error_code error;
+  std::filesystem::create_directories(flags.out, error);
+  if (error) Fail(fmt::format("--out: cannot make {}: {}", flags.out, error.message()), kExitUsage);
+  auto results = Results::Open(std::filesystem::path(flags.out) / "results.jsonl", settings);
+  if (!results.ok()) Fail(std::string(results.status().message()), kExitUsage);
+  CheckAgainst(flags, *results);
+  const bool complete = flags.report_only || RunCases(flags, cases, laboratory->get(), &*results);
+  const nlohmann::json anatomy = RunAnatomy(flags, texts, laboratory->get(), forward.get());
+  WriteReports(flags, **laboratory, *results, anatomy, settings.dump(), complete);
+  if (!complete) Fail("interrupted; the same command goes on where it was");
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("hydrant-eval: what each cache policy costs on a model and texts of yours");
+  AddFlags(&app, &flags);
+  CLI11_PARSE(app, argc, argv);
+  if (flags.quick && app.count("--cases") == 0) flags.task.cases = 12;
+  if (flags.quick && app.count("--budgets") == 0) flags.budgets = {0.1, 0.2, 0.4};
+  if (flags.list_policies || flags.list_tasks) {
+    PrintLists(flags);
+    return 0;
+  }
+  return Run(std::move(flags));
+}
+
+}  // namespace
+}  // namespace hydrant::eval
+
+int main(int argc, char** argv) {
+  return hydrant::EndOutput("hydrant-eval", hydrant::eval::Main(argc, argv));
+}

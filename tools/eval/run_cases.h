@@ -1,0 +1,26 @@
+// The cases of a run of hydrant-eval, one after the other; what their results already hold is not
+// measured again. An error ends the program, as in the rest of the command line.
+#ifndef HYDRANT_TOOLS_EVAL_RUN_CASES_H_
+#define HYDRANT_TOOLS_EVAL_RUN_CASES_H_
+
+#include <string>
+#include <vector>
+
+#include "tools/eval/command_line.h"
+#include "tools/eval/laboratory.h"
+#include "tools/eval/results.h"
+#include "tools/eval/tasks.h"
+
+namespace hydrant::eval {
+
+// A case of each task after the other, so that a part of the results is a smaller run of all.
+std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string>& texts,
+                               const Laboratory& laboratory);
+
+// With a progress bar on stderr. False: interrupted.
+bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
+              Results* results);
+
+}  // namespace hydrant::eval
+
+#endif  // HYDRANT_TOOLS_EVAL_RUN_CASES_H_

@@ -1,0 +1,40 @@
+// A report read back: of hydrant-load, of its sweep, or of `vllm bench serve` itself, whose file
+// has some of the fields.
+#ifndef HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
+#define HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace hydrant::load {
+
+struct ReportFile {
+  // Measures by their JSON keys; one that was not measured is absent.
+  using Figures = std::map<std::string, double>;
+  struct Arm {
+    std::string name;
+    Figures figures;
+  };
+
+  std::string name;  // its label, else its path
+  bool is_sweep = false;
+  bool complete = true;
+  Figures figures = {};  // none of a sweep, whose arms have the rate they bear
+  std::vector<Arm> arms = {};
+  std::map<std::string, std::string> settings = {};
+  std::map<std::string, int64_t> errors = {};
+  std::string summary = {};  // its JSON, but for what it says of each request
+};
+
+// NotFound names the path; InvalidArgument path, line or field.
+absl::StatusOr<ReportFile> ReadReport(const std::string& path);
+absl::StatusOr<ReportFile> ParseReport(std::string_view text, const std::string& path);
+
+}  // namespace hydrant::load
+
+#endif  // HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_

@@ -1,0 +1,38 @@
+// A TCP connection that one stream has to itself, so that it can be broken under it as a client's
+// that goes away: without a word of HTTP/2.
+#ifndef HYDRANT_TOOLS_LOAD_TARGETS_OWN_CONNECTION_H_
+#define HYDRANT_TOOLS_LOAD_TARGETS_OWN_CONNECTION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hydrant/v1/hydrant.grpc.pb.h"
+
+namespace hydrant::load {
+
+class OwnConnection {
+ public:
+  // Connects to host:port, which may take as long as the network does. None where nobody answers,
+  // or the address is of another form.
+  static std::optional<OwnConnection> Open(const std::string& address);
+  OwnConnection(OwnConnection&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)), stub_(std::move(other.stub_)) {}
+  OwnConnection& operator=(OwnConnection&& other) noexcept;
+  ~OwnConnection();
+
+  v1::Hydrant::Stub& stub() { return *stub_; }
+  void Break();
+
+ private:
+  OwnConnection(int socket, std::unique_ptr<v1::Hydrant::Stub> stub)
+      : socket_(socket), stub_(std::move(stub)) {}
+
+  int socket_;  // of the same connection as the stub's, which gRPC closes
+  std::unique_ptr<v1::Hydrant::Stub> stub_;
+};
+
+}  // namespace hydrant::load
+
+#endif  // HYDRANT_TOOLS_LOAD_TARGETS_OWN_CONNECTION_H_

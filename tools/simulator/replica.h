@@ -1,0 +1,75 @@
+// A daemon's serving loop (scheduler/serving_loop.h) under a clock that is given: gate, check,
+// scheduler and an engine whose steps take what a cost model says. Requests that come while a step
+// runs are let in when it ends. One thread.
+#ifndef HYDRANT_TOOLS_SIMULATOR_REPLICA_H_
+#define HYDRANT_TOOLS_SIMULATOR_REPLICA_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "scheduler/request_check.h"
+#include "scheduler/request_gate.h"
+#include "scheduler/scheduler.h"
+#include "tools/simulator/cost_model.h"
+#include "tools/simulator/model_shape.h"
+#include "tools/simulator/simulated_engine.h"
+#include "tools/simulator/simulated_tokenizer.h"
+
+namespace hydrant::sim {
+
+// What is the same in all replicas.
+struct ReplicaOptions {
+  SimulatedLimits limits;
+  SchedulerOptions scheduler;
+  CostModel cost;
+};
+
+class Replica {
+ public:
+  Replica(const ReplicaOptions& options, uint64_t seed);
+
+  // As ServingLoop::Submit; `now` never goes back. No event follows a refusal.
+  std::optional<Failed> Submit(RequestHandle handle, Request request, TimeUs now);
+  // When the oldest step that runs ends; unset: nothing runs.
+  std::optional<TimeUs> NextAt() const;
+  // Lets it end, and begins the next. REQUIRES: a step runs
+  void Advance();
+  // Since the last call, in order; all are of NextAt() as it was before Advance(), or of the last
+  // Submit().
+  std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
+
+  SchedulerStats Stats() const { return scheduler_.Stats(); }
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  struct Arrival {
+    RequestHandle handle = 0;
+    CheckedRequest request;
+    TimeUs at = 0;
+  };
+  void Begin(TimeUs now);
+  void Publish();
+  TimeUs TimeOfStep();
+
+  const EngineLimits limits_;
+  const double heads_alike_;
+  const CacheSpec policy_under_pressure_;
+  const CostModel cost_;
+  std::mt19937_64 random_;
+  SimulatedTokenizer tokenizer_;
+  SimulatedEngine engine_;
+  RequestGate gate_;
+  Scheduler scheduler_;
+  std::vector<Arrival> inbox_;
+  std::deque<TimeUs> ends_;  // of the steps that run, oldest first
+  StepResult result_;
+  std::vector<Event> events_;
+};
+
+}  // namespace hydrant::sim
+
+#endif  // HYDRANT_TOOLS_SIMULATOR_REPLICA_H_

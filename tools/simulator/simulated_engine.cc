@@ -1,0 +1,95 @@
+#include "tools/simulator/simulated_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cache/prompt_scorer.h"
+
+namespace hydrant::sim {
+namespace {
+
+// What is sampled: never one that ends a text, so answers are as long as they may be.
+constexpr TokenId kToken = 0;
+// Of heads that share a budget, how far one may be above or below its equal part.
+constexpr double kSpread = 0.6;
+// Of heads that must retain attention, the share that keeps its whole prompt.
+constexpr double kWhole = 0.2;
+
+}  // namespace
+
+SimulatedEngine::SimulatedEngine(const EngineLimits& limits, uint64_t seed)
+    : limits_(limits), random_(seed), plans_(limits.max_num_seqs) {}
+
+void SimulatedEngine::UpdatePlans(const Batch& batch, StepResult* result) {
+  batch.Visit([&](const SlotDecision& decision) { plans_[decision.slot] = decision.plan; },
+              [&](const SlotSetup& setup) { plans_[setup.slot] = setup.plan; },
+              [&](const SlotCut& cut) { result->cut_reports.push_back(Cut(cut)); },
+              [](const auto&) {});
+}
+
+CacheReport SimulatedEngine::Cut(const SlotCut& cut) {
+  CachePlan& plan = plans_[cut.slot];
+  if (cut.plan.has_value()) plan = *cut.plan;
+  CacheReport report;
+  if (plan.life->HeadsDiffer(plan)) report.entries = ShareOut(plan, plan.WidestShare(cut.tokens));
+  return report;
+}
+
+void SimulatedEngine::Enqueue(const Batch& batch) {
+  StepResult& result = results_.emplace_back();
+  UpdatePlans(batch, &result);
+  result.decode_tokens.assign(batch.decode.size(), kToken);
+  for (const PrefillSlice& slice : batch.prefill) {
+    const bool ends = slice.EndsPrompt(limits_.num_layers);
+    result.prefill_tokens.push_back(ends ? kToken : kNoToken);
+    result.more_tokens.insert(result.more_tokens.end(), slice.more_samples.size(), kToken);
+    for (const int slot : slice.Slots())
+      result.prompt_reports.push_back(ends ? ReportPrompt(slice, slot) : CacheReport());
+  }
+  result.embeddings.resize(batch.prefill.size());
+}
+
+absl::Status SimulatedEngine::Collect(StepResult* result) {
+  *result = std::move(results_.front());
+  results_.pop_front();
+  return absl::OkStatus();
+}
+
+CacheReport SimulatedEngine::ReportPrompt(const PrefillSlice& slice, int slot) {
+  CacheReport report;
+  const CachePlan& plan = plans_[slot];
+  if (slice.Appends()) return report;
+  report.observations.resize(static_cast<size_t>(plan.scorer->NumObservations(plan)) *
+                             static_cast<size_t>(NumHeads()));
+  for (float& observation : report.observations) observation = static_cast<float>(Draw());
+  if (!plan.Compresses() || !plan.life->ReportsPrompt()) return report;
+  report.entries = ShareOut(plan, plan.life->WidestKeep(plan));
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
+  if (!cut.has_value() || cut->min_retained_mass <= 0) return report;
+  for (int32_t& entries : report.entries) {
+    if (Draw() < kWhole)
+      entries = static_cast<int32_t>(std::min<int64_t>(plan.prompt.tokens, cut->most_for_mass));
+  }
+  return report;
+}
+
+// As much together as the plan allows, no head less than is protected or more than `widest`.
+std::vector<int32_t> SimulatedEngine::ShareOut(const CachePlan& plan, int32_t widest) {
+  std::vector<int32_t> entries(NumHeads());
+  const int sharing = plan.share.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
+  for (int first = 0; first < NumHeads(); first += sharing) {
+    int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
+    for (int head = first; head < first + sharing; ++head) {
+      const int64_t others = first + sharing - head - 1;
+      const int64_t most = std::min<int64_t>(left - others * plan.Protected(), widest);
+      const int64_t least = std::max<int64_t>(plan.Protected(), left - others * widest);
+      const double equal = static_cast<double>(left) / static_cast<double>(others + 1);
+      const auto drawn = static_cast<int64_t>(equal * (1 + kSpread * (2 * Draw() - 1)));
+      entries[head] = static_cast<int32_t>(std::max(std::min(drawn, most), std::min(least, most)));
+      left -= entries[head];
+    }
+  }
+  return entries;
+}
+
+}  // namespace hydrant::sim
