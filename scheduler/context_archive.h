@@ -27,7 +27,7 @@
 
 namespace hydrant {
 
-// Totals since the start; read at any time, as LoopMetrics.
+// Totals since the start; read at any time, as StepHistograms.
 struct ContextArchiveMetrics {
   Histogram save_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // of those that succeeded
   Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};

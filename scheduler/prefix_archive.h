@@ -38,7 +38,7 @@ struct ContextHome;
 // (SharePrefixKeys): what one has read is then found by the others.
 Sha256Digest PrefixSecretOf(const ContextHome& home);
 
-// Totals since the start; read at any time, as LoopMetrics.
+// Totals since the start; read at any time, as StepHistograms.
 struct PrefixArchiveMetrics {
   Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // of a prompt's blocks
   std::atomic<uint64_t> saved_bytes{0};

@@ -453,24 +453,24 @@ SchedulerState Scheduler::State() const {
           .swapped_pages = reclaimer_.NumSwappedPages()};
 }
 
-SchedulerStats Scheduler::Stats() const {
-  SchedulerStats stats = {.waiting = static_cast<int>(table_.queue().size()),
-                          .queued_tokens = table_.queued_tokens(),
-                          .pages_total = space_.NumPages(),
-                          .pages_free = space_.NumFreePages(),
-                          .pages_spared = space_.NumSparedPages(),
-                          .state_pages = space_.NumSlabs(),
-                          .steps = num_steps_,
-                          .preemptions = reclaimer_.num_preemptions(),
-                          .shrinks = cuts_.num_shrinks(),
-                          .compressed = num_compressed_,
-                          .swaps = reclaimer_.num_swaps(),
-                          .swapped_pages = reclaimer_.NumSwappedPages(),
-                          .prompt_tokens = prompt_tokens_,
-                          .generation_tokens = delivery_.generation_tokens(),
-                          .prefix_cache = reuse_.blocks().Stats(),
-                          .contexts = contexts_.size(),
-                          .contexts_evicted = contexts_.num_evicted()};
+ServingStats Scheduler::Stats() const {
+  ServingStats stats = {.waiting = static_cast<int>(table_.queue().size()),
+                        .queued_tokens = table_.queued_tokens(),
+                        .pages_total = space_.NumPages(),
+                        .pages_free = space_.NumFreePages(),
+                        .pages_spared = space_.NumSparedPages(),
+                        .state_pages = space_.NumSlabs(),
+                        .steps = num_steps_,
+                        .preemptions = reclaimer_.num_preemptions(),
+                        .shrinks = cuts_.num_shrinks(),
+                        .compressed = num_compressed_,
+                        .swaps = reclaimer_.num_swaps(),
+                        .swapped_pages = reclaimer_.NumSwappedPages(),
+                        .prompt_tokens = prompt_tokens_,
+                        .generation_tokens = delivery_.generation_tokens(),
+                        .prefix_cache = reuse_.blocks().Stats(),
+                        .contexts = contexts_.size(),
+                        .contexts_evicted = contexts_.num_evicted()};
   for (const Sequence* sequence : table_.live())
     ++(sequence->IsDecoding() ? stats.running : stats.prefilling);
   if (!table_.queue().empty()) {

@@ -119,7 +119,7 @@ class Scheduler {
   const StepWork& newest_work() const { return ledger_.in_flight().back().work; }
 
   bool Empty() const { return table_.Empty() && ended_updates_.list.empty(); }
-  SchedulerStats Stats() const;
+  ServingStats Stats() const;
   // For people who look, O(live and waiting sequences); without the steps.
   ServingView View(TimeUs now) const { return MakeView(State(), Stats(), evicted_entries_, now); }
   // For checks of the invariants above, and for tests that take memory away.

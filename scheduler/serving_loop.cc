@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/published.h"
 #include "scheduler/request_check.h"
 #include "scheduler/request_gate.h"
 #include "scheduler/scheduler.h"
@@ -84,10 +85,9 @@ class ServingLoop::Impl {
         kv_events_(UnixMicros()),
         scheduler_(limits_, options, tokenizer) {
     scheduler_.prefix_cache().Watch(&kv_events_);
-    const SchedulerStats stats = scheduler_.Stats();
-    metrics_.pages_free = stats.pages_free;
-    metrics_.state_pages = stats.state_pages;
-    metrics_.last_step_end = Now();
+    stats_ = scheduler_.Stats();
+    stats_.last_step_end = Now();
+    published_.Store(stats_);
     thread_ = std::thread([this] { Run(); });
   }
   ~Impl() {
@@ -109,8 +109,9 @@ class ServingLoop::Impl {
     on_kept_ = std::move(callback);
   }
   void OnStep(StepCallback callback) { on_step_ = std::move(callback); }
-  LoopSnapshot Snapshot() const;
-  const LoopMetrics& metrics() const { return metrics_; }
+  ServingStats Stats() const { return published_.Load(); }
+  const StepHistograms& histograms() const { return histograms_; }
+  absl::Status EngineStatus() const;
   std::unique_ptr<ServingView> AskForView();
   void StopAdmitting();
   bool Idle() const;
@@ -147,7 +148,7 @@ class ServingLoop::Impl {
   void RunCommands();
   void LoseEngine(const absl::Status& why);
   void ObserveBatch(const Batch& batch);
-  void ShowStep(const SchedulerStats& stats, TimeUs now);
+  void ShowStep(const ServingStats& stats, TimeUs now);
   void ShowView();
   void Publish(std::vector<Event> events);
   void PublishKvEvents() { kv_events_.Publish(static_cast<double>(UnixMicros()) * 1e-6); }
@@ -166,6 +167,7 @@ class ServingLoop::Impl {
   bool stopping_ = false;
   bool delivering_ = false;
   bool keeping_ = false;  // on_kept_ is to be called, or is at work
+  ServingStats stats_;
 
   KvEvents kv_events_;  // the loop thread writes
 
@@ -187,7 +189,8 @@ class ServingLoop::Impl {
   std::array<StepTaken, kMostViewedSteps> last_steps_;            // a ring
   size_t num_steps_ = 0;                                          // that have entered it
 
-  LoopMetrics metrics_;
+  StepHistograms histograms_;
+  Published<ServingStats> published_;  // stats_; stored with mutex_ held
   std::atomic<bool> engine_lost_{false};
   std::atomic<bool> view_wanted_{false};
   std::atomic<ServingView*> view_{nullptr};  // owned: whoever takes it out, or puts another there
@@ -232,7 +235,7 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
     refused = gate_.Enter(handles, first.request.request, first.submitted_at);
   }
   if (refused.has_value()) return *std::move(refused);
-  if (metrics_.step_due_since == 0) metrics_.step_due_since = first.submitted_at;
+  if (stats_.step_due_since == 0) stats_.step_due_since = first.submitted_at;
   ShowQueue();
   std::move(samples.begin(), samples.end(), std::back_inserter(inbox_.arrivals));
   wake_.notify_one();
@@ -286,42 +289,13 @@ void ServingLoop::Impl::RunOnLoop(std::function<void(Scheduler*)> command) {
 }
 
 void ServingLoop::Impl::ShowQueue() {
-  metrics_.waiting = gate_.num_queued_reqs();
-  metrics_.queued_tokens = gate_.num_queued_tokens();
+  stats_.waiting = gate_.num_queued_reqs();
+  stats_.queued_tokens = gate_.num_queued_tokens();
+  published_.Store(stats_);
 }
 
-LoopSnapshot ServingLoop::Impl::Snapshot() const {
-  LoopSnapshot snapshot{.running = metrics_.running,
-                        .prefilling = metrics_.prefilling,
-                        .waiting = metrics_.waiting,
-                        .wait_reason = metrics_.wait_reason,
-                        .longest_wait_us = metrics_.longest_wait_us,
-                        .queued_tokens = metrics_.queued_tokens,
-                        .pages_total = limits_.num_blocks,
-                        .pages_free = metrics_.pages_free,
-                        .pages_spared = metrics_.pages_spared,
-                        .state_pages = metrics_.state_pages,
-                        .steps = metrics_.steps,
-                        .preemptions = metrics_.preemptions,
-                        .swaps = metrics_.swaps,
-                        .shrinks = metrics_.shrinks,
-                        .compressed = metrics_.compressed,
-                        .swapped_pages = metrics_.swapped_pages,
-                        .prompt_tokens = metrics_.prompt_tokens,
-                        .generation_tokens = metrics_.generation_tokens,
-                        .prefix_cache = {.queried_tokens = metrics_.prefix_queried_tokens,
-                                         .hit_tokens = metrics_.prefix_hit_tokens,
-                                         .evicted_blocks = metrics_.prefix_evicted_blocks,
-                                         .filled_blocks = metrics_.prefix_filled_blocks,
-                                         .blocks = limits_.num_prefix_blocks},
-                        .contexts = metrics_.contexts,
-                        .contexts_evicted = metrics_.contexts_evicted,
-                        .last_step_end = metrics_.last_step_end,
-                        .step_due_since = metrics_.step_due_since,
-                        .last_step_us = metrics_.last_step_us,
-                        .host_us = metrics_.host_us};
-  if (engine_lost_) snapshot.engine_status = engine_status_;
-  return snapshot;
+absl::Status ServingLoop::Impl::EngineStatus() const {
+  return engine_lost_ ? engine_status_ : absl::OkStatus();
 }
 
 void ServingLoop::Impl::StopAdmitting() {
@@ -449,38 +423,20 @@ void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
     tokens += static_cast<double>(slice.token_end - slice.token_begin) *
               (slice.layer_end - slice.layer_begin) / limits_.num_layers;
   }
-  metrics_.batch_sequences.Observe(static_cast<double>(batch.decode.size() + batch.prefill.size()));
-  metrics_.batch_tokens.Observe(tokens);
+  histograms_.batch_sequences.Observe(
+      static_cast<double>(batch.decode.size() + batch.prefill.size()));
+  histograms_.batch_tokens.Observe(tokens);
 }
 
-void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
-  metrics_.running = stats.running;
-  metrics_.prefilling = stats.prefilling;
-  metrics_.wait_reason = stats.wait_reason;
-  metrics_.longest_wait_us = stats.longest_wait_us;
-  metrics_.pages_free = stats.pages_free;
-  metrics_.pages_spared = stats.pages_spared;
-  metrics_.state_pages = stats.state_pages;
-  metrics_.steps = stats.steps;
-  metrics_.preemptions = stats.preemptions;
-  metrics_.swaps = stats.swaps;
-  metrics_.shrinks = stats.shrinks;
-  metrics_.compressed = stats.compressed;
-  metrics_.swapped_pages = stats.swapped_pages;
-  metrics_.prompt_tokens = stats.prompt_tokens;
-  metrics_.generation_tokens = stats.generation_tokens;
-  metrics_.prefix_queried_tokens = stats.prefix_cache.queried_tokens;
-  metrics_.prefix_hit_tokens = stats.prefix_cache.hit_tokens;
-  metrics_.prefix_evicted_blocks = stats.prefix_cache.evicted_blocks;
-  metrics_.prefix_filled_blocks = stats.prefix_cache.filled_blocks;
-  metrics_.contexts = stats.contexts;
-  metrics_.contexts_evicted = stats.contexts_evicted;
-  metrics_.host_us = host_us_;
+// The scheduler's numbers, and the loop's; those of the queue and of the next step's start stay.
+void ServingLoop::Impl::ShowStep(const ServingStats& stats, TimeUs now) {
+  const ServingStats before = std::exchange(stats_, stats);
+  stats_.last_step_end = stepped_ ? now : before.last_step_end;
+  stats_.last_step_us = stepped_ ? now - step_begin_ : before.last_step_us;
+  stats_.step_due_since = before.step_due_since;
+  stats_.host_us = host_us_;
   if (!engine_status_.ok()) engine_lost_ = true;
-  if (!stepped_) return;
-  metrics_.last_step_end = now;
-  metrics_.last_step_us = now - step_begin_;
-  metrics_.step_seconds.Observe(static_cast<double>(now - step_begin_) * 1e-6);
+  if (stepped_) histograms_.step_seconds.Observe(static_cast<double>(now - step_begin_) * 1e-6);
 }
 
 std::unique_ptr<ServingView> ServingLoop::Impl::AskForView() {
@@ -501,7 +457,7 @@ void ServingLoop::Impl::ShowView() {
 // Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
 // waits for Deliver(), and for whoever is to hear of the caches that are kept.
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
-  const SchedulerStats stats = scheduler_.Stats();
+  const ServingStats stats = scheduler_.Stats();
   const QueueForecast forecast = scheduler_.Forecast();
   if (stepped_ && on_step_ != nullptr) on_step_(scheduler_.last_step(), stats, events);
   const TimeUs now = Now();
@@ -516,7 +472,6 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
     int64_t inbox_tokens = 0;
     for (const Arrival& arrival : inbox_.arrivals) inbox_tokens += arrival.NumTokens();
     gate_.SetQueue(forecast, static_cast<int>(inbox_.arrivals.size()), inbox_tokens);
-    ShowQueue();
     for (const Event& event : events) {
       if (std::holds_alternative<Finished>(event.what) ||
           std::holds_alternative<Failed>(event.what)) {
@@ -524,10 +479,11 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
       }
     }
     if (gate_.Empty()) {
-      metrics_.step_due_since = 0;
+      stats_.step_due_since = 0;
     } else if (stepped_) {
-      metrics_.step_due_since = now;
+      stats_.step_due_since = now;
     }
+    ShowQueue();
     delivering_ = !events.empty();
     keeping_ = !kept_.empty();
   }
@@ -586,8 +542,9 @@ void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> cal
   impl_->OnKept(std::move(callback));
 }
 void ServingLoop::OnStep(StepCallback callback) { impl_->OnStep(std::move(callback)); }
-LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
-const LoopMetrics& ServingLoop::metrics() const { return impl_->metrics(); }
+ServingStats ServingLoop::Stats() const { return impl_->Stats(); }
+const StepHistograms& ServingLoop::histograms() const { return impl_->histograms(); }
+absl::Status ServingLoop::EngineStatus() const { return impl_->EngineStatus(); }
 std::unique_ptr<ServingView> ServingLoop::AskForView() { return impl_->AskForView(); }
 void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }
 bool ServingLoop::Idle() const { return impl_->Idle(); }

@@ -1,4 +1,5 @@
-// Counts and gauges of the scheduler, at a moment. Plain data.
+// Counts and gauges of the scheduler and of the serving loop, at a moment. A new counter is a
+// member here, set in Scheduler::Stats(), and told in server/apis/metrics.cc. Plain data.
 #ifndef HYDRANT_SCHEDULER_SERVING_STATS_H_
 #define HYDRANT_SCHEDULER_SERVING_STATS_H_
 
@@ -10,7 +11,7 @@
 
 namespace hydrant {
 
-struct SchedulerStats {
+struct ServingStats {
   int running = 0;
   int prefilling = 0;
   int waiting = 0;                                // preempted ones included
@@ -29,9 +30,19 @@ struct SchedulerStats {
   int64_t swapped_pages = 0;       // that are there now
   uint64_t prompt_tokens = 0;      // read, each prompt once
   uint64_t generation_tokens = 0;  // sampled and used
-  PrefixCacheStats prefix_cache;
+  PrefixCacheStats prefix_cache{};
   int64_t contexts = 0;
   uint64_t contexts_evicted = 0;  // that left because others wanted their room
+
+  // Of the serving loop, by the steady clock.
+  TimeUs last_step_end = 0;
+  TimeUs last_step_us = 0;
+  // The last step's end, or when work came; 0: there is no work. A loop that is stuck has work and
+  // ends no step.
+  TimeUs step_due_since = 0;
+  // Of all steps: scheduling, enqueueing, delivery. A CPU engine computes in enqueueing; a device
+  // is waited for outside of this time.
+  TimeUs host_us = 0;
 };
 
 }  // namespace hydrant

@@ -27,8 +27,8 @@ int64_t PagesMaybeShared(const SequenceSpace& space) {
   return std::accumulate(space.shared.begin(), space.shared.end(), int64_t{0});
 }
 
-// Of pages that may have several owners, `singles` have one. Which of them are whose only a look at
-// each page would tell, so they are divided evenly.
+// `singles` of the pages that may be shared have one owner. Their owners would take a look at each
+// page, so they are divided evenly.
 void DivideSingles(int64_t singles, std::vector<SequenceView>* sequences) {
   int64_t maybe_shared = 0;
   for (const SequenceView& one : *sequences) maybe_shared += one.pages - one.own_pages;
@@ -79,7 +79,7 @@ SequenceView ViewOf(const Sequence& sequence, const EngineLimits& limits, TimeUs
 
 }  // namespace
 
-ServingView MakeView(const SchedulerState& state, const SchedulerStats& stats,
+ServingView MakeView(const SchedulerState& state, const ServingStats& stats,
                      uint64_t evicted_entries, TimeUs now) {
   ServingView view;
   view.at = now;

@@ -213,7 +213,7 @@ void AddModel(const ServedModel& model, Families* to) {
       .Value(model.memory.swap_space, {{"part", "swap_space"}});
 }
 
-void AddWaiting(const LoopSnapshot& loop, Families* to) {
+void AddWaiting(const ServingStats& loop, Families* to) {
   to->Gauge("hydrant_waiting_requests",
             "Requests that wait, by what the one at the front of the queue lacks.");
   for (int i = 0; i < kNumWaitReasons; ++i) {
@@ -237,7 +237,7 @@ void AddPrefixCache(const PrefixCacheStats& cache, Families* to) {
       .Value(cache.blocks - cache.filled_blocks, {{"state", "free"}});
 }
 
-void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, Families* to) {
+void AddLoop(const ServingStats& loop, const StepHistograms& metrics, TimeUs now, Families* to) {
   to->Gauge("hydrant_pages_total", "Pages of the KV pool.").Value(loop.pages_total);
   to->Gauge("hydrant_pages", "Pages of the KV pool, by state.")
       .Value(loop.pages_free, {{"state", "free"}})
@@ -338,7 +338,7 @@ void AddTimes(const RequestMetrics& requests, Families* to) {
                    "From the first token to the end, of finished requests.", requests.decode_time);
 }
 
-void AddVllmLoop(const ServedModel& model, const LoopSnapshot& loop, const LoopMetrics& metrics,
+void AddVllmLoop(const ServedModel& model, const ServingStats& loop, const StepHistograms& metrics,
                  Families* to) {
   const int64_t heads = int64_t{model.limits.num_layers} * model.limits.num_kv_heads;
   const auto pages = static_cast<double>(loop.pages_total);
@@ -413,8 +413,8 @@ std::string MetricsText(const MetricsArgs& args) {
   std::vector<MetricFamily> families;
   if (args.serving.model != nullptr) {
     const ServedModel& model = *args.serving.model;
-    const LoopSnapshot loop = args.serving.loop->Snapshot();
-    const LoopMetrics& metrics = args.serving.loop->metrics();
+    const ServingStats loop = args.serving.loop->Stats();
+    const StepHistograms& metrics = args.serving.loop->histograms();
     AddModel(model, &own);
     AddLoop(loop, metrics, args.now, &own);
     AddContextStore(args.serving.contexts->metrics(), &own);

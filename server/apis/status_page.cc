@@ -83,7 +83,7 @@ Json StepsJson(const std::vector<StepTaken>& steps) {
 }
 
 Json ViewJson(const ServingView& view, TimeUs now) {
-  const SchedulerStats& stats = view.stats;
+  const ServingStats& stats = view.stats;
   return {{"at_us", view.at},
           {"age_ms", (now - view.at) / 1000},
           {"pool",

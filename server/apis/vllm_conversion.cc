@@ -338,7 +338,7 @@ vllm::GetModelInfoResponse DescribeVllmModel(const ServedModel& model) {
 }
 
 vllm::GetServerInfoResponse DescribeVllmServer(const ServedModel& model,
-                                               const LoopSnapshot& snapshot,
+                                               const ServingStats& snapshot,
                                                absl::Duration uptime) {
   vllm::GetServerInfoResponse info;
   info.set_active_requests(
@@ -351,7 +351,7 @@ vllm::GetServerInfoResponse DescribeVllmServer(const ServedModel& model,
   return info;
 }
 
-vllm::GetLoadsResponse DescribeVllmLoads(const ServedModel& model, const LoopSnapshot& snapshot,
+vllm::GetLoadsResponse DescribeVllmLoads(const ServedModel& model, const ServingStats& snapshot,
                                          const std::string& version, absl::Time now) {
   vllm::GetLoadsResponse response;
   response.set_timestamp(absl::FormatTime(absl::RFC3339_sec, now, absl::UTCTimeZone()));

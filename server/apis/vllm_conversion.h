@@ -28,8 +28,8 @@ std::unique_ptr<GenerateContract> NewVllmContract(const CacheSpec* default_cache
 
 vllm::GetModelInfoResponse DescribeVllmModel(const ServedModel& model);
 vllm::GetServerInfoResponse DescribeVllmServer(const ServedModel& model,
-                                               const LoopSnapshot& snapshot, absl::Duration uptime);
-vllm::GetLoadsResponse DescribeVllmLoads(const ServedModel& model, const LoopSnapshot& snapshot,
+                                               const ServingStats& snapshot, absl::Duration uptime);
+vllm::GetLoadsResponse DescribeVllmLoads(const ServedModel& model, const ServingStats& snapshot,
                                          const std::string& version, absl::Time now);
 
 }  // namespace hydrant

@@ -182,7 +182,7 @@ grpc::ServerUnaryReactor* VllmService::GetServerInfo(grpc::CallbackServerContext
         const ServingState serving = service_->Current();
         if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
         const auto uptime = absl::FromChrono(std::chrono::steady_clock::now() - start_);
-        return DescribeVllmServer(*serving.model, serving.loop->Snapshot(), uptime);
+        return DescribeVllmServer(*serving.model, serving.loop->Stats(), uptime);
       });
 }
 
@@ -194,7 +194,7 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
       [this](const vllm::GetLoadsRequest&) -> Answer<vllm::GetLoadsResponse> {
         const ServingState serving = service_->Current();
         if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
-        return DescribeVllmLoads(*serving.model, serving.loop->Snapshot(), service_->version(),
+        return DescribeVllmLoads(*serving.model, serving.loop->Stats(), service_->version(),
                                  absl::Now());
       });
 }

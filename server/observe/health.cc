@@ -14,11 +14,10 @@ Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout
     return {.live = false,
             .why = fmt::format("engine lost: {}", std::string(serving.lost.message()))};
   if (serving.loop != nullptr) {
-    const LoopSnapshot loop = serving.loop->Snapshot();
+    const ServingStats loop = serving.loop->Stats();
     // The daemon itself takes a moment to see it.
-    if (!loop.engine_status.ok())
-      return {.live = false,
-              .why = fmt::format("engine lost: {}", std::string(loop.engine_status.message()))};
+    if (const absl::Status engine = serving.loop->EngineStatus(); !engine.ok())
+      return {.live = false, .why = fmt::format("engine lost: {}", std::string(engine.message()))};
     const TimeUs since = loop.step_due_since;
     if (since != 0 && now - since >= stall_timeout_us)
       return {.live = false,

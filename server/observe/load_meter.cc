@@ -21,7 +21,7 @@ double Share(int64_t part, int64_t whole) {
 
 // Pages of the pool are all live: what is kept for later lies elsewhere. Whoever waits counts too,
 // so that of two servers that are full the one with fewer is taken.
-void AddLoop(const LoopSnapshot& loop, int max_num_seqs, int ending, LoadMeter::Report* report) {
+void AddLoop(const ServingStats& loop, int max_num_seqs, int ending, LoadMeter::Report* report) {
   const int running = std::max(loop.running + loop.prefilling, ending);
   const double pool = Share(loop.pages_total - loop.pages_free, loop.pages_total);
   report->set_mem_utilization(pool);
@@ -62,7 +62,7 @@ double LoadMeter::CpuUtilization(Time now) {
 LoadMeter::Report LoadMeter::Measure(const ServingState& serving, int ending) {
   Report report;
   if (serving.model != nullptr)
-    AddLoop(serving.loop->Snapshot(), serving.model->limits.max_num_seqs, ending, &report);
+    AddLoop(serving.loop->Stats(), serving.model->limits.max_num_seqs, ending, &report);
   const std::lock_guard lock(mutex_);
   const Time now = std::chrono::steady_clock::now();
   report.set_cpu_utilization(CpuUtilization(now));

@@ -10,7 +10,7 @@ constexpr TimeUs kBetweenLinesUs = 60'000'000;
 
 }  // namespace
 
-std::optional<std::string> QueueWatch::Look(const LoopSnapshot& loop, TimeUs now) {
+std::optional<std::string> QueueWatch::Look(const ServingStats& loop, TimeUs now) {
   if (is_bounded_ || loop.longest_wait_us < kLongUs) return std::nullopt;
   if (said_at_.has_value() && now - *said_at_ < kBetweenLinesUs) return std::nullopt;
   said_at_ = now;

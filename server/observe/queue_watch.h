@@ -17,7 +17,7 @@ class QueueWatch {
       : is_bounded_(options.target_ttft_us.has_value()) {}
 
   // The line for the log. Unset: no request waits long, or the last line is less than a minute old.
-  std::optional<std::string> Look(const LoopSnapshot& loop, TimeUs now);
+  std::optional<std::string> Look(const ServingStats& loop, TimeUs now);
 
  private:
   const bool is_bounded_;  // requests that would be late are refused already

@@ -76,7 +76,7 @@ void StepTrace::Send() {
   is_writing_ = false;
 }
 
-void StepTrace::AddStep(const StepTaken& step, const SchedulerStats& stats) {
+void StepTrace::AddStep(const StepTaken& step, const ServingStats& stats) {
   if (step.work.Empty()) return;
   Write(absl::StrCat(R"({"ph":"X","pid":1,"tid":1,"name":")",
                      step.work.prompt_tokens > 0 ? "prompts and decode" : "decode", R"(","ts":)",
@@ -114,7 +114,7 @@ void StepTrace::AddEnd(RequestHandle handle, const Usage& usage, const char* how
                      how, R"(")"));
 }
 
-void StepTrace::Add(const StepTaken& step, const SchedulerStats& stats,
+void StepTrace::Add(const StepTaken& step, const ServingStats& stats,
                     const std::vector<Event>& events) {
   if (!is_writing_) return;
   AddStep(step, stats);

@@ -27,7 +27,7 @@ class StepTrace {
 
   // Adds a finished step, the scheduler's state after it, and the events that it caused. If the
   // disk is full, or slower than the steps, one warning is logged and no more is written.
-  void Add(const StepTaken& step, const SchedulerStats& stats, const std::vector<Event>& events);
+  void Add(const StepTaken& step, const ServingStats& stats, const std::vector<Event>& events);
 
   bool IsWriting() const { return is_writing_; }
   // Waits until all is in the file. False: that took longer than `time`, or a write failed.
@@ -35,7 +35,7 @@ class StepTrace {
 
  private:
   explicit StepTrace(std::unique_ptr<FileWriter> file);
-  void AddStep(const StepTaken& step, const SchedulerStats& stats);
+  void AddStep(const StepTaken& step, const ServingStats& stats);
   void AddEnd(RequestHandle handle, const Usage& usage, const char* how, TimeUs now);
   void Write(const std::string& event);
 

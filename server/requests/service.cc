@@ -732,7 +732,7 @@ v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving,
   DescribePolicies(info.mutable_policies());
   if (serving.model != nullptr) {
     info.set_engine(serving.model->engine_description);
-    const LoopSnapshot snapshot = serving.loop->Snapshot();
+    const ServingStats snapshot = serving.loop->Stats();
     *info.mutable_pool() = DescribePool(*serving.model, snapshot);
     *info.mutable_load() = DescribeLoad(snapshot);
   }

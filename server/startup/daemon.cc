@@ -283,7 +283,7 @@ class Daemon {
 
   v1::DrainProgress Requests() const {
     const ServingLoop* loop = service_.Current().loop;  // null: the model loads
-    const LoopSnapshot now = loop == nullptr ? LoopSnapshot() : loop->Snapshot();
+    const ServingStats now = loop == nullptr ? ServingStats() : loop->Stats();
     v1::DrainProgress progress;
     progress.set_running_requests(static_cast<uint32_t>(now.running + now.prefilling));
     progress.set_waiting_requests(static_cast<uint32_t>(now.waiting));
@@ -442,7 +442,7 @@ class Daemon {
                           fmt::format("--trace-steps: {}", std::string(trace.status().message())));
     }
     trace_ = *std::move(trace);
-    loop_->OnStep([this](const StepTaken& step, const SchedulerStats& stats,
+    loop_->OnStep([this](const StepTaken& step, const ServingStats& stats,
                          const std::vector<Event>& events) { trace_->Add(step, stats, events); });
     return absl::OkStatus();
   }
@@ -514,8 +514,8 @@ class Daemon {
                  AddressOf(options_.listen, *servers_.front()));
     Tell(kServiceReady);
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
-      const LoopSnapshot loop = loop_->Snapshot();
-      const absl::Status& engine = loop.engine_status;
+      const ServingStats loop = loop_->Stats();
+      const absl::Status engine = loop_->EngineStatus();
       if (engine.ok()) {
         ShowHealth();
         idle_trim_.Look(loop_->Idle(), loop.steps);
@@ -530,7 +530,7 @@ class Daemon {
       }
       break;
     }
-    return loop_->Snapshot().engine_status;
+    return loop_->EngineStatus();
   }
 
   // gRPC's health service says what /readyz says, but to who is connected a full port is no matter.

@@ -47,7 +47,7 @@ v1::GetModelInfoResponse DescribeModel(const ServedModel& model) {
   return info;
 }
 
-v1::PoolInfo DescribePool(const ServedModel& model, const LoopSnapshot& snapshot) {
+v1::PoolInfo DescribePool(const ServedModel& model, const ServingStats& snapshot) {
   v1::PoolInfo info;
   info.set_pages_total(snapshot.pages_total);
   info.set_pages_free(snapshot.pages_free);
@@ -56,7 +56,7 @@ v1::PoolInfo DescribePool(const ServedModel& model, const LoopSnapshot& snapshot
   return info;
 }
 
-v1::LoadInfo DescribeLoad(const LoopSnapshot& snapshot) {
+v1::LoadInfo DescribeLoad(const ServingStats& snapshot) {
   v1::LoadInfo info;
   info.set_running(snapshot.running);
   info.set_prefilling(snapshot.prefilling);

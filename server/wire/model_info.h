@@ -9,8 +9,8 @@
 namespace hydrant {
 
 v1::GetModelInfoResponse DescribeModel(const ServedModel& model);
-v1::PoolInfo DescribePool(const ServedModel& model, const LoopSnapshot& snapshot);
-v1::LoadInfo DescribeLoad(const LoopSnapshot& snapshot);
+v1::PoolInfo DescribePool(const ServedModel& model, const ServingStats& snapshot);
+v1::LoadInfo DescribeLoad(const ServingStats& snapshot);
 void DescribePolicies(google::protobuf::RepeatedPtrField<v1::PolicyInfo>* policies);
 
 }  // namespace hydrant

@@ -126,7 +126,7 @@ class Server {
     return answers_[handle];
   }
   const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
-  SchedulerStats Stats() const { return scheduler_->Stats(); }
+  ServingStats Stats() const { return scheduler_->Stats(); }
   const ContextDirectory& contexts() const { return scheduler_->contexts(); }
   // A kept cache as a file, and from one.
   std::string Save(const ContextId& id) {

@@ -207,7 +207,7 @@ void Write(Engine* engine, const Tokenizer& tokenizer, const Stream& stream) {
   for (int64_t wanted = 0; wanted < stream.tokens;) {
     wanted = std::min(wanted + stream.window, stream.tokens);
     came = counter.Wait(wanted);
-    const LoopSnapshot snapshot = (*loop)->Snapshot();
+    const ServingStats snapshot = (*loop)->Stats();
     std::printf(
         "{\"tokens\": %lld, \"pages\": %lld, \"rss_bytes\": %lld, \"tokens_per_s\": %.0f}\n",
         static_cast<long long>(came),

@@ -46,8 +46,8 @@ class PressureTest : public ::testing::TestWithParam<std::tuple<std::string, Fam
     return request;
   }
   // Four of them in a pool that holds two and a half.
-  SchedulerStats RunTogether(const std::string& policy, int64_t swap_space_bytes,
-                             const std::string& swap_directory = "") const {
+  ServingStats RunTogether(const std::string& policy, int64_t swap_space_bytes,
+                           const std::string& swap_directory = "") const {
     std::vector<Request> requests;
     std::vector<Answer> alone;
     int64_t most = 0;
@@ -84,7 +84,7 @@ TEST_P(PressureTest, EveryPolicyComesBackAsItWas) {
   for (const PolicyInfo& policy : ListPolicies()) {
     // Its emulation is slow.
     if (std::get<0>(GetParam()) == "cuda" && !of_emulation.contains(policy.name)) continue;
-    const SchedulerStats stats = RunTogether(policy.name, 16 << 20);
+    const ServingStats stats = RunTogether(policy.name, 16 << 20);
     if (policy.name == "full" || policy.name == "h2o" || policy.name == "snapkv") {
       EXPECT_GT(stats.swaps, 0u) << policy.name;
     }
@@ -92,7 +92,7 @@ TEST_P(PressureTest, EveryPolicyComesBackAsItWas) {
 }
 
 TEST_P(PressureTest, WithoutRoomItReadsAgain) {
-  const SchedulerStats stats = RunTogether("h2o", 0);
+  const ServingStats stats = RunTogether("h2o", 0);
   EXPECT_EQ(stats.swaps, 0u);
   EXPECT_GT(stats.preemptions, 0u);
 }

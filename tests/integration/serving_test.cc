@@ -159,7 +159,7 @@ TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
     }
     EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
     while (!(*loop)->Idle()) std::this_thread::yield();
-    EXPECT_EQ((*loop)->Snapshot().pages_free, (*loop)->Snapshot().pages_total);
+    EXPECT_EQ((*loop)->Stats().pages_free, (*loop)->Stats().pages_total);
   }
 }
 

@@ -41,7 +41,7 @@ class SharedPagesTest : public ::testing::TestWithParam<std::tuple<std::string, 
     return MakeServer(false)->Run(std::move(request)).tokens;
   }
   int Pages(const Server& server) const {
-    const SchedulerStats stats = server.Stats();
+    const ServingStats stats = server.Stats();
     return static_cast<int>(stats.pages_total - stats.pages_free);
   }
   int Heads() const { return model_->config().num_layers * model_->config().num_kv_heads; }

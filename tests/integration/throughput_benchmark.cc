@@ -195,11 +195,11 @@ Outcome Drive(Engine* engine, const SchedulerOptions& options, const Workload& w
   outcome.seconds = std::chrono::duration<double>(end - start).count();
   if (!cut_off) {
     while (!(*loop)->Idle()) std::this_thread::yield();
-    const LoopSnapshot snapshot = (*loop)->Snapshot();
+    const ServingStats snapshot = (*loop)->Stats();
     if (snapshot.pages_free != snapshot.pages_total)
       Fail(absl::InternalError("pages were lost in the run"));
   }
-  const LoopSnapshot snapshot = (*loop)->Snapshot();
+  const ServingStats snapshot = (*loop)->Stats();
   outcome.preemptions = snapshot.preemptions;
   outcome.host_us =
       static_cast<double>(snapshot.host_us) / std::max(1.0, static_cast<double>(snapshot.steps));

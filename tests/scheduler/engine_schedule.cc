@@ -241,7 +241,7 @@ class EngineSchedule {
     }
     loop_->RunToEnd();
     for (const Call& call : calls_) Compare(call);
-    const SchedulerStats stats = loop_->scheduler().Stats();
+    const ServingStats stats = loop_->scheduler().Stats();
     counts_.swaps = stats.swaps;
     counts_.preemptions = stats.preemptions;
     counts_.shrinks = stats.shrinks;

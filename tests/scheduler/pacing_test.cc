@@ -169,7 +169,7 @@ TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
   const auto run = [&](const std::string& policy, int clients) {
     auto machine = std::make_unique<Machine>(SchedulerOptions{.target_tpot_us = kTpot});
     machine->h.step_time = [&h = machine->h](const Batch& batch) {
-      const SchedulerStats stats = h.scheduler.Stats();
+      const ServingStats stats = h.scheduler.Stats();
       const TimeUs pages = stats.pages_total - stats.pages_free;
       return StepTime(batch) + (batch.decode.empty() ? 0 : kPageUs * pages);
     };

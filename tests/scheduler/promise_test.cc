@@ -28,7 +28,7 @@ class PromiseTest : public testing::TestWithParam<int> {
     return request;
   }
   static int NumLive(const SchedulerHarness& h) {
-    const SchedulerStats stats = h.scheduler.Stats();
+    const ServingStats stats = h.scheduler.Stats();
     return stats.prefilling + stats.running;
   }
   static void ExpectUntouched(const Stream& stream, size_t tokens) {

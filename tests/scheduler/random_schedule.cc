@@ -592,7 +592,7 @@ void RandomSchedule::CheckStream(size_t i) {
 }
 
 void RandomSchedule::Count() {
-  const SchedulerStats stats = harness_.scheduler.Stats();
+  const ServingStats stats = harness_.scheduler.Stats();
   counts_.preemptions = stats.preemptions;
   counts_.swaps = stats.swaps;
   counts_.shrinks = stats.shrinks;

@@ -269,8 +269,8 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
   }
 }
 
-// The pool has 20 pages a head, and 2 for scores. The first request takes 11, and 12 when it ends; the second would
-// take 11, compressed it takes 3; the third takes 5.
+// The pool has 20 pages a head, and 2 for scores. The first request takes 11, and 12 when it ends;
+// the second would take 11, compressed it takes 3; the third takes 5.
 class UnderPressureTest : public SchedulerTest {
  protected:
   static std::unique_ptr<SchedulerHarness> MakeHarness(const std::string& policy) {
@@ -1353,7 +1353,7 @@ TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
     const RequestHandle a =
         h.Add(Co2(60, 30, 10, {{"measurement_steps", "5"}, {"budget_scope", scope}}));
     const auto held = [&] {
-      const SchedulerStats stats = h.scheduler.Stats();
+      const ServingStats stats = h.scheduler.Stats();
       return stats.pages_total - stats.pages_free;
     };
     int64_t most = 0, least = 1000;
@@ -1517,7 +1517,7 @@ std::set<WaitReason> ShortagesUntilTheEnd(SchedulerHarness* h) {
   std::set<WaitReason> seen;
   for (int i = 0; i < 20000 && !h->scheduler.Empty(); ++i) {
     h->Step();
-    const SchedulerStats stats = h->scheduler.Stats();
+    const ServingStats stats = h->scheduler.Stats();
     if (stats.waiting > 0) {
       seen.insert(stats.wait_reason);
     } else {

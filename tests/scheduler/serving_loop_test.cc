@@ -92,7 +92,7 @@ TEST(ServingLoopTest, ServesAndGoesIdle) {
   EXPECT_EQ(std::get<Failed>(refused).status.code(), absl::StatusCode::kUnavailable);
   f.loop->Stop();
   EXPECT_TRUE(f.loop->Idle());
-  const LoopSnapshot snapshot = f.loop->Snapshot();
+  const ServingStats snapshot = f.loop->Stats();
   EXPECT_EQ(snapshot.pages_free, snapshot.pages_total);
   EXPECT_EQ(snapshot.generation_tokens, 20u);
   EXPECT_EQ(snapshot.prompt_tokens, 10u);
@@ -133,7 +133,7 @@ TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
   EXPECT_EQ(std::get<Failed>(duplicate).status.code(), absl::StatusCode::kAlreadyExists);
   request.request_id = "b";  // the first is out of the inbox, but counts until its step is over
   ASSERT_TRUE(Accepted(loop->Submit(3, request)));
-  EXPECT_EQ(loop->Snapshot().waiting, 2);
+  EXPECT_EQ(loop->Stats().waiting, 2);
   request.request_id = "c";
   const auto full = loop->Submit(4, request);
   ASSERT_FALSE(Accepted(full));
@@ -187,15 +187,15 @@ TEST(ServingLoopTest, SamplesEnterAllOrNone) {
   auto loop = *ServingLoop::Start(&engine, &tokenizer, {.max_num_queued_reqs = 6}, &sink);
   ASSERT_TRUE(Accepted(loop->Submit(Handles(1, 3), MakeRequest(5, 5))));
   engine.WaitUntilEntered();
-  EXPECT_EQ(loop->Snapshot().waiting, 3);
-  EXPECT_EQ(loop->Snapshot().queued_tokens, 15);
+  EXPECT_EQ(loop->Stats().waiting, 3);
+  EXPECT_EQ(loop->Stats().queued_tokens, 15);
   const auto full = loop->Submit(Handles(10, 4), MakeRequest(5, 5));
   ASSERT_FALSE(Accepted(full));
   EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
   EXPECT_GT(std::get<Failed>(full).retry_after_us, 0);
-  EXPECT_EQ(loop->Snapshot().waiting, 3);
+  EXPECT_EQ(loop->Stats().waiting, 3);
   ASSERT_TRUE(Accepted(loop->Submit(Handles(20, 3), MakeRequest(5, 5))));
-  EXPECT_EQ(loop->Snapshot().waiting, 6);
+  EXPECT_EQ(loop->Stats().waiting, 6);
   // More than ever wait, and more than ever run.
   for (const int count : {7, engine.limits().max_num_seqs + 1}) {
     const auto never = loop->Submit(Handles(30, count), MakeRequest(5, 5));
@@ -242,7 +242,7 @@ TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnde
   EXPECT_TRUE(f.sink.WaitForEnd(9).finished.has_value());
   f.loop->Stop();
   EXPECT_TRUE(f.loop->Idle());
-  EXPECT_EQ(f.loop->Snapshot().pages_free, f.loop->Snapshot().pages_total);
+  EXPECT_EQ(f.loop->Stats().pages_free, f.loop->Stats().pages_total);
 }
 
 // Who waits until nothing runs has heard of every cache that was kept: what is to be saved is
@@ -323,7 +323,7 @@ TEST(ServingLoopTest, ALostEngineRefusesFromThenOn) {
   const auto refused = f.loop->Submit(2, MakeRequest(5, 5));
   ASSERT_FALSE(Accepted(refused));
   EXPECT_EQ(ReasonOf(refused), "ENGINE_FAULT");
-  EXPECT_FALSE(f.loop->Snapshot().engine_status.ok());
+  EXPECT_FALSE(f.loop->EngineStatus().ok());
 }
 
 TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
@@ -351,7 +351,7 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
         ++accepted;
         samples += static_cast<int>(handles.size());
         if (random() % 4 == 0) f.loop->Cancel(handle, absl::CancelledError("test"));
-        const LoopSnapshot snapshot = f.loop->Snapshot();
+        const ServingStats snapshot = f.loop->Stats();
         EXPECT_LE(snapshot.pages_free, snapshot.pages_total);
         EXPECT_LE(snapshot.waiting, 64 + limits.max_num_seqs);
         if (random() % 8 == 0) f.sink.WaitForEnd(handles.back());
@@ -364,7 +364,7 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(samples));
   for (auto& [handle, stream] : f.sink.streams()) EXPECT_TRUE(stream.Ended());
   EXPECT_EQ(accepted + refused, kThreads * kRequests);
-  EXPECT_EQ(f.loop->Snapshot().pages_free, limits.num_blocks);
+  EXPECT_EQ(f.loop->Stats().pages_free, limits.num_blocks);
 }
 
 // Clients that read nothing are cut off by whoever writes to them, as GenerateStream does it: what
@@ -465,7 +465,7 @@ TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
     }
     EXPECT_EQ(streams.size(), taken.size()) << "of who was refused nobody hears";
     EXPECT_TRUE(loop->Idle());
-    EXPECT_EQ(loop->Snapshot().pages_free, limits.num_blocks);
+    EXPECT_EQ(loop->Stats().pages_free, limits.num_blocks);
   }
   for (const char* end : {"finished", "slow", "CANCELLED", "DEADLINE", "ENGINE_FAULT", "DRAINING"})
     EXPECT_GT(ends[end], 0) << end;
@@ -485,17 +485,17 @@ TEST(ServingLoopTest, AStepIsDueWhileRequestsAreThere) {
   HeldEngine engine;
   CollectingSink sink;
   const auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
-  EXPECT_EQ(loop->Snapshot().step_due_since, 0);
+  EXPECT_EQ(loop->Stats().step_due_since, 0);
   ASSERT_TRUE(Accepted(loop->Submit(1, MakeRequest(4, 3))));
-  const TimeUs due = loop->Snapshot().step_due_since;
-  EXPECT_GE(due, loop->Snapshot().last_step_end) << "a loop that had nothing to do was not late";
+  const TimeUs due = loop->Stats().step_due_since;
+  EXPECT_GE(due, loop->Stats().last_step_end) << "a loop that had nothing to do was not late";
   engine.WaitUntilEntered();
   ASSERT_TRUE(Accepted(loop->Submit(2, MakeRequest(4, 3))));
-  EXPECT_EQ(loop->Snapshot().step_due_since, due) << "what comes later does not excuse the loop";
+  EXPECT_EQ(loop->Stats().step_due_since, due) << "what comes later does not excuse the loop";
   engine.Release();
   sink.WaitForEnd(1);
   sink.WaitForEnd(2);
-  EXPECT_EQ(loop->Snapshot().step_due_since, 0);
+  EXPECT_EQ(loop->Stats().step_due_since, 0);
 }
 
 TEST(ServingLoopTest, MetricsCountEveryStep) {
@@ -503,13 +503,13 @@ TEST(ServingLoopTest, MetricsCountEveryStep) {
   ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
   f.sink.WaitForEnd(1);
   f.loop->Stop();
-  const LoopMetrics& metrics = f.loop->metrics();
+  const StepHistograms& metrics = f.loop->histograms();
   for (const Histogram* histogram :
        {&metrics.step_seconds, &metrics.batch_sequences, &metrics.batch_tokens}) {
     const Histogram::Reading reading = histogram->Read();
     uint64_t count = 0;
     for (const uint64_t bucket : reading.counts) count += bucket;
-    EXPECT_EQ(count, f.loop->Snapshot().steps);
+    EXPECT_EQ(count, f.loop->Stats().steps);
   }
   // Ten of the prompt with its first token, then a row for each of the other nineteen.
   EXPECT_DOUBLE_EQ(metrics.batch_tokens.Read().sum, 10 + 19);
@@ -535,7 +535,7 @@ TEST(ServingLoopTest, ViewsAreMadeOnlyForThoseWhoAsk) {
   ASSERT_EQ(idle.steps.size(), 20u);
   EXPECT_EQ(idle.steps.front().work.prompt_tokens, 10);
   EXPECT_EQ(idle.steps.back().work.rows, 1);
-  EXPECT_EQ(f.loop->Snapshot().steps, 20u) << "to look is no step";
+  EXPECT_EQ(f.loop->Stats().steps, 20u) << "to look is no step";
   for (RequestHandle handle = 2; handle < 12; ++handle) {
     ASSERT_TRUE(Accepted(f.loop->Submit(handle, MakeRequest(10, 100))));
     f.sink.WaitForEnd(handle);
@@ -584,8 +584,8 @@ TEST(ServingLoopTest, AReaderThatIsStoppedAnywhereDelaysNoStep) {
   std::atomic<uint64_t> readings{0};
   std::thread reader([&] {
     while (!done) {
-      const LoopSnapshot snapshot = f.loop->Snapshot();
-      const Histogram::Reading reading = f.loop->metrics().step_seconds.Read();
+      const ServingStats snapshot = f.loop->Stats();
+      const Histogram::Reading reading = f.loop->histograms().step_seconds.Read();
       if (snapshot.pages_total > 0 && reading.num_bounds > 0) ++readings;
     }
   });

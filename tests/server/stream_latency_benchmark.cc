@@ -160,7 +160,7 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
   const std::string request = TextRequest("x", static_cast<uint32_t>(steps)).SerializeAsString();
   for (int i = 0; i < streams; ++i) clients.Call("/hydrant.v1.Hydrant/Generate", request);
   WaitFor([&] {
-    const LoopSnapshot s = server.loop->Snapshot();
+    const ServingStats s = server.loop->Stats();
     return s.waiting + s.prefilling + s.running >= streams - 1;
   });
   const double cpu = ServerCpuSeconds();

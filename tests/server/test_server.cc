@@ -113,9 +113,8 @@ std::string TestServer::MetricsText() const {
 }
 
 bool TestServer::WaitUntilEmpty() {
-  return WaitFor([this] {
-    return loop->Idle() && loop->Snapshot().pages_free == loop->Snapshot().pages_total;
-  });
+  return WaitFor(
+      [this] { return loop->Idle() && loop->Stats().pages_free == loop->Stats().pages_total; });
 }
 
 void ReadRest(grpc::ClientContext* context, grpc::ClientReader<v1::GenerateResponse>* reader,

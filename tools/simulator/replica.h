@@ -42,7 +42,7 @@ class Replica {
   // Submit().
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
-  SchedulerStats Stats() const { return scheduler_.Stats(); }
+  ServingStats Stats() const { return scheduler_.Stats(); }
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:

@@ -70,7 +70,7 @@ std::string SharesOf(const SimulationResult& result) {
 }
 
 std::string MachineOf(const SimulationResult& result, const ReportOptions& options) {
-  const SchedulerStats& totals = result.totals;
+  const ServingStats& totals = result.totals;
   return fmt::format(
              "  pages: {:.1f} % in use on average, {:.1f} % at most, of {} a replica\n"
              "  sequences: {:.2f} at once on average; a replica works {:.1f} % of the time\n"

@@ -175,7 +175,7 @@ void Cluster::Look(int index, TimeUs now) {
   result_.timeline.Add(now, {.running = node.running * passed,
                              .waiting = node.waiting * passed,
                              .pages = static_cast<double>(node.pages) * passed});
-  const SchedulerStats stats = node.replica->Stats();
+  const ServingStats stats = node.replica->Stats();
   node.since = now;
   node.running = stats.running + stats.prefilling;
   node.waiting = stats.waiting;
@@ -242,8 +242,8 @@ void Cluster::End(const Event& event, const Usage& usage) {
 SimulationResult Cluster::Finish() {
   double busy = 0, pages = 0, running = 0;
   for (const Node& node : nodes_) {
-    const SchedulerStats stats = node.replica->Stats();
-    SchedulerStats& totals = result_.totals;
+    const ServingStats stats = node.replica->Stats();
+    ServingStats& totals = result_.totals;
     totals.pages_total += stats.pages_total;
     totals.steps += stats.steps;
     totals.preemptions += stats.preemptions;

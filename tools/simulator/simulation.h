@@ -62,7 +62,7 @@ struct SimulationResult {
   std::map<std::string, Refusals> errors;       // by the reason
   int64_t clipped = 0;                          // requests
   TimeUs end = 0;                               // of the last step
-  SchedulerStats totals;                        // sums over replicas of what is counted
+  ServingStats totals;                          // sums over replicas of what is counted
   double mean_page_use = 0, peak_page_use = 0;  // share of the pools' pages; of the fullest
   double mean_running = 0;                      // sequences, of a replica
   double busy = 0;                              // share of the time that a replica works

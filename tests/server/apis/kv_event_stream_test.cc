@@ -242,7 +242,7 @@ TEST_F(KvEventStreamTest, TellsWhatAPlainModelSays) {
   const Subscriber late(server_);
   ExpectSame(late);
   EXPECT_EQ(late.snapshots(), 1);
-  EXPECT_GT(server_.loop->Snapshot().prefix_cache.evicted_blocks, 100u);
+  EXPECT_GT(server_.loop->Stats().prefix_cache.evicted_blocks, 100u);
 }
 
 TEST_F(KvEventStreamTest, WhoComesBackHearsWhatItMissed) {
@@ -294,7 +294,7 @@ TEST_F(KvEventStreamTest, WhoNamesASaltIsNotHeardOf) {
   ExpectSame(late);
   EXPECT_EQ(subscriber.tokens(), std::set<uint32_t>{65});
   EXPECT_EQ(late.tokens(), std::set<uint32_t>{65});
-  EXPECT_EQ(server_.loop->Snapshot().prefix_cache.filled_blocks, 4);
+  EXPECT_EQ(server_.loop->Stats().prefix_cache.filled_blocks, 4);
 }
 
 TEST_F(KvEventStreamTest, TheServerEndsIt) {

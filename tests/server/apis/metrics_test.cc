@@ -315,7 +315,7 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
         [&] { EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("abc", 40)).status.ok()); });
     // One after the other, so that the first step has the first one only.
     EXPECT_TRUE(WaitFor([&] {
-      const LoopSnapshot loop = server.loop->Snapshot();
+      const ServingStats loop = server.loop->Stats();
       return loop.running + loop.prefilling + loop.waiting == i + 1;
     }));
     if (i == 0) server.engine.WaitUntilHeld();

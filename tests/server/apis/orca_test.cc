@@ -132,7 +132,7 @@ TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
   busy = reports.Next();
   busy = reports.Next();  // made after the steps
   ASSERT_TRUE(busy.has_value());
-  const LoopSnapshot loop = server.loop->Snapshot();
+  const ServingStats loop = server.loop->Stats();
   EXPECT_EQ(busy->named_metrics().at("num_requests_running"), loop.running + loop.prefilling);
   EXPECT_EQ(busy->named_metrics().at("num_requests_waiting"), loop.waiting);
   EXPECT_DOUBLE_EQ(busy->application_utilization(),

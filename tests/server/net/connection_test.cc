@@ -88,7 +88,7 @@ TEST(Keepalive, AClientThatVanishedIsCancelledAndItsPagesAreFree) {
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_TRUE(response.has_delta());
   server.engine.WaitUntilHeld();
-  EXPECT_LT(server.loop->Snapshot().pages_free, server.loop->Snapshot().pages_total);
+  EXPECT_LT(server.loop->Stats().pages_free, server.loop->Stats().pages_total);
 
   relay.Vanish();
   EXPECT_TRUE(log.WaitForLine("request vanishes is to end", "the client has gone"));

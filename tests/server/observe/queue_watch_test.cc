@@ -13,7 +13,7 @@ constexpr TimeUs kSecond = 1'000'000;
 
 TEST(QueueWatch, NamesTheWaitAndTheFlagOnceAMinute) {
   QueueWatch watch{SchedulerOptions()};
-  LoopSnapshot loop;
+  ServingStats loop;
   loop.waiting = 7;
   loop.longest_wait_us = 9 * kSecond;
   EXPECT_EQ(watch.Look(loop, 1 * kSecond), std::nullopt);
@@ -28,7 +28,7 @@ TEST(QueueWatch, NamesTheWaitAndTheFlagOnceAMinute) {
 
 TEST(QueueWatch, IsSilentWhereATargetBoundsTheWait) {
   QueueWatch watch{SchedulerOptions{.target_ttft_us = 30 * kSecond}};
-  LoopSnapshot loop;
+  ServingStats loop;
   loop.longest_wait_us = 20 * kSecond;
   EXPECT_EQ(watch.Look(loop, 0), std::nullopt);
 }

@@ -27,7 +27,7 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
   {
     auto trace = StepTrace::Open(path);
     ASSERT_TRUE(trace.ok()) << trace.status();
-    SchedulerStats stats;
+    ServingStats stats;
     stats.running = 3;
     stats.prefilling = 1;
     stats.waiting = 2;

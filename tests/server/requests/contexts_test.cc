@@ -230,7 +230,7 @@ TEST_F(Contexts, ExpireAtTheirTime) {
   EXPECT_TRUE(WaitFor([&] { return HandlesOf(List(*server)) == "b "; }));
   EXPECT_EQ(RunToEnd(*server->stub, Question("a")).status.error_code(), StatusCode::NOT_FOUND);
   Ask(*server, Question("b"));
-  EXPECT_TRUE(WaitFor([&] { return server->loop->Snapshot().contexts == 1; }))
+  EXPECT_TRUE(WaitFor([&] { return server->loop->Stats().contexts == 1; }))
       << "its memory is given back";
 }
 

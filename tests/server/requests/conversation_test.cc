@@ -202,7 +202,7 @@ TEST_F(Conversation, RefusalsNameTheField) {
 TEST_F(Conversation, IsCounted) {
   Keep("full");
   Keep("h2o");
-  EXPECT_TRUE(WaitFor([&] { return server_.loop->Snapshot().contexts == 2; }));
+  EXPECT_TRUE(WaitFor([&] { return server_.loop->Stats().contexts == 2; }));
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ TEST(EmbedCall, EndsAtItsDeadlineAndWithItsClient) {
   grpc::ClientContext context;
   grpc::Status status;
   std::thread client([&] { status = server.stub().Embed(&context, request, &response); });
-  EXPECT_TRUE(WaitFor([&] { return server.loop->Snapshot().waiting > 0; }));
+  EXPECT_TRUE(WaitFor([&] { return server.loop->Stats().waiting > 0; }));
   context.TryCancel();
   client.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);

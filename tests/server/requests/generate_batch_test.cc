@@ -327,7 +327,7 @@ TEST(GenerateBatch, WhatWaitsForASlowClientIsCountedTogether) {
   std::vector<v1::GenerateRequest> requests(kRequests, TextRequest("x", 2000));
   requests.back().set_request_id("last");
   const auto all = never_reads(BatchOf(requests));
-  ASSERT_TRUE(WaitFor([&] { return server.loop->Snapshot().waiting == kRequests; }));
+  ASSERT_TRUE(WaitFor([&] { return server.loop->Stats().waiting == kRequests; }));
   // Twice: on a busy machine much of what the first ones bring leaves in few messages.
   server.engine.AllowSteps(2 * kTokens);
   ASSERT_TRUE(log.WaitForLine("request last is to end", "does not read its stream"));

@@ -308,7 +308,7 @@ class StepsToFree : public testing::Test {
     EXPECT_TRUE(server_.WaitUntilEmpty());
   }
   int64_t PagesInUse() const {
-    const LoopSnapshot snapshot = server_.loop->Snapshot();
+    const ServingStats snapshot = server_.loop->Stats();
     return snapshot.pages_total - snapshot.pages_free;
   }
   // Reads to the first delta, while steps are let through one by one; leaves a step held.
@@ -324,10 +324,10 @@ class StepsToFree : public testing::Test {
   }
   // Two more steps, the held one included, and not one beyond.
   void ExpectFreeAfterTwoSteps() {
-    const uint64_t before = server_.loop->Snapshot().steps;
+    const uint64_t before = server_.loop->Stats().steps;
     server_.engine.AllowSteps(2);
     server_.engine.WaitUntilHeld();
-    EXPECT_LE(server_.loop->Snapshot().steps, before + 2);
+    EXPECT_LE(server_.loop->Stats().steps, before + 2);
     EXPECT_EQ(PagesInUse(), kNeighbourPages);
   }
 
@@ -451,7 +451,7 @@ TEST_P(StalledClient, HarmsNobody) {
   }
   // The slow one has been cut off, long before its 30,000 tokens, and holds nothing.
   EXPECT_TRUE(server.WaitUntilEmpty());
-  EXPECT_LT(server.loop->Snapshot().generation_tokens, 30000u);
+  EXPECT_LT(server.loop->Stats().generation_tokens, 30000u);
   StreamResult rest;
   ReadRest(&slow_context, slow.get(), &rest);
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)

@@ -348,7 +348,7 @@ TEST(MutatedRequests, AnEngineComputesWhatWasLetIn) {
               NumRequests());
   EXPECT_TRUE(WaitFor([&] {
     return server.loop->Idle() &&
-           server.loop->Snapshot().pages_free == server.loop->Snapshot().pages_total;
+           server.loop->Stats().pages_free == server.loop->Stats().pages_total;
   }));
   const StreamResult result = RunToEnd(*server.stub, TextRequest("x", 20));
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();

@@ -183,7 +183,7 @@ TEST(Samples, ADisconnectEndsAllOfThem) {
   const RequestMetrics& metrics = server.service->request_metrics();
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("cancelled") == 1; }));
   EXPECT_EQ(metrics.ended.Count("length"), 1u);
-  EXPECT_LT(server.loop->Snapshot().generation_tokens, kEndless);
+  EXPECT_LT(server.loop->Stats().generation_tokens, kEndless);
 }
 
 // With more samples than run at once beside others some have not begun.
@@ -267,7 +267,7 @@ TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
     EXPECT_EQ(result.usage->completion_tokens(), 2 * 100u);
   }
   EXPECT_TRUE(server.WaitUntilEmpty());
-  EXPECT_LT(server.loop->Snapshot().generation_tokens, 8 * 15000u);
+  EXPECT_LT(server.loop->Stats().generation_tokens, 8 * 15000u);
   StreamResult rest;
   ReadRest(&context, slow.get(), &rest);
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);

@@ -21,7 +21,7 @@ uint64_t SeedOr(uint64_t otherwise) {
 struct Counts {
   int completed = 0, refused = 0;
   std::string why = {};  // the last refusal
-  SchedulerStats stats = {};
+  ServingStats stats = {};
 };
 
 class PolicyTest : public testing::Test {
