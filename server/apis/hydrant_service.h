@@ -10,20 +10,28 @@
 
 namespace hydrant {
 
+// Service with each of the methods raw (WithRawCallbackMethod_...).
+template <typename Service, template <typename> typename... Methods>
+struct WithRawMethods {
+  using Type = Service;
+};
+template <typename Service, template <typename> typename Method,
+          template <typename> typename... Methods>
+struct WithRawMethods<Service, Method, Methods...> {
+  using Type = Method<typename WithRawMethods<Service, Methods...>::Type>;
+};
+
 // All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
-using RawService =
-    v1::Hydrant::WithRawCallbackMethod_Generate<v1::Hydrant::WithRawCallbackMethod_GenerateBatch<
-        v1::Hydrant::WithRawCallbackMethod_Embed<v1::Hydrant::WithRawCallbackMethod_CompressContext<
-            v1::Hydrant::WithRawCallbackMethod_ListContexts<
-                v1::Hydrant::WithRawCallbackMethod_GetContext<
-                    v1::Hydrant::WithRawCallbackMethod_DeleteContext<
-                        v1::Hydrant::WithRawCallbackMethod_SaveContext<
-                            v1::Hydrant::WithRawCallbackMethod_LoadContext<
-                                v1::Hydrant::WithRawCallbackMethod_Tokenize<
-                                    v1::Hydrant::WithRawCallbackMethod_Detokenize<
-                                        v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
-                                            v1::Hydrant::WithRawCallbackMethod_GetServerInfo<
-                                                v1::Hydrant::Service>>>>>>>>>>>>>;
+using RawService = WithRawMethods<
+    v1::Hydrant::Service, v1::Hydrant::WithRawCallbackMethod_Generate,
+    v1::Hydrant::WithRawCallbackMethod_GenerateBatch, v1::Hydrant::WithRawCallbackMethod_Embed,
+    v1::Hydrant::WithRawCallbackMethod_CompressContext,
+    v1::Hydrant::WithRawCallbackMethod_ListContexts, v1::Hydrant::WithRawCallbackMethod_GetContext,
+    v1::Hydrant::WithRawCallbackMethod_DeleteContext,
+    v1::Hydrant::WithRawCallbackMethod_SaveContext, v1::Hydrant::WithRawCallbackMethod_LoadContext,
+    v1::Hydrant::WithRawCallbackMethod_Tokenize, v1::Hydrant::WithRawCallbackMethod_Detokenize,
+    v1::Hydrant::WithRawCallbackMethod_GetModelInfo,
+    v1::Hydrant::WithRawCallbackMethod_GetServerInfo>::Type;
 
 class HydrantService final : public RawService {
  public:

@@ -8,7 +8,6 @@
 #include <functional>
 #include <numeric>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -42,29 +41,6 @@ constexpr int kLoads = 3;
 constexpr int kStoreWorkers = 8;
 constexpr int kFetchWorkers = 8;
 
-// A stable word for refusals that are made before the scheduler sees the request.
-std::string ReasonOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-      return "UNKNOWN_MODEL";
-    case absl::StatusCode::kFailedPrecondition:
-      return "NO_CHAT_TEMPLATE";
-    case absl::StatusCode::kInvalidArgument:
-      return "INVALID";
-    case absl::StatusCode::kUnimplemented:
-      return FieldOf(std::string(status.message())) == "structured_output" ? "NO_GRAMMARS"
-                                                                           : "NO_CONTEXTS";
-    case absl::StatusCode::kUnauthenticated:
-      return "UNAUTHENTICATED";
-    case absl::StatusCode::kPermissionDenied:
-      return "OTHER_TENANT";
-    default:
-      return "INTERNAL";
-  }
-}
-
-Refusal Refused(const absl::Status& status) { return {status, ReasonOf(status)}; }
-
 // The scheduler's clock is the steady one, gRPC's deadlines are on the system clock.
 std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadline) {
   using std::chrono::duration_cast, std::chrono::microseconds;
@@ -81,24 +57,12 @@ TimeUs SteadyNow() {
       .count();
 }
 
-// Finishes a unary call: parses, asks, answers.
-template <typename In, typename Ask>
-void AnswerUnary(grpc::ServerUnaryReactor* reactor, grpc::CallbackServerContext* context,
-                 const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
-  if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
-  In message;
-  if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok())
-    return reactor->Finish(ToGrpcStatus(Refused(parsed)));
-  auto answer = ask(message);
-  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(Refused(answer.status())));
-  *response = ToWire(*answer);
+void Finish(const Service::Answer& answer, grpc::ServerUnaryReactor* reactor,
+            grpc::ByteBuffer* response) {
+  if (const auto* refusal = std::get_if<Refusal>(&answer))
+    return reactor->Finish(ToGrpcStatus(*refusal));
+  *response = std::get<grpc::ByteBuffer>(answer);
   reactor->Finish(grpc::Status::OK);
-}
-
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Refusal& refusal) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(refusal));
-  return reactor;
 }
 
 Refusal StoreIsBusy() {
@@ -107,19 +71,13 @@ Refusal StoreIsBusy() {
           "QUEUE_FULL", kOverloadRetryUs};
 }
 
-int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // One id names one request; `ids`: of those before it, with their places.
 std::optional<Refusal> WhySameId(const v1::GenerateRequest& wire, size_t index,
                                  std::map<std::string, size_t>* ids) {
   if (!wire.has_request_id()) return std::nullopt;
   const auto [same, is_new] = ids->emplace(wire.request_id(), index);
   if (is_new) return std::nullopt;
-  return Refused(absl::InvalidArgumentError(absl::StrCat(
+  return RefusalOf(absl::InvalidArgumentError(absl::StrCat(
       "request_id: ", wire.request_id(), " is that of requests[", same->second, "], too")));
 }
 
@@ -237,7 +195,7 @@ std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context
                                       Visit* visit) const {
   if (auto no = WhyNoGeneration(visit->serving)) return no;
   absl::StatusOr<Caller> caller = CallerOf(context);
-  if (!caller.ok()) return Refused(caller.status());
+  if (!caller.ok()) return RefusalOf(caller.status());
   visit->caller = *std::move(caller);
   return Admit(visit);
 }
@@ -251,7 +209,7 @@ std::optional<Refusal> Service::Admit(Visit* visit) {
 }
 
 std::optional<Refusal> Service::Own(const Visit& visit, Request* request) {
-  if (const absl::Status owned = visit.caller.Own(request); !owned.ok()) return Refused(owned);
+  if (const absl::Status owned = visit.caller.Own(request); !owned.ok()) return RefusalOf(owned);
   if (visit.admission == nullptr || request->keep_as.handle.empty()) return std::nullopt;
   return visit.admission->Keep(
       visit.serving.loop->contexts().CountOfSalts(visit.caller.SaltPrefix()));
@@ -338,7 +296,7 @@ void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
   GenerateStream& stream = *first.stream;
   absl::StatusOr<std::vector<v1::GenerateRequest>> wires =
       stream.contract().Parse(*serving.model, bytes);
-  if (!wires.ok()) return RefuseCall(&stream, Refused(wires.status()));
+  if (!wires.ok()) return RefuseCall(&stream, RefusalOf(wires.status()));
   stream.SetRequests(wires->size(), NextHandles(static_cast<int>(wires->size()) * kMaxSamples));
   std::map<std::string, size_t> ids;
   for (size_t index = 0; index < wires->size(); ++index) {
@@ -378,7 +336,7 @@ void Service::Read(v1::GenerateRequest wire, const Entrant& entrant) {
 void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
   const ServingState& serving = entrant.visit.serving;
   absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
-  if (!request.ok()) return RefuseGeneration(entrant, Refused(request.status()));
+  if (!request.ok()) return RefuseGeneration(entrant, RefusalOf(request.status()));
   if (const auto no = Own(entrant.visit, &*request)) return RefuseGeneration(entrant, *no);
   request->deadline = SteadyDeadline(entrant.deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
@@ -462,7 +420,7 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
                    const ReadUnaryJob& read) {
   const ServingState& serving = visit.serving;
   absl::StatusOr<UnaryJob> job = read(*serving.model, bytes);
-  if (!job.ok()) return call->Refuse(Refused(job.status()));
+  if (!job.ok()) return call->Refuse(RefusalOf(job.status()));
   if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
   call->SetRequest(job->request, std::move(job->answer));
@@ -478,72 +436,6 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
 
 namespace {
 
-using UnaryAnswer = std::variant<grpc::ByteBuffer, Refusal>;
-
-absl::StatusOr<Service::UnaryJob> ReadEmbed(const ServedModel& model,
-                                            const grpc::ByteBuffer& bytes) {
-  v1::EmbedRequest wire;
-  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
-  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertEmbedRequest(model, wire));
-  const auto answer = [wire, id = request.request_id](const Finished& finished) -> UnaryAnswer {
-    v1::EmbedResponse response;
-    const std::vector<float> embedding = ConvertEmbedding(wire, finished.embedding);
-    response.mutable_embedding()->Assign(embedding.begin(), embedding.end());
-    response.set_request_id(id);
-    *response.mutable_usage() = ToWireUsage(finished.usage);
-    return ToWire(response);
-  };
-  return Service::UnaryJob{std::move(request), answer};
-}
-
-absl::StatusOr<Service::UnaryJob> ReadCompress(const ServedModel& model,
-                                               const grpc::ByteBuffer& bytes) {
-  v1::CompressContextRequest wire;
-  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
-  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertCompressRequest(model, wire, UnixNow()));
-  const auto answer = [&model, id = request.request_id](const Finished& finished) -> UnaryAnswer {
-    if (finished.context == nullptr) {
-      return ContextRefusal(absl::ResourceExhaustedError(
-          "the context was read, but there is no room for it; delete others, lower its budget, or "
-          "raise --context-memory-bytes"));
-    }
-    v1::CompressContextResponse response;
-    response.set_request_id(id);
-    *response.mutable_context() =
-        ToWireContext(model, {.id = finished.context->id, .context = finished.context});
-    *response.mutable_usage() = ToWireUsage(finished.usage);
-    return ToWire(response);
-  };
-  return Service::UnaryJob{std::move(request), answer};
-}
-
-}  // namespace
-
-grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes,
-                                         grpc::ByteBuffer* response) {
-  return RunUnary("hydrant.v1.Hydrant/Embed", context, bytes, response, ReadEmbed);
-}
-
-grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* context,
-                                                   const grpc::ByteBuffer* bytes,
-                                                   grpc::ByteBuffer* response) {
-  return RunUnary("hydrant.v1.Hydrant/CompressContext", context, bytes, response, ReadCompress);
-}
-
-namespace {
-
-template <typename Wire>
-ContextId IdOf(const Caller& caller, const Wire& wire) {
-  return {.salt = caller.OwnSalt(wire.cache_salt()), .handle = wire.handle()};
-}
-
-absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id,
-                                      const StoreWait& wait) {
-  HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id, wait));
-  return ToWireContext(*serving.model, entry);
-}
-
 // A call that may wait for a store. The wait ends when its client has gone. Deletes itself when
 // gRPC is done with it.
 class WaitingCall final : public grpc::ServerUnaryReactor {
@@ -556,171 +448,47 @@ class WaitingCall final : public grpc::ServerUnaryReactor {
   std::stop_source gone_;
 };
 
-// The part of a call about contexts that may take long.
-template <typename Wire, typename Ask>
-void AnswerOfContexts(grpc::ServerUnaryReactor* reactor, const ServedModel& model,
-                      const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
-  Wire wire;
-  absl::Status status = ParseWire(bytes, &wire);
-  if (status.ok()) status = CheckModelName(model, wire.model());
-  if constexpr (!std::is_same_v<Wire, v1::ListContextsRequest>) {
-    if (status.ok()) status = CheckHandle(wire.handle());
-  }
-  if (!status.ok()) return reactor->Finish(ToGrpcStatus(Refused(status)));
-  const auto answer = ask(wire);
-  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(ContextRefusal(answer.status())));
-  *response = ToWire(*answer);
-  reactor->Finish(grpc::Status::OK);
-}
-
 }  // namespace
 
-template <typename Wire, typename Ask>
-grpc::ServerUnaryReactor* Service::OfContexts(grpc::CallbackServerContext* context,
-                                              const grpc::ByteBuffer* bytes,
-                                              grpc::ByteBuffer* response, Ask ask) {
-  const ServingState serving = Current();
-  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  const absl::StatusOr<Caller> caller = CallerOf(*context);
-  if (!caller.ok()) return Refuse(context, Refused(caller.status()));
+grpc::ServerUnaryReactor* Service::RunStoreCall(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response, StoreJob job) {
   auto* call = new WaitingCall;
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) {
+    Finish(*no, call, response);
+    return call;
+  }
+  const absl::StatusOr<Caller> caller = CallerOf(*context);
+  if (!caller.ok()) {
+    Finish(RefusalOf(caller.status()), call, response);
+    return call;
+  }
   const StoreWait wait = StoreWait::For(options_.context_store_timeout, call->stop_token());
-  const bool taken = store_workers_.Run(
-      bytes->Length(), [call, bytes, response, serving, wait, caller = *caller, ask] {
-        if (wait.stop.stop_requested()) return call->Finish(grpc::Status::CANCELLED);
-        AnswerOfContexts<Wire>(call, *serving.model, *bytes, response,
-                               [&](const Wire& wire) { return ask(serving, caller, wire, wait); });
-      });
-  if (!taken) call->Finish(ToGrpcStatus(StoreIsBusy()));
+  const bool taken = store_workers_.Run(bytes->Length(), [call, bytes, response, serving, wait,
+                                                          caller = *caller, job = std::move(job)] {
+    if (wait.stop.stop_requested()) return call->Finish(grpc::Status::CANCELLED);
+    Finish(job(serving, caller, *bytes, wait), call, response);
+  });
+  if (!taken) Finish(StoreIsBusy(), call, response);
   return call;
 }
 
-grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* context,
-                                                const grpc::ByteBuffer* bytes,
-                                                grpc::ByteBuffer* response) {
-  return OfContexts<v1::ListContextsRequest>(
-      context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::ListContextsRequest& wire,
-         const StoreWait& wait) -> absl::StatusOr<v1::ListContextsResponse> {
-        HYDRANT_ASSIGN_OR_RETURN(const std::vector<ContextArchive::Entry> entries,
-                                 serving.contexts->List(caller.OwnSalt(wire.cache_salt()), wait));
-        v1::ListContextsResponse list;
-        for (const ContextArchive::Entry& entry : entries)
-          *list.add_contexts() = ToWireContext(*serving.model, entry);
-        return list;
-      });
-}
-
-grpc::ServerUnaryReactor* Service::GetContext(grpc::CallbackServerContext* context,
-                                              const grpc::ByteBuffer* bytes,
-                                              grpc::ByteBuffer* response) {
-  return OfContexts<v1::GetContextRequest>(
-      context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::GetContextRequest& wire,
-         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
-        return Described(serving, IdOf(caller, wire), wait);
-      });
-}
-
-grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* bytes,
-                                                 grpc::ByteBuffer* response) {
-  return OfContexts<v1::DeleteContextRequest>(
-      context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::DeleteContextRequest& wire,
-         const StoreWait& wait) -> absl::StatusOr<v1::DeleteContextResponse> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(caller, wire), wait));
-        return v1::DeleteContextResponse();
-      });
-}
-
-grpc::ServerUnaryReactor* Service::SaveContext(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* bytes,
-                                               grpc::ByteBuffer* response) {
-  return OfContexts<v1::SaveContextRequest>(
-      context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::SaveContextRequest& wire,
-         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(caller, wire), wait));
-        return Described(serving, IdOf(caller, wire), wait);
-      });
-}
-
-grpc::ServerUnaryReactor* Service::LoadContext(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* bytes,
-                                               grpc::ByteBuffer* response) {
-  return OfContexts<v1::LoadContextRequest>(
-      context, bytes, response,
-      [](const ServingState& serving, const Caller& caller, const v1::LoadContextRequest& wire,
-         const StoreWait& wait) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(caller, wire), wait));
-        return Described(serving, IdOf(caller, wire), wait);
-      });
-}
-
-template <typename In, typename Ask>
-grpc::ServerUnaryReactor* Service::Unary(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                         Ask ask) {
+grpc::ServerUnaryReactor* Service::RunQuery(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response, Query query) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const std::optional<Refusal> refusal =
-      RunWhereItFits(bytes->Length(), [reactor, context, bytes, response, ask = std::move(ask)] {
-        AnswerUnary<In>(reactor, context, *bytes, response, ask);
+  const std::optional<Refusal> refusal = RunWhereItFits(
+      bytes->Length(), [reactor, context, bytes, response, query = std::move(query)] {
+        if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
+        Finish(query(*bytes), reactor, response);
       });
-  if (refusal.has_value()) reactor->Finish(ToGrpcStatus(*refusal));
+  if (refusal.has_value()) Finish(*refusal, reactor, response);
   return reactor;
 }
 
-grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context,
-                                            const grpc::ByteBuffer* bytes,
-                                            grpc::ByteBuffer* response) {
+v1::GetServerInfoResponse Service::ServerInfo(const std::string& default_cache_policy) const {
   const ServingState serving = Current();
-  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Unary<v1::TokenizeRequest>(context, bytes, response,
-                                    [model = serving.model](const v1::TokenizeRequest& wire) {
-                                      return hydrant::Tokenize(*model, wire);
-                                    });
-}
-
-grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* context,
-                                              const grpc::ByteBuffer* bytes,
-                                              grpc::ByteBuffer* response) {
-  const ServingState serving = Current();
-  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Unary<v1::DetokenizeRequest>(context, bytes, response,
-                                      [model = serving.model](const v1::DetokenizeRequest& wire) {
-                                        return hydrant::Detokenize(*model, wire);
-                                      });
-}
-
-grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* context,
-                                                const grpc::ByteBuffer* bytes,
-                                                grpc::ByteBuffer* response) {
-  const ServingState serving = Current();
-  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Unary<v1::GetModelInfoRequest>(
-      context, bytes, response,
-      [model = serving.model](
-          const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
-        HYDRANT_RETURN_IF_ERROR(CheckModelName(*model, wire.model()));
-        return DescribeModel(*model);
-      });
-}
-
-grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* bytes,
-                                                 grpc::ByteBuffer* response,
-                                                 const std::string& default_cache_policy) {
-  return Unary<v1::GetServerInfoRequest>(
-      context, bytes, response,
-      [this, default_cache_policy](
-          const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
-        return ServerInfo(Current(), default_cache_policy);
-      });
-}
-
-v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving,
-                                              const std::string& default_cache_policy) const {
   v1::GetServerInfoResponse info;
   const auto uptime = std::chrono::steady_clock::now() - start_;
   info.set_version(options_.version);

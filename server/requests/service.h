@@ -99,33 +99,21 @@ class Service {
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      ReadUnaryJob read);
 
-  // The methods of hydrant.v1.Hydrant.
-  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* CompressContext(grpc::CallbackServerContext* context,
-                                            const grpc::ByteBuffer* bytes,
-                                            grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* ListContexts(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* GetContext(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* DeleteContext(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* bytes,
-                                          grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* SaveContext(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* LoadContext(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
-  // `default_cache_policy`: of who asks, as it is reported.
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                          const std::string& default_cache_policy);
+  // A call that is answered from facts of the server, without a request: here if it is short, else
+  // on a worker.
+  using Answer = std::variant<grpc::ByteBuffer, Refusal>;
+  using Query = std::function<Answer(const grpc::ByteBuffer& bytes)>;
+  grpc::ServerUnaryReactor* RunQuery(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                     Query query);
+  // A call on a thread that may wait for the context store. The wait ends when the client has gone.
+  using StoreJob = std::function<Answer(const ServingState& serving, const Caller& caller,
+                                        const grpc::ByteBuffer& bytes, const StoreWait& wait)>;
+  grpc::ServerUnaryReactor* RunStoreCall(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                         StoreJob job);
+  // `default_cache_policy`: of the caller's port, as it is reported.
+  v1::GetServerInfoResponse ServerInfo(const std::string& default_cache_policy) const;
 
  private:
   // The first of so many that follow each other.
@@ -148,11 +136,6 @@ class Service {
   static std::optional<Refusal> Own(const Visit& visit, Request* request);
   // Here and now where the request is short, else on a worker; or says why not.
   std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
-  // Of type In; `ask` turns it into the response, or says why not.
-  template <typename In, typename Ask>
-  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                  Ask ask);
   // One of the requests of a call that generates, on its way to the loop.
   struct Entrant {
     std::shared_ptr<GenerateStream> stream;
@@ -180,14 +163,6 @@ class Service {
   void Read(v1::GenerateRequest wire, const Entrant& entrant);
   void Convert(const v1::GenerateRequest& wire, const Entrant& entrant);
   void Submit(const Entrant& entrant, Request request, const OutputOptions& output);
-  // Runs a call about contexts on a thread that may wait for the store. ask(serving, caller, wire,
-  // wait) returns the response, or an error.
-  template <typename Wire, typename Ask>
-  grpc::ServerUnaryReactor* OfContexts(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                       Ask ask);
-  v1::GetServerInfoResponse ServerInfo(const ServingState& serving,
-                                       const std::string& default_cache_policy) const;
 
   const ServiceOptions options_;
   EventRouter* const router_;

@@ -28,6 +28,33 @@ std::string_view FieldOf(std::string_view message) {
   return std::all_of(field.begin(), field.end(), IsFieldCharacter) ? field : std::string_view();
 }
 
+namespace {
+
+// The reason of an error that was found before the scheduler saw the request.
+std::string ReasonOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return "UNKNOWN_MODEL";
+    case absl::StatusCode::kFailedPrecondition:
+      return "NO_CHAT_TEMPLATE";
+    case absl::StatusCode::kInvalidArgument:
+      return "INVALID";
+    case absl::StatusCode::kUnimplemented:
+      return FieldOf(std::string(status.message())) == "structured_output" ? "NO_GRAMMARS"
+                                                                           : "NO_CONTEXTS";
+    case absl::StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    case absl::StatusCode::kPermissionDenied:
+      return "OTHER_TENANT";
+    default:
+      return "INTERNAL";
+  }
+}
+
+}  // namespace
+
+Refusal RefusalOf(const absl::Status& status) { return {status, ReasonOf(status)}; }
+
 std::string ToValidUtf8(std::string_view text) {
   std::string pending(text);
   std::string valid;

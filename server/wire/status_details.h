@@ -21,6 +21,9 @@ struct Refusal {
   TimeUs retry_after_us = 0;  // 0: retrying does not help
 };
 
+// The refusal for an error that was found before the scheduler saw the request.
+Refusal RefusalOf(const absl::Status& status);
+
 // An InvalidArgument whose message reads "field.name: problem" also gets a BadRequest violation of
 // that field.
 grpc::Status ToGrpcStatus(const Refusal& refusal);
