@@ -37,7 +37,7 @@ void EventRouter::Remove(RequestHandle handle) {
 
 void EventRouter::Deliver(std::vector<Event> events) {
   if (events.empty()) return;
-  auto delivery = std::make_shared<Delivery>();
+  auto delivery = std::make_shared<PendingWrites>();
   const std::future<void> written = delivery->Written();
   {
     const std::lock_guard lock(inbox_mutex_);
@@ -56,7 +56,7 @@ void EventRouter::Deliver(std::vector<Event> events) {
 void EventRouter::Run() {
   std::vector<Event> events;
   while (true) {
-    std::shared_ptr<Delivery> delivery;
+    std::shared_ptr<PendingWrites> delivery;
     {
       std::unique_lock lock(inbox_mutex_);
       inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
@@ -69,7 +69,8 @@ void EventRouter::Run() {
   }
 }
 
-void EventRouter::Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery) {
+void EventRouter::Dispatch(std::vector<Event>& events,
+                           const std::shared_ptr<PendingWrites>& delivery) {
   ++dispatch_;
   for (Event& event : events) {
     std::shared_ptr<EventReceiver> receiver = Find(event);

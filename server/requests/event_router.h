@@ -23,16 +23,16 @@
 
 namespace hydrant {
 
-// What one Deliver() gave, on its way to the wire: whoever has not written its part yet holds on to
-// this. Thread safe.
-class Delivery {
+// The writes that the events of one Deliver() cause. A receiver holds on to this until its write is
+// done. Thread safe.
+class PendingWrites {
  public:
-  Delivery() = default;
-  ~Delivery() { written_.set_value(); }
-  Delivery(const Delivery&) = delete;
-  Delivery& operator=(const Delivery&) = delete;
+  PendingWrites() = default;
+  ~PendingWrites() { written_.set_value(); }
+  PendingWrites(const PendingWrites&) = delete;
+  PendingWrites& operator=(const PendingWrites&) = delete;
 
-  // Ready when nobody holds the delivery any more. Once only.
+  // Ready when the last holder has released this. REQUIRES: called once
   std::future<void> Written() { return written_.get_future(); }
 
  private:
@@ -47,7 +47,7 @@ class EventReceiver {
   virtual void OnEvent(Event event) = 0;
   // Once after the last event of a step: time to write. A receiver whose client has been reading
   // keeps `delivery` until its write is done.
-  virtual void OnStepEnd(const std::shared_ptr<Delivery>& delivery) = 0;
+  virtual void OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) = 0;
 
  private:
   friend class EventRouter;
@@ -73,15 +73,15 @@ class EventRouter final : public EventSink {
 
  private:
   void Run();
-  void Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery);
+  void Dispatch(std::vector<Event>& events, const std::shared_ptr<PendingWrites>& delivery);
   std::shared_ptr<EventReceiver> Find(const Event& event);
 
   const std::chrono::microseconds stand_aside_;
   std::mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
-  std::vector<Event> inbox_;            // guarded by inbox_mutex_
-  std::shared_ptr<Delivery> delivery_;  // guarded by inbox_mutex_: the latest in the inbox
-  bool stopping_ = false;               // guarded by inbox_mutex_
+  std::vector<Event> inbox_;                 // guarded by inbox_mutex_
+  std::shared_ptr<PendingWrites> delivery_;  // guarded by inbox_mutex_: the latest in the inbox
+  bool stopping_ = false;                    // guarded by inbox_mutex_
 
   std::mutex receivers_mutex_;
   std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>>

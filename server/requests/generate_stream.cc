@@ -106,7 +106,7 @@ void GenerateStream::Touched(size_t index) {
   last_over_ = index;
 }
 
-void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
+void GenerateStream::OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) {
   const std::lock_guard lock(mutex_);
   if (writing_) {
     overtaken_ = true;

@@ -96,7 +96,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Open(size_t index, v1::Accepted accepted);
 
   void OnEvent(Event event) override;
-  void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override;
+  void OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) override;
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -147,9 +147,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> gone_;  // the client is gone or was cut off, and why: all are to end
 
   grpc::ByteBuffer in_flight_;
-  std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
-  bool writing_ = false;                // a write is in flight
-  bool overtaken_ = false;              // another step has ended since it began
+  std::shared_ptr<PendingWrites> delivery_;  // of in_flight_, where the loop may wait for it
+  bool writing_ = false;                     // a write is in flight
+  bool overtaken_ = false;                   // another step has ended since it began
   bool late_ = false;         // the write before was overtaken: nobody shall wait for this client
   bool broken_ = false;       // nothing more can be written
   bool has_written_ = false;  // a message

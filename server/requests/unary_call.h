@@ -49,7 +49,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   void Open();
 
   void OnEvent(Event event) override;
-  void OnStepEnd(const std::shared_ptr<Delivery>&) override {}
+  void OnStepEnd(const std::shared_ptr<PendingWrites>&) override {}
   void OnCancel() override;
   void OnDone() override;
 

@@ -15,7 +15,7 @@ class Outcome final : public EventReceiver {
     if (std::holds_alternative<Finished>(event.what)) promise_.set_value(absl::OkStatus());
     if (const auto* failed = std::get_if<Failed>(&event.what)) promise_.set_value(failed->status);
   }
-  void OnStepEnd(const std::shared_ptr<Delivery>&) override {}
+  void OnStepEnd(const std::shared_ptr<PendingWrites>&) override {}
 
  private:
   std::promise<absl::Status> promise_;

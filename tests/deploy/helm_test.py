@@ -113,7 +113,7 @@ class Helm(unittest.TestCase):
                           "auth-tokens": "/etc/hydrant/tokens/tokens.yaml"}.items() - args_of(render(SECURED)).items(), set())
 
     def test_the_daemon_knows_every_flag(self):
-        sources = "".join((ROOT / "server" / name).read_text(encoding="utf-8") for name in ("command_line.cc", "security_options.cc"))
+        sources = "".join((ROOT / "server" / name).read_text(encoding="utf-8") for name in ("startup/command_line.cc", "auth/security_options.cc"))
         known = set(re.findall(r'"--([a-z-]+)', sources))
         self.assertEqual((set(args_of(render(EVERYTHING))) | set(args_of(render(SECURED)))) - known, set())
         self.assertIn("insecure", args_of(render({})))

@@ -223,7 +223,7 @@ class Gateway(unittest.TestCase):
                     self.assertIn(backend["port"], [port["port"] for port in services[backend["name"]]["ports"]])
 
     def test_the_picker_reads_metrics_that_the_daemon_has(self):
-        with open(path("..", "server", "metrics.cc"), encoding="utf-8") as file:
+        with open(path("..", "server", "apis", "metrics.cc"), encoding="utf-8") as file:
             metrics = file.read()
         extractor = next(plugin for plugin in self.config["plugins"] if plugin["type"] == "core-metrics-extractor")["parameters"]
         engine = extractor["engineConfigs"][0]

@@ -115,7 +115,7 @@ def train_tiny(name):
                               AddedToken("  ", normalized=True), AddedToken("été", normalized=True)])
     if name == "neox":  # runs of spaces, longest first, as GPT-NeoX has them
         tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)])
-    tokenizer.save(str(OUT / f"{name}.tokenizer.json"))
+    tokenizer.save(str(OUT / f"{name}.tokenizer.json"), pretty=False)
     return tokenizer
 
 
@@ -182,7 +182,7 @@ def llama2_style(processor):
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in ("<unk>", "<s>", "</s>")])
-    tokenizer.save(str(OUT / "llama2.tokenizer.json"))
+    tokenizer.save(str(OUT / "llama2.tokenizer.json"), pretty=False)
     return tokenizer
 
 

@@ -7,9 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/page_element.h"
 #include "tests/kernels/backend_test.h"
-#include "tests/kernels/page_ids.h"
+#include "tests/kernels/paged_pool.h"
 
 namespace hydrant {
 namespace {
@@ -30,22 +29,6 @@ struct Case {
   DecodeRule rule = {.scored = true};
 };
 
-// Elements of keys and values are read as floats: numbers that every dtype holds exactly.
-struct Pool {
-  std::vector<float> keys, values;  // [num_blocks, block_size, head_dim]
-  std::vector<int32_t> positions, lengths, victims;
-  std::vector<float> scores;
-};
-
-struct Entry {
-  std::vector<float> key, value;
-  float score = 0;
-  bool operator==(const Entry& other) const {
-    const bool same_score = score == other.score || (std::isnan(score) && std::isnan(other.score));
-    return key == other.key && value == other.value && same_score;
-  }
-};
-
 class AppendPagesTest : public BackendTest {
  protected:
   void Make(const Case& c, uint64_t seed) {
@@ -54,29 +37,32 @@ class AppendPagesTest : public BackendTest {
     heads_ = static_cast<int>(c.lengths.size());
     int most = 1;
     for (int h = 0; h < heads_; ++h) most = std::max(most, Keep(h));
-    width_ = (most + c.block_size - 1) / c.block_size + 1;
-    num_blocks_ = kLayers * heads_ * width_ + 3;
-    std::vector<int32_t> ids(num_blocks_);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), engine);
-    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
-    blocks_.assign(5, {-1, -1});
-    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * heads_ * width_);
-    const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
-    const auto element = [&] { return static_cast<float>(engine() % 255) / 8.0f - 16.0f; };
-    const auto fill = [&](std::vector<float>* to, size_t count) {
-      to->resize(count);
-      for (float& x : *to) x = element();
+    before_ = PagedPool({.num_slots = kSlots,
+                         .num_layers = kLayers,
+                         .num_kv_heads = heads_,
+                         .width = (most + c.block_size - 1) / c.block_size + 1,
+                         .dtype = c.dtype,
+                         .head_dim = c.head_dim,
+                         .block_size = c.block_size},
+                        engine());
+    // Numbers that every dtype holds exactly.
+    const auto draw = [&](size_t count) {
+      std::vector<float> values(count);
+      for (float& x : values) x = static_cast<float>(engine() % 255) / 8.0f - 16.0f;
+      return values;
     };
-    fill(&before_.keys, slots * c.head_dim);
-    fill(&before_.values, slots * c.head_dim);
-    fill(&k_, static_cast<size_t>(heads_) * (c.num_tokens + 2) * c.head_dim);
-    fill(&v_, k_.size());
+    for (size_t place = 0; place < before_.NumPlaces(); ++place) {
+      before_.StoreRow(before_.keys, place, draw(c.head_dim).data());
+      before_.StoreRow(before_.values, place, draw(c.head_dim).data());
+    }
+    k_ = draw(static_cast<size_t>(heads_) * (c.num_tokens + 2) * c.head_dim);
+    v_ = draw(k_.size());
     // Past a head's length, and in other pages, lie scores and positions that would win.
-    before_.scores.assign(slots, INFINITY);
-    before_.positions.assign(slots, c.first_position + c.num_tokens - 1);
-    before_.lengths.assign(kSlots * kLayers * heads_, kUntouched);
+    before_.scores.assign(before_.NumPlaces(), INFINITY);
+    before_.positions.assign(before_.NumPlaces(), c.first_position + c.num_tokens - 1);
+    before_.lengths.assign(before_.lengths.size(), kUntouched);
     before_.victims = before_.lengths;
+    before_.rules[kSlot] = c.rule;
     const auto score = [&] {
       const uint64_t kind = engine() % 40;
       if (kind == 0) return kNan;
@@ -86,7 +72,8 @@ class AppendPagesTest : public BackendTest {
     };
     sums_.assign(static_cast<size_t>(heads_) * (c.num_tokens + 3), kNan);
     for (int h = 0; h < heads_; ++h) {
-      before_.lengths[HeadIndex(h)] = c.lengths[h];
+      before_.lengths[Row(h)] = c.lengths[h];
+      before_.caps[Row(h)] = c.caps[h];
       std::vector<int32_t> positions(c.first_position);
       std::iota(positions.begin(), positions.end(), 0);
       // The newest are there, as the rule protects them; the others are any.
@@ -94,60 +81,20 @@ class AppendPagesTest : public BackendTest {
                    engine);
       std::reverse(positions.begin(), positions.end());
       for (int e = 0; e < c.lengths[h]; ++e) {
-        before_.positions[SlotIndex(h, e)] = positions[e];
-        before_.scores[StateIndex(h, e)] = score();
+        before_.positions[Place(h, e)] = positions[e];
+        before_.scores[before_.State(Place(h, e))] = score();
       }
       for (int i = 0; i < c.num_tokens; ++i) sums_[h * (c.num_tokens + 3) + i] = score();
     }
   }
 
   int Keep(int head) const { return std::min(c_.lengths[head] + c_.num_tokens, c_.caps[head]); }
-  size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
-  size_t SlotIndex(int head, int entry) const {
-    const PageIds* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
-    return static_cast<size_t>(ids[entry / c_.block_size].data) * c_.block_size +
-           entry % c_.block_size;
-  }
-
-  size_t State(size_t slot) const { return StateSlot(slot, c_.block_size, num_blocks_); }
-  size_t StateIndex(int head, int entry) const { return State(SlotIndex(head, entry)); }
-
-  template <typename Word>
-  std::vector<Word> Stored(const std::vector<float>& values) const {
-    std::vector<Word> stored(values.size());
-    for (size_t i = 0; i < values.size(); ++i)
-      StorePageElement(c_.dtype, stored.data(), i, values[i]);
-    return stored;
-  }
-  template <typename Word>
-  std::vector<float> Loaded(const std::vector<Word>& stored) const {
-    std::vector<float> values(stored.size());
-    for (size_t i = 0; i < values.size(); ++i)
-      values[i] = LoadPageElement(c_.dtype, stored.data(), i);
-    return values;
-  }
+  size_t Row(int head) const { return before_.Head(kSlot, kLayer, head); }
+  size_t Place(int head, int entry) const { return before_.Place(kSlot, kLayer, head, entry); }
 
   void Run() {
-    if (c_.dtype == DType::kF32) {
-      Execute<float>();
-    } else {
-      Execute<uint16_t>();
-    }
-  }
-  template <typename Word>
-  void Execute() {
-    auto keys = Upload(Stored<Word>(before_.keys)), values = Upload(Stored<Word>(before_.values));
-    auto positions = Upload(before_.positions), lengths = Upload(before_.lengths);
-    auto victims = Upload(before_.victims);
-    auto blocks = Upload(blocks_);
-    auto scores = Upload(before_.scores), k = Upload(k_), v = Upload(v_), sums = Upload(sums_);
-    auto row_begin = Upload(std::vector<int64_t>{0, 5, 0});
-    auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
-    std::vector<int32_t> all_caps(before_.lengths.size(), INT32_MAX);
-    std::copy(c_.caps.begin(), c_.caps.end(), all_caps.begin() + HeadIndex(0));
-    auto caps = Upload(all_caps);
-    auto rules = Upload(std::vector<uint8_t>(kSlots * sizeof(DecodeRule)));
-    backend().CopyToDevice(rules.data() + kSlot * sizeof(DecodeRule), &c_.rule, sizeof(c_.rule));
+    DevicePool pool(backend(), before_);
+    auto k = Upload(k_), v = Upload(v_), sums = Upload(sums_);
     AppendPagesArgs args;
     args.k = k.data() + c_.head_dim;
     args.v = v.data() + c_.head_dim;
@@ -159,62 +106,39 @@ class AppendPagesTest : public BackendTest {
     args.first_position = c_.first_position;
     args.slot = kSlot;
     args.layer = kLayer;
-    args.pages = {.layout = {.dtype = c_.dtype,
-                             .head_dim = c_.head_dim,
-                             .block_size = c_.block_size,
-                             .num_blocks = num_blocks_},
-                  .keys = keys.data(),
-                  .values = values.data(),
-                  .positions = positions.data(),
-                  .scores = scores.data()};
-    args.tables = {.num_layers = kLayers,
-                   .num_kv_heads = heads_,
-                   .blocks = blocks.data(),
-                   .row_begin = row_begin.data(),
-                   .row_width = row_width.data(),
-                   .caps = caps.data(),
-                   .lengths = lengths.data(),
-                   .victims = victims.data(),
-                   .rules = reinterpret_cast<const DecodeRule*>(rules.data())};
+    args.pages = pool.Pages();
+    args.tables = pool.Tables();
     backend().AppendPages(args);
-    after_ = {.keys = Loaded(keys.Read()),
-              .values = Loaded(values.Read()),
-              .positions = positions.Read(),
-              .lengths = lengths.Read(),
-              .victims = victims.Read(),
-              .scores = scores.Read()};
+    after_ = before_;
+    pool.ReadBack(&after_);
   }
 
-  Entry EntryAt(const Pool& pool, size_t slot) const {
-    const size_t d = c_.head_dim;
-    return {{pool.keys.begin() + slot * d, pool.keys.begin() + (slot + 1) * d},
-            {pool.values.begin() + slot * d, pool.values.begin() + (slot + 1) * d},
-            pool.scores[State(slot)]};
+  float NewScore(int head, int token) const {
+    return c_.rule.by_position ? static_cast<float>(c_.first_position + token)
+                               : sums_[head * (c_.num_tokens + 3) + token];
   }
-  Entry NewEntry(int head, int token) const {
-    const size_t d = c_.head_dim;
-    const size_t at = (static_cast<size_t>(head) * (c_.num_tokens + 2) + token + 1) * d;
-    Entry entry{{k_.begin() + at, k_.begin() + at + d}, {v_.begin() + at, v_.begin() + at + d}};
-    entry.score = c_.rule.by_position ? static_cast<float>(c_.first_position + token)
-                                      : sums_[head * (c_.num_tokens + 3) + token];
-    return entry;
+  PoolEntry NewEntry(int head, int token) const {
+    const size_t at = (static_cast<size_t>(head) * (c_.num_tokens + 2) + token + 1) * c_.head_dim;
+    return {before_.Stored(&k_[at]), before_.Stored(&v_[at]),
+            std::bit_cast<uint32_t>(NewScore(head, token))};
   }
 
   // What a head is to hold, by position: entries leave one at a time, the lowest score first, of
   // equals the lower position.
-  std::map<int32_t, Entry> Expected(int head) const {
-    std::map<int32_t, Entry> all;
+  std::map<int32_t, PoolEntry> Expected(int head) const {
+    std::map<int32_t, PoolEntry> all;
     for (int e = 0; e < c_.lengths[head]; ++e) {
-      const size_t slot = SlotIndex(head, e);
-      all[before_.positions[slot]] = EntryAt(before_, slot);
-      if (!c_.rule.scored) all[before_.positions[slot]].score = 0;
+      const size_t place = Place(head, e);
+      all[before_.positions[place]] = EntryAt(before_, place);
+      if (!c_.rule.scored) all[before_.positions[place]].score = 0;
     }
     for (int i = 0; i < c_.num_tokens; ++i) all[c_.first_position + i] = NewEntry(head, i);
     std::vector<std::pair<float, int32_t>> open;
     const int newest = c_.first_position + c_.num_tokens - c_.rule.recent;
     for (const auto& [position, entry] : all) {
       if (position < c_.rule.sinks || position >= newest) continue;
-      const float score = c_.rule.by_position ? static_cast<float>(position) : entry.score;
+      const float score =
+          c_.rule.by_position ? static_cast<float>(position) : std::bit_cast<float>(entry.score);
       open.emplace_back(std::isnan(score) ? -INFINITY : score, position);
     }
     std::sort(open.begin(), open.end());
@@ -222,71 +146,43 @@ class AppendPagesTest : public BackendTest {
     return all;
   }
 
-  void CheckVictim(int head) const {
-    const int32_t victim = after_.victims[HeadIndex(head)];
-    if (!c_.rule.scored || Keep(head) < c_.caps[head]) {
-      EXPECT_EQ(victim, kUntouched) << "no victim was due, head " << head;
-      return;
-    }
-    std::pair<float, int32_t> lowest = {INFINITY, INT32_MAX};
-    const int next = c_.first_position + c_.num_tokens;
-    for (int e = 0; e < Keep(head); ++e) {
-      const size_t slot = SlotIndex(head, e);
-      const int32_t position = after_.positions[slot];
-      if (position < c_.rule.sinks || position > next - c_.rule.recent) continue;
-      float score = c_.rule.by_position ? static_cast<float>(position) : after_.scores[State(slot)];
-      if (std::isnan(score)) score = -INFINITY;
-      lowest = std::min(lowest, {score, position});
-    }
-    if (lowest.second == INT32_MAX) {
-      EXPECT_EQ(victim, 0) << "all protected, head " << head;
-    } else {
-      EXPECT_EQ(after_.positions[SlotIndex(head, victim)], lowest.second) << "head " << head;
-    }
-  }
-
   void Check(const std::string& what) {
     SCOPED_TRACE(what);
-    std::vector<bool> may_change(before_.positions.size(), false);
+    ChangedPlaces changed(before_);
     for (int h = 0; h < heads_; ++h) {
-      ASSERT_EQ(after_.lengths[HeadIndex(h)], Keep(h)) << "head " << h;
-      const std::map<int32_t, Entry> expected = Expected(h);
+      ASSERT_EQ(after_.lengths[Row(h)], Keep(h)) << "head " << h;
+      const std::map<int32_t, PoolEntry> expected = Expected(h);
       std::set<int32_t> found;
       for (int e = 0; e < Keep(h); ++e) {
-        const size_t slot = SlotIndex(h, e);
-        may_change[slot] = true;
-        const int32_t position = after_.positions[slot];
+        const size_t place = Place(h, e);
+        changed.Add(place);
+        const int32_t position = after_.positions[place];
         ASSERT_TRUE(expected.contains(position)) << "head " << h << " position " << position;
         ASSERT_TRUE(found.insert(position).second) << "twice, head " << h;
-        Entry entry = EntryAt(after_, slot);
+        PoolEntry entry = EntryAt(after_, place);
         const bool writes = c_.write_scores && position >= c_.first_position;
         if (!c_.rule.scored && !writes) entry.score = expected.at(position).score;
         ASSERT_EQ(entry, expected.at(position)) << "head " << h << " position " << position;
-        const bool stayed = e < c_.lengths[h] && expected.contains(before_.positions[slot]);
+        const bool stayed = e < c_.lengths[h] && expected.contains(before_.positions[place]);
         if (stayed) {
-          ASSERT_EQ(position, before_.positions[slot]) << "moved without need";
+          ASSERT_EQ(position, before_.positions[place]) << "moved without need";
         }
       }
-      ASSERT_NO_FATAL_FAILURE(CheckVictim(h));
+      if (!c_.rule.scored || Keep(h) < c_.caps[h]) {
+        EXPECT_EQ(after_.victims[Row(h)], kUntouched) << "no victim was due, head " << h;
+      } else {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectVictim(after_, kSlot, kLayer, h, c_.first_position + c_.num_tokens));
+      }
     }
-    for (size_t slot = 0; slot < may_change.size(); ++slot) {
-      if (may_change[slot]) continue;
-      ASSERT_EQ(EntryAt(after_, slot), EntryAt(before_, slot)) << slot;
-      ASSERT_EQ(after_.positions[slot], before_.positions[slot]) << slot;
-    }
-    for (size_t i = 0; i < after_.lengths.size(); ++i) {
-      if (i >= HeadIndex(0) && i < HeadIndex(0) + heads_) continue;
-      ASSERT_EQ(after_.lengths[i], kUntouched) << i;
-      ASSERT_EQ(after_.victims[i], kUntouched) << i;
-    }
+    ASSERT_NO_FATAL_FAILURE(ExpectNothingElseChanged(before_, after_, changed, kSlot, kLayer));
   }
 
   Case c_;
-  int heads_ = 0, width_ = 0, num_blocks_ = 0;
-  std::vector<PageIds> blocks_;
+  int heads_ = 0;
   std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], the tokens from 1 on
   std::vector<float> sums_;   // [heads, num_tokens + 3]
-  Pool before_, after_;
+  PagedPool before_, after_;
 };
 
 TEST_P(AppendPagesTest, RandomHeads) {
@@ -349,7 +245,7 @@ TEST_P(AppendPagesTest, NewOnesMayLeaveAtOnce) {
   Run();
   Check("window");
   std::set<int32_t> held;
-  for (int e = 0; e < 20; ++e) held.insert(after_.positions[SlotIndex(1, e)]);
+  for (int e = 0; e < 20; ++e) held.insert(after_.positions[Place(1, e)]);
   EXPECT_EQ(*held.begin(), 230);
   EXPECT_EQ(held.size(), 20u);
 }
@@ -358,30 +254,21 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   Case c{.num_tokens = 1, .first_position = 400, .lengths = {300, 17, 1}};
   c.caps = {INT32_MAX, INT32_MAX, INT32_MAX};
   Make(c, 5);
-  auto scores = Upload(before_.scores), rows = Upload(std::vector<float>(3 * 310, -5.0f));
-  auto lengths = Upload(before_.lengths);
-  auto blocks = Upload(blocks_);
-  auto row_begin = Upload(std::vector<int64_t>{0, 5, 0});
-  auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
+  DevicePool pool(backend(), before_);
+  auto rows = Upload(std::vector<float>(3 * 310, -5.0f));
   ScoreRowsArgs args;
   args.rows = rows.data();
   args.stride = 310;
   args.max_length = 300;
   args.slot = kSlot;
   args.layer = kLayer;
-  args.pages.layout = {.head_dim = 8, .block_size = 16, .num_blocks = num_blocks_};
-  args.pages.scores = scores.data();
-  args.tables = {.num_layers = kLayers,
-                 .num_kv_heads = heads_,
-                 .blocks = blocks.data(),
-                 .row_begin = row_begin.data(),
-                 .row_width = row_width.data(),
-                 .lengths = lengths.data()};
+  args.pages = pool.Pages();
+  args.tables = pool.Tables();
   backend().GatherScores(args);
   std::vector<float> gathered = rows.Read();
   for (int h = 0; h < 3; ++h) {
     for (int e = 0; e < 310; ++e) {
-      const float score = e < c.lengths[h] ? before_.scores[StateIndex(h, e)] : -5.0f;
+      const float score = e < c.lengths[h] ? before_.scores[before_.State(Place(h, e))] : -5.0f;
       const float got = gathered[h * 310 + e];
       ASSERT_TRUE(got == score || (std::isnan(got) && std::isnan(score))) << h << " " << e;
       gathered[h * 310 + e] = static_cast<float>(1000 * h + e);
@@ -389,15 +276,16 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   }
   backend().CopyToDevice(rows.data(), gathered.data(), gathered.size() * sizeof(float));
   backend().ScatterScores(args);
-  const std::vector<float> after = scores.Read();
+  after_ = before_;
+  pool.ReadBack(&after_);
   std::vector<float> expected = before_.scores;
   for (int h = 0; h < 3; ++h) {
     for (int e = 0; e < c.lengths[h]; ++e)
-      expected[StateIndex(h, e)] = static_cast<float>(1000 * h + e);
+      expected[before_.State(Place(h, e))] = static_cast<float>(1000 * h + e);
   }
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i])) continue;
-    ASSERT_EQ(after[i], expected[i]) << i;
+    ASSERT_EQ(after_.scores[i], expected[i]) << i;
   }
 }
 

@@ -9,95 +9,47 @@
 
 #include "kernels/page_row.h"
 #include "tests/kernels/backend_test.h"
-#include "tests/kernels/page_ids.h"
+#include "tests/kernels/paged_pool.h"
 
 namespace hydrant {
 namespace {
 
-constexpr int kHeads = 3, kDim = 64, kBlockSize = 16, kWidth = 6, kSpare = 5;
-constexpr int kPages = kHeads * kWidth + kSpare;
-constexpr size_t kSlots = static_cast<size_t>(kPages) * kBlockSize;
+constexpr int kHeads = 3, kDim = 64, kWidth = 6;
 constexpr int kPrompt = 61, kNew = 7;
 constexpr uint64_t kSeed = 20261126;
 
-// A pool and one sequence of one layer, in a backend's memory.
-struct Sequence {
-  Sequence(Backend& backend, DType page_dtype, bool rolling)
-      : dtype(page_dtype),
-        keys(backend, std::vector<uint8_t>(BytesOf(dtype, kSlots * kDim), 0xAB)),
-        values(backend, std::vector<uint8_t>(BytesOf(dtype, kSlots * kDim), 0xAB)),
-        positions(backend, std::vector<int32_t>(kSlots, -7)),
-        scores(backend, std::vector<float>(kSlots, 0.0f)),
-        log_weights(backend, std::vector<float>(2 * kSlots, 0.0f)),
-        blocks(backend, Blocks()),
-        row_begin(backend, {0}),
-        row_width(backend, {kWidth}),
-        caps(backend, std::vector<int32_t>(kHeads, INT32_MAX)),
-        lengths(backend, std::vector<int32_t>(kHeads, 0)),
-        victims(backend, std::vector<int32_t>(kHeads, -1)),
-        rules(backend, {DecodeRule{.by_position = true, .scored = true, .rolling = rolling}}) {}
-
-  static std::vector<PageIds> Blocks() {
-    std::vector<int32_t> ids(kPages);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), std::mt19937_64(kSeed));
-    ids.resize(static_cast<size_t>(kHeads) * kWidth);
-    return WithStates(ids, kPages);
-  }
-  KvPages Pages() {
-    return {{dtype, kDim, kBlockSize, kPages},
-            keys.data(),
-            values.data(),
-            positions.data(),
-            scores.data(),
-            log_weights.data()};
-  }
-  SequenceTables Tables() {
-    SequenceTables tables;
-    tables.num_layers = 1;
-    tables.num_kv_heads = kHeads;
-    tables.blocks = blocks.data();
-    tables.row_begin = row_begin.data();
-    tables.row_width = row_width.data();
-    tables.caps = caps.data();
-    tables.lengths = lengths.data();
-    tables.victims = victims.data();
-    tables.rules = rules.data();
-    return tables;
-  }
-
-  DType dtype;
-  DeviceArray<uint8_t> keys, values;
-  DeviceArray<int32_t> positions;
-  DeviceArray<float> scores, log_weights;
-  DeviceArray<PageIds> blocks;
-  DeviceArray<int64_t> row_begin;
-  DeviceArray<int32_t> row_width, caps, lengths, victims;
-  DeviceArray<DecodeRule> rules;
-};
-
-struct Left {
-  std::vector<uint8_t> keys, values;
-  std::vector<int32_t> positions, lengths;
-
-  friend bool operator==(const Left&, const Left&) = default;
-};
+// One sequence of one layer; what no operation writes is 0xAB.
+PagedPool OneSequence(DType dtype, bool rolling) {
+  PagedPool pool({.num_kv_heads = kHeads, .width = kWidth, .dtype = dtype, .head_dim = kDim},
+                 kSeed);
+  pool.keys.assign(pool.keys.size(), 0xAB);
+  pool.values = pool.keys;
+  pool.positions.assign(pool.positions.size(), -7);
+  pool.scores.assign(pool.scores.size(), 0.0f);
+  pool.log_weights.assign(2 * pool.scores.size(), 0.0f);
+  pool.rules = {{.by_position = true, .scored = true, .rolling = rolling}};
+  return pool;
+}
 
 class BlockPagesTest : public BackendTest {
  protected:
   // What `work` leaves on this backend is what it leaves on the reference.
-  using Work = std::function<void(Backend&, Sequence*)>;
+  using Work = std::function<void(Backend&, DevicePool*)>;
   void ExpectAlike(const Work& work, bool rolling = false) {
     for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
       const auto reference = MakeBackend("reference");
-      const Left expected = Run(*reference, dtype, rolling, work);
+      const PagedPool expected = Run(*reference, dtype, rolling, work);
       ASSERT_NE(expected.keys, std::vector<uint8_t>(expected.keys.size(), 0xAB));
-      EXPECT_TRUE(Run(backend(), dtype, rolling, work) == expected)
-          << DTypeName(dtype) << " seed " << kSeed;
+      const PagedPool left = Run(backend(), dtype, rolling, work);
+      SCOPED_TRACE(std::string(DTypeName(dtype)) + " seed " + std::to_string(kSeed));
+      EXPECT_TRUE(left.keys == expected.keys);
+      EXPECT_TRUE(left.values == expected.values);
+      EXPECT_EQ(left.positions, expected.positions);
+      EXPECT_EQ(left.lengths, expected.lengths);
     }
   }
 
-  static void WritePrompt(Backend& backend, Sequence* sequence) {
+  static void WritePrompt(Backend& backend, DevicePool* pool) {
     DeviceArray<float> k(backend, RandomFloats(kHeads * kPrompt * kDim, kSeed, 3.0f));
     DeviceArray<float> v(backend, RandomFloats(kHeads * kPrompt * kDim, kSeed + 1));
     DeviceArray<int32_t> keep(backend, {kPrompt, 40, 9});
@@ -116,17 +68,18 @@ class BlockPagesTest : public BackendTest {
                         .keep = keep.data(),
                         .n = kPrompt,
                         .rotary = {.cos = cos.data(), .sin = sin.data(), .rotary_dim = 0},
-                        .pages = sequence->Pages(),
-                        .tables = sequence->Tables()});
+                        .pages = pool->Pages(),
+                        .tables = pool->Tables()});
     ASSERT_TRUE(backend.Synchronize().ok());
   }
 
  private:
-  static Left Run(Backend& backend, DType dtype, bool rolling, const Work& work) {
-    Sequence sequence(backend, dtype, rolling);
-    work(backend, &sequence);
-    return {sequence.keys.Read(), sequence.values.Read(), sequence.positions.Read(),
-            sequence.lengths.Read()};
+  static PagedPool Run(Backend& backend, DType dtype, bool rolling, const Work& work) {
+    PagedPool pool = OneSequence(dtype, rolling);
+    DevicePool on_device(backend, pool);
+    work(backend, &on_device);
+    on_device.ReadBack(&pool);
+    return pool;
   }
 };
 
@@ -135,8 +88,8 @@ TEST_P(BlockPagesTest, APromptIsWritten) { ExpectAlike(WritePrompt); }
 TEST_P(BlockPagesTest, ARollingPromptIsWritten) { ExpectAlike(WritePrompt, true); }
 
 TEST_P(BlockPagesTest, TokensAreAppended) {
-  ExpectAlike([](Backend& backend, Sequence* sequence) {
-    WritePrompt(backend, sequence);
+  ExpectAlike([](Backend& backend, DevicePool* pool) {
+    WritePrompt(backend, pool);
     DeviceArray<float> k(backend, RandomFloats(kHeads * kNew * kDim, kSeed + 4));
     DeviceArray<float> v(backend, RandomFloats(kHeads * kNew * kDim, kSeed + 5));
     backend.AppendPages({.k = k.data(),
@@ -144,37 +97,40 @@ TEST_P(BlockPagesTest, TokensAreAppended) {
                          .kv_head_stride = kNew * kDim,
                          .num_tokens = kNew,
                          .first_position = kPrompt,
-                         .pages = sequence->Pages(),
-                         .tables = sequence->Tables()});
+                         .pages = pool->Pages(),
+                         .tables = pool->Tables()});
     ASSERT_TRUE(backend.Synchronize().ok());
   });
 }
 
 TEST_P(BlockPagesTest, EntriesMoveTogether) {
-  ExpectAlike([](Backend& backend, Sequence* sequence) {
-    WritePrompt(backend, sequence);
+  ExpectAlike([](Backend& backend, DevicePool* pool) {
+    WritePrompt(backend, pool);
     DeviceArray<int32_t> keep(backend, {30, 21, 8});
     backend.Compact({.keep = keep.data(),
                      .sinks = 4,
                      .next_position = kPrompt,
                      .max_length = kPrompt,
-                     .pages = sequence->Pages(),
-                     .tables = sequence->Tables()});
+                     .pages = pool->Pages(),
+                     .tables = pool->Tables()});
     ASSERT_TRUE(backend.Synchronize().ok());
   });
 }
 
 TEST_P(BlockPagesTest, PagesAreCopied) {
-  ExpectAlike([](Backend& backend, Sequence* sequence) {
-    WritePrompt(backend, sequence);
-    std::vector<bool> taken(kPages, false);
-    for (const PageIds& ids : Sequence::Blocks()) taken[ids.data] = true;
+  ExpectAlike([](Backend& backend, DevicePool* pool) {
+    WritePrompt(backend, pool);
+    const PagedPool host = OneSequence(DType::kQ8_0, false);  // all have the same pages
+    std::vector<bool> taken(host.layout.num_blocks, false);
+    const PageIds* first = host.blocks.data() + host.row_begin[0];
+    for (const PageIds* ids = first; ids < host.blocks.data() + host.blocks.size(); ++ids)
+      taken[ids->data] = true;
     const auto spare =
         static_cast<int32_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
-    const PageIds from = Sequence::Blocks().front(), to = WithState(spare, kPages);
-    DeviceArray<PageCopy> copies(backend, {{.from = from, .to = to}});
+    const PageIds to = WithState(spare, host.layout.num_blocks);
+    DeviceArray<PageCopy> copies(backend, {{.from = *first, .to = to}});
     backend.CopyPages(
-        {.copies = copies.data(), .count = 1, .from = sequence->Pages(), .to = sequence->Pages()});
+        {.copies = copies.data(), .count = 1, .from = pool->Pages(), .to = pool->Pages()});
     ASSERT_TRUE(backend.Synchronize().ok());
   });
 }
@@ -265,14 +221,14 @@ TEST_P(BlockPagesTest, PromptsAttendToEntries) {
     std::vector<std::vector<float>> outs;
     const auto reference = MakeBackend("reference");
     for (Backend* on : {reference.get(), &backend()}) {
-      Sequence sequence(*on, dtype, false);
-      WritePrompt(*on, &sequence);
+      DevicePool pool(*on, OneSequence(dtype, false));
+      WritePrompt(*on, &pool);
       DeviceArray<float> q(*on, RandomFloats(kNew * kQueryHeads * kDim, kSeed + 9));
       DeviceArray<float> k(*on, RandomFloats(kHeads * kNew * kDim, kSeed + 10));
       DeviceArray<float> v(*on, RandomFloats(kHeads * kNew * kDim, kSeed + 11));
       DeviceArray<float> out(*on, std::vector<float>(q.size(), kNan));
       const PagedPrefix prefix = {
-          .pages = sequence.Pages(), .tables = sequence.Tables(), .max_entries = kPrompt};
+          .pages = pool.Pages(), .tables = pool.Tables(), .max_entries = kPrompt};
       on->PrefillAttention({.q = q.data(),
                             .k = k.data(),
                             .v = v.data(),

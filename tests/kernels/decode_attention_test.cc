@@ -21,7 +21,7 @@
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 #include "tests/kernels/backend_test.h"
-#include "tests/kernels/page_ids.h"
+#include "tests/kernels/paged_pool.h"
 
 namespace hydrant {
 namespace {
@@ -56,80 +56,29 @@ std::string NameOf(const Shape& s) {
          std::to_string(s.block_size);
 }
 
-// A pool and its tables, as values: copies are independent worlds.
-struct World {
+// A pool of sequences, and what rolling rows are turned by.
+struct World : PagedPool {
   Shape shape;
-  KvLayout layout;
-  std::vector<uint8_t> keys, values;
-  std::vector<int32_t> positions;
-  std::vector<float> scores;
-  std::vector<float> log_weights;  // of numerator and denominator; empty: none
-  std::vector<PageIds> blocks;
-  std::vector<int32_t> row_width, caps, lengths, victims;
-  std::vector<int64_t> row_begin;
-  std::vector<DecodeRule> rules;
   std::vector<float> cos, sin;  // of rolling rows
   Rotary rotary;                // tables aside
 
-  // `width` blocks for every head of every sequence, assigned in random order from a pool with some
-  // to spare.
-  World(const Shape& s, int num_seqs, int width, Rng& rng) : shape(s) {
-    const int rows = num_seqs * kLayers * s.num_kv_heads;
-    const int pages = rows * width + 7;
-    layout = {s.dtype, s.head_dim, s.block_size, pages};
-    const size_t slots = static_cast<size_t>(layout.num_blocks) * s.block_size;
-    keys.assign(BytesOf(s.dtype, slots * s.head_dim), 0xFF);  // NaN in every dtype
-    values = keys;
-    positions.assign(slots, INT_MIN);
-    scores.assign(slots, kNaN);
-    std::vector<int32_t> ids(layout.num_blocks);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), rng);
-    ids.resize(rows * width);
-    blocks = WithStates(ids, layout.num_blocks);
-    for (int seq = 0; seq < num_seqs; ++seq) {
-      row_begin.push_back(static_cast<int64_t>(seq) * kLayers * s.num_kv_heads * width);
-      row_width.push_back(width);
-    }
-    caps.assign(rows, INT32_MAX);
-    lengths.assign(rows, 0);
-    victims.assign(rows, -1);
-    rules.resize(num_seqs);
-  }
+  // `width` blocks for every head of every sequence.
+  World(const Shape& s, int num_seqs, int width, Rng& rng)
+      : PagedPool({.num_slots = num_seqs,
+                   .num_layers = kLayers,
+                   .num_kv_heads = s.num_kv_heads,
+                   .width = width,
+                   .dtype = s.dtype,
+                   .head_dim = s.head_dim,
+                   .block_size = s.block_size},
+                  rng()),
+        shape(s) {}
 
-  void StoreRow(std::vector<uint8_t>& pages, size_t slot, const float* row) const {
-    StorePageRow(shape.dtype, row, shape.head_dim, pages.data(), slot * shape.head_dim);
-  }
-  std::vector<float> LoadRow(const std::vector<uint8_t>& pages, size_t slot) const {
-    std::vector<float> row(shape.head_dim);
-    LoadPageRow(shape.dtype, pages.data(), slot * shape.head_dim, row.size(), row.data());
-    return row;
-  }
-
-  KvPages Pages() {
-    return {layout,           keys.data(),   values.data(),
-            positions.data(), scores.data(), log_weights.empty() ? nullptr : log_weights.data()};
-  }
-  SequenceTables Tables() {
-    SequenceTables t;
-    t.num_layers = kLayers;
-    t.num_kv_heads = shape.num_kv_heads;
-    t.blocks = blocks.data();
-    t.row_begin = row_begin.data();
-    t.row_width = row_width.data();
-    t.caps = caps.data();
-    t.lengths = lengths.data();
-    t.victims = victims.data();
-    t.rules = rules.data();
-    return t;
-  }
-  size_t Head(int seq, int kv_head) { return Tables().HeadIndex(seq, kLayer, kv_head); }
-  size_t Slot(int seq, int kv_head, int entry) {
-    return PageIndex(layout, Tables().HeadBlocks(seq, kLayer, kv_head), entry);
-  }
+  size_t Head(int seq, int kv_head) const { return PagedPool::Head(seq, kLayer, kv_head); }
+  size_t Slot(int seq, int kv_head, int entry) const { return Place(seq, kLayer, kv_head, entry); }
   // Of an entry's score and log weights.
-  size_t State(int seq, int kv_head, int entry) { return State(Slot(seq, kv_head, entry)); }
-  size_t State(size_t slot) const { return StateSlot(slot, shape.block_size, layout.num_blocks); }
+  using PagedPool::State;
+  size_t State(int seq, int kv_head, int entry) const { return State(Slot(seq, kv_head, entry)); }
   void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,
                 float score) {
     const size_t slot = Slot(seq, kv_head, entry);
@@ -270,22 +219,13 @@ void RunOnBackend(World* world, Step* step, int threads = 2,
   } else {
     args.out = mirror.Map(step->out.data(), step->out.size());
   }
-  args.pages.keys = mirror.Map(world->keys.data(), world->keys.size());
-  args.pages.values = mirror.Map(world->values.data(), world->values.size());
-  args.pages.positions = mirror.Map(world->positions.data(), world->positions.size());
-  args.pages.scores = mirror.Map(world->scores.data(), world->scores.size());
-  if (!world->log_weights.empty())
-    args.pages.log_weights = mirror.Map(world->log_weights.data(), world->log_weights.size());
   map(args.rotary.cos, world->cos);
   map(args.rotary.sin, world->sin);
-  map(args.tables.blocks, world->blocks);
-  map(args.tables.row_begin, world->row_begin);
-  map(args.tables.row_width, world->row_width);
-  map(args.tables.caps, world->caps);
-  args.tables.lengths = mirror.Map(world->lengths.data(), world->lengths.size());
-  args.tables.victims = mirror.Map(world->victims.data(), world->victims.size());
-  map(args.tables.rules, world->rules);
+  DevicePool pool(backend, *world);
+  args.pages = pool.Pages();
+  args.tables = pool.Tables();
   backend.DecodeAttention(args);
+  pool.ReadBack(world);
   mirror.ReadBack();
 }
 

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "tests/kernels/backend_test.h"
-#include "tests/kernels/page_ids.h"
+#include "tests/kernels/paged_pool.h"
 
 namespace hydrant {
 namespace {
@@ -36,39 +36,36 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 
 class ReviseScoresTest : public BackendTest {
  protected:
-  // Slot i is rows[i]'s; entries lie in shuffled blocks, and blocks of nobody hold what would win.
+  // Slot i is rows[i]'s; past a head's length, and in pages of no sequence, lie scores that would
+  // win.
   void Make(const std::vector<Row>& rows, int block_size, uint64_t seed) {
     std::mt19937_64 random(seed);
     rows_ = rows;
-    block_size_ = block_size;
     heads_ = static_cast<int>(rows[0].lengths.size());
     int32_t longest = 0;
     for (const Row& row : rows)
       longest = std::max(longest, *std::max_element(row.lengths.begin(), row.lengths.end()));
-    width_ = (longest + block_size - 1) / block_size + 1;
-    const int lists = static_cast<int>(rows.size()) * kLayers * heads_;
-    std::vector<int32_t> ids(lists * width_ + 3);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), random);
-    num_blocks_ = static_cast<int>(ids.size());
-    ids.resize(int64_t{lists} * width_);
-    blocks_ = WithStates(ids, num_blocks_);
-    const size_t places = static_cast<size_t>(num_blocks_) * block_size;
-    positions_.assign(places, INT_MAX);
-    scores_.assign(places, -INFINITY);
-    log_weights_ = RandomFloats(2 * places, seed + 1);
-    lengths_.assign(lists, kUntouched);
-    caps_.assign(lists, kUntouched);
-    victims_.assign(lists, kUntouched);
+    pool_ = PagedPool({.num_slots = static_cast<int>(rows.size()),
+                       .num_layers = kLayers,
+                       .num_kv_heads = heads_,
+                       .width = (longest + block_size - 1) / block_size + 1,
+                       .block_size = block_size},
+                      random());
+    pool_.positions.assign(pool_.NumPlaces(), INT_MAX);
+    pool_.scores.assign(pool_.NumPlaces(), -INFINITY);
+    pool_.log_weights = RandomFloats(2 * pool_.NumPlaces(), seed + 1);
+    pool_.lengths.assign(pool_.lengths.size(), kUntouched);
+    pool_.caps = pool_.victims = pool_.lengths;
     for (size_t slot = 0; slot < rows.size(); ++slot) Fill(slot, random);
   }
 
   void Fill(size_t slot, std::mt19937_64& random) {
     const Row& row = rows_[slot];
+    pool_.rules[slot] = row.rule;
     std::vector<int32_t> order;
     for (int h = 0; h < heads_; ++h) {
-      lengths_[List(slot, h)] = row.lengths[h];
-      caps_[List(slot, h)] = row.caps[h];
+      pool_.lengths[List(slot, h)] = row.lengths[h];
+      pool_.caps[List(slot, h)] = row.caps[h];
       // The newest, and others before it; the same of all heads where they share their scores.
       if (h == 0 || row.rule.revision != Revision::kLayerMean) {
         std::vector<int32_t> others(row.position);
@@ -80,9 +77,9 @@ class ReviseScoresTest : public BackendTest {
       }
       for (int32_t e = 0; e < row.lengths[h]; ++e) {
         const size_t place = Place(slot, h, e);
-        positions_[place] = order[e];
-        scores_[State(place)] = Weight(row.lengths[h], random);
-        log_weights_[2 * State(place)] = static_cast<float>(random() % 50);
+        pool_.positions[place] = order[e];
+        pool_.scores[State(place)] = Weight(row.lengths[h], random);
+        pool_.log_weights[2 * State(place)] = static_cast<float>(random() % 50);
       }
     }
   }
@@ -104,12 +101,13 @@ class ReviseScoresTest : public BackendTest {
     }
   }
 
-  size_t List(size_t slot, int head) const { return (slot * kLayers + kLayer) * heads_ + head; }
-  size_t Place(size_t slot, int head, int32_t entry) const {
-    const int32_t id = blocks_[List(slot, head) * width_ + entry / block_size_].data;
-    return static_cast<size_t>(id) * block_size_ + entry % block_size_;
+  size_t List(size_t slot, int head) const {
+    return pool_.Head(static_cast<int>(slot), kLayer, head);
   }
-  size_t State(size_t place) const { return StateSlot(place, block_size_, num_blocks_); }
+  size_t Place(size_t slot, int head, int32_t entry) const {
+    return pool_.Place(static_cast<int>(slot), kLayer, head, entry);
+  }
+  size_t State(size_t place) const { return pool_.State(place); }
 
   // The step of the rows in `slots`, by the backend; below 0: padding.
   void Run(const std::vector<int32_t>& slots) {
@@ -117,35 +115,17 @@ class ReviseScoresTest : public BackendTest {
     step_positions.reserve(slots.size());
     for (const int32_t slot : slots)
       step_positions.push_back(slot < 0 ? 1 << 30 : rows_[slot].position);
-    std::vector<DecodeRule> all_rules;
-    std::vector<int64_t> begins;
-    for (size_t slot = 0; slot < rows_.size(); ++slot) {
-      all_rules.push_back(rows_[slot].rule);
-      begins.push_back(static_cast<int64_t>(slot) * kLayers * heads_ * width_);
-    }
-    Mirror mirror(backend());
-    const auto map = [&mirror](auto& vector) { return mirror.Map(vector.data(), vector.size()); };
-    std::vector<int32_t> widths(rows_.size(), width_);
+    DevicePool pool(backend(), pool_);
+    auto device_slots = Upload(slots), device_positions = Upload(step_positions);
     ReviseScoresArgs args;
     args.num_rows = static_cast<int>(slots.size());
-    args.slots = map(slots);
-    args.positions = map(step_positions);
+    args.slots = device_slots.data();
+    args.positions = device_positions.data();
     args.layer = kLayer;
-    args.pages = {.layout = {.block_size = block_size_, .num_blocks = num_blocks_},
-                  .positions = map(positions_),
-                  .scores = map(scores_),
-                  .log_weights = map(log_weights_)};
-    args.tables = {.num_layers = kLayers,
-                   .num_kv_heads = heads_,
-                   .blocks = map(blocks_),
-                   .row_begin = map(begins),
-                   .row_width = map(widths),
-                   .caps = map(caps_),
-                   .lengths = map(lengths_),
-                   .victims = map(victims_),
-                   .rules = map(all_rules)};
+    args.pages = pool.Pages();
+    args.tables = pool.Tables();
     backend().ReviseScores(args);
-    mirror.ReadBack();
+    pool.ReadBack(&pool_);
   }
 
   float ExpectedScore(size_t slot, int head, int32_t entry) const {
@@ -156,15 +136,15 @@ class ReviseScoresTest : public BackendTest {
         break;
       case Revision::kLayerMean: {
         double sum = 0;
-        for (int h = 0; h < heads_; ++h) sum += scores_[State(Place(slot, h, entry))];
+        for (int h = 0; h < heads_; ++h) sum += pool_.scores[State(Place(slot, h, entry))];
         return static_cast<float>(sum / heads_);
       }
       case Revision::kRandom:
-        return RandomScore(row.rule.seed, kLayer, head, row.position + 1, positions_[place]);
+        return RandomScore(row.rule.seed, kLayer, head, row.position + 1, pool_.positions[place]);
       case Revision::kBelowMean:
         return -ExpectedCount(slot, head, entry);
     }
-    return scores_[State(place)];
+    return pool_.scores[State(place)];
   }
   float ExpectedCount(size_t slot, int head, int32_t entry) const {
     const Row& row = rows_[slot];
@@ -172,10 +152,12 @@ class ReviseScoresTest : public BackendTest {
     const int32_t length = row.lengths[head];
     if (length <= row.caps[head] - row.rule.history) return 0.0f;
     const bool first = length == row.caps[head] - row.rule.history + 1;
-    const float before =
-        first || positions_[place] == row.position ? 0.0f : log_weights_[2 * State(place)];
-    return before +
-           (scores_[State(place)] * static_cast<float>(length) < 1.0f - 1.0f / 65536 ? 1.0f : 0.0f);
+    const float before = first || pool_.positions[place] == row.position
+                             ? 0.0f
+                             : pool_.log_weights[2 * State(place)];
+    return before + (pool_.scores[State(place)] * static_cast<float>(length) < 1.0f - 1.0f / 65536
+                         ? 1.0f
+                         : 0.0f);
   }
   int32_t ExpectedVictim(size_t slot, int head) const {
     const Row& row = rows_[slot];
@@ -183,7 +165,7 @@ class ReviseScoresTest : public BackendTest {
       return kUntouched;
     std::vector<std::tuple<float, int32_t, int32_t>> open;
     for (int32_t e = 0; e < row.lengths[head]; ++e) {
-      const int32_t position = positions_[Place(slot, head, e)];
+      const int32_t position = pool_.positions[Place(slot, head, e)];
       if (position < row.rule.sinks || position > row.position + 1 - row.rule.recent) continue;
       open.emplace_back(ExpectedScore(slot, head, e), position, e);
     }
@@ -192,32 +174,33 @@ class ReviseScoresTest : public BackendTest {
 
   // Runs the step and compares all there is.
   void RunAndCompare(const std::vector<int32_t>& slots) {
-    std::vector<float> scores = scores_, log_weights = log_weights_;
-    std::vector<int32_t> victims = victims_, positions = positions_, lengths = lengths_;
+    PagedPool expected = pool_;
     for (const int32_t slot : slots) {
       if (slot < 0) continue;
       for (int h = 0; h < heads_; ++h) {
         for (int32_t e = 0; e < rows_[slot].lengths[h]; ++e) {
-          scores[State(Place(slot, h, e))] = ExpectedScore(slot, h, e);
+          const size_t state = State(Place(slot, h, e));
+          expected.scores[state] = ExpectedScore(slot, h, e);
           if (rows_[slot].rule.revision == Revision::kBelowMean)
-            log_weights[2 * State(Place(slot, h, e))] = ExpectedCount(slot, h, e);
+            expected.log_weights[2 * state] = ExpectedCount(slot, h, e);
         }
-        victims[List(slot, h)] = ExpectedVictim(slot, h);
+        expected.victims[List(slot, h)] = ExpectedVictim(slot, h);
       }
     }
     Run(slots);
-    EXPECT_EQ(Bits(scores_), Bits(scores));
-    EXPECT_EQ(Bits(log_weights_), Bits(log_weights));
-    EXPECT_EQ(victims_, victims);
-    EXPECT_EQ(positions_, positions);
-    EXPECT_EQ(lengths_, lengths);
+    EXPECT_EQ(Bits(pool_.scores), Bits(expected.scores));
+    EXPECT_EQ(Bits(pool_.log_weights), Bits(expected.log_weights));
+    EXPECT_EQ(pool_.victims, expected.victims);
+    EXPECT_EQ(pool_.positions, expected.positions);
+    EXPECT_EQ(pool_.lengths, expected.lengths);
+    EXPECT_EQ(pool_.caps, expected.caps);
+    EXPECT_EQ(pool_.keys, expected.keys);
+    EXPECT_EQ(pool_.values, expected.values);
   }
 
   std::vector<Row> rows_;
-  int block_size_ = 0, heads_ = 0, width_ = 0, num_blocks_ = 0;
-  std::vector<PageIds> blocks_;
-  std::vector<int32_t> positions_, lengths_, caps_, victims_;
-  std::vector<float> scores_, log_weights_;
+  int heads_ = 0;
+  PagedPool pool_;
 };
 
 // One row whose heads hold `length` entries at or below a cap.
@@ -275,20 +258,21 @@ TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
       length = kCap - 5 + 1;
       for (std::set<int>& steps : below) steps.clear();
     }
-    rows_[0].lengths[0] = lengths_[List(0, 0)] = length;
+    rows_[0].lengths[0] = pool_.lengths[List(0, 0)] = length;
     for (int32_t e = 0; e < length; ++e) {
       const size_t place = Place(0, 0, e);
-      if (e == length - 1) positions_[place] = ++rows_[0].position;
-      scores_[State(place)] = static_cast<float>(random() % 2) * 1.9f / static_cast<float>(length);
+      if (e == length - 1) pool_.positions[place] = ++rows_[0].position;
+      pool_.scores[State(place)] =
+          static_cast<float>(random() % 2) * 1.9f / static_cast<float>(length);
       if (e == length - 1) below[e].clear();
-      if (scores_[State(place)] == 0.0f) below[e].insert(step);
+      if (pool_.scores[State(place)] == 0.0f) below[e].insert(step);
     }
     Run({0});
     const int next_drop = step + kCap - length + 1;
     for (int32_t e = 0; e < length; ++e) {
       const auto counted = std::count_if(below[e].begin(), below[e].end(),
                                          [&](int at) { return at >= next_drop - kHistory; });
-      ASSERT_EQ(scores_[State(Place(0, 0, e))], -static_cast<float>(counted))
+      ASSERT_EQ(pool_.scores[State(Place(0, 0, e))], -static_cast<float>(counted))
           << "step " << step << " entry " << e;
     }
   }
@@ -302,13 +286,13 @@ TEST_P(ReviseScoresTest, TheMeanItselfIsNotBelowTheMean) {
   Make({Alike(rule, 1, kEntries, kEntries)}, 16, 4);
   const float mean = 1.0f / kEntries;
   for (int32_t e = 0; e < kEntries; ++e) {
-    scores_[State(Place(0, 0, e))] = e % 3 == 0   ? mean
-                                     : e % 3 == 1 ? mean * (1.0f - 4e-7f)
-                                                  : mean * (1.0f - 1.0f / 4096);
+    pool_.scores[State(Place(0, 0, e))] = e % 3 == 0   ? mean
+                                          : e % 3 == 1 ? mean * (1.0f - 4e-7f)
+                                                       : mean * (1.0f - 1.0f / 4096);
   }
   Run({0});
   for (int32_t e = 0; e < kEntries; ++e)
-    EXPECT_EQ(scores_[State(Place(0, 0, e))], e % 3 == 2 ? -1.0f : 0.0f) << "entry " << e;
+    EXPECT_EQ(pool_.scores[State(Place(0, 0, e))], e % 3 == 2 ? -1.0f : 0.0f) << "entry " << e;
 }
 
 TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
@@ -318,22 +302,22 @@ TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
   Make({Alike(rule, 2, 18, 18), Alike(rule, 2, 18, 18), Alike(closed, 2, 18, 18)}, 16, 3);
   for (int32_t e = 0; e < 18; ++e) {
     for (int h = 0; h < 2; ++h) {
-      scores_[State(Place(0, h, e))] = e % 2 == h ? 0.25f : 0.75f;
-      scores_[State(Place(1, h, e))] = e == 17 && h == 1 ? kNan : 0.0f;
+      pool_.scores[State(Place(0, h, e))] = e % 2 == h ? 0.25f : 0.75f;
+      pool_.scores[State(Place(1, h, e))] = e == 17 && h == 1 ? kNan : 0.0f;
     }
   }
   // The lowest position that is no sink.
   int32_t lowest = -1;
   for (int32_t e = 0; e < 18; ++e) {
-    const int32_t at = positions_[Place(0, 0, e)];
-    if (at >= 1 && (lowest < 0 || at < positions_[Place(0, 0, lowest)])) lowest = e;
+    const int32_t at = pool_.positions[Place(0, 0, e)];
+    if (at >= 1 && (lowest < 0 || at < pool_.positions[Place(0, 0, lowest)])) lowest = e;
   }
-  positions_[Place(1, 0, 17)] = positions_[Place(1, 1, 17)] = 35;
+  pool_.positions[Place(1, 0, 17)] = pool_.positions[Place(1, 1, 17)] = 35;
   Run({0, 1, 2});
   for (int h = 0; h < 2; ++h) {
-    EXPECT_EQ(victims_[List(0, h)], lowest);
-    EXPECT_EQ(victims_[List(1, h)], 17) << "NaN counts as -infinity";
-    EXPECT_EQ(victims_[List(2, h)], 0);
+    EXPECT_EQ(pool_.victims[List(0, h)], lowest);
+    EXPECT_EQ(pool_.victims[List(1, h)], 17) << "NaN counts as -infinity";
+    EXPECT_EQ(pool_.victims[List(2, h)], 0);
   }
 }
 
@@ -352,7 +336,7 @@ TEST_P(ReviseScoresTest, RandomVictimsAreUniform) {
   Make(rows, 16, 8);
   Run(slots);
   std::vector<int> counts(kEntries, 0);
-  for (int i = 0; i < kRows; ++i) ++counts[victims_[List(i, 0)]];
+  for (int i = 0; i < kRows; ++i) ++counts[pool_.victims[List(i, 0)]];
   double chi_squared = 0;
   for (const int count : counts) {
     const double expected = static_cast<double>(kRows) / kEntries;

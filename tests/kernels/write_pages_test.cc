@@ -7,7 +7,7 @@
 #include "kernels/float16.h"
 #include "kernels/ops/select.h"
 #include "tests/kernels/backend_test.h"
-#include "tests/kernels/page_ids.h"
+#include "tests/kernels/paged_pool.h"
 
 namespace hydrant {
 namespace {
@@ -32,13 +32,6 @@ struct Case {
 constexpr int kSlots = 3, kLayers = 2, kSlot = 1, kLayer = 1;
 constexpr int32_t kUntouched = -9;
 
-// What a test reads back, per head and entry.
-struct Written {
-  std::vector<float> keys, values, scores;  // keys, values: [num_blocks, block_size, head_dim]
-  std::vector<int32_t> positions, lengths, victims;
-  std::vector<float> log_weights;  // [num_blocks, block_size, 2]
-};
-
 float RoundTo(DType dtype, float value) {
   if (dtype == DType::kF16) return F16ToFloat(FloatToF16(value));
   if (dtype == DType::kBF16) return BF16ToFloat(FloatToBF16(value));
@@ -59,15 +52,8 @@ class WritePagesTest : public BackendTest {
     MakeRotary(c);
     scores_ = RandomFloats(heads_ * score_stride_, seed + 2);
     ChooseKept(c, seed + 3);
-    MakeTables(c, seed + 4);
-    switch (c.dtype) {
-      case DType::kF32:
-        written_ = Execute<float>(c);
-        break;
-      default:
-        written_ = Execute<uint16_t>(c);
-        break;
-    }
+    MakePool(c, seed + 4);
+    Execute(c);
   }
 
   static void PlantExtremes(std::vector<float>& values) {
@@ -119,39 +105,31 @@ class WritePagesTest : public BackendTest {
     }
   }
 
-  // Blocks of the slot's heads in random order, with a block to spare per head.
-  void MakeTables(const Case& c, uint64_t seed) {
+  // With a block to spare per head.
+  void MakePool(const Case& c, uint64_t seed) {
     const int longest = *std::max_element(c.keep.begin(), c.keep.end());
-    width_ = (longest + c.block_size - 1) / c.block_size + 1;
-    num_blocks_ = kLayers * heads_ * width_ + 3;
-    std::vector<int32_t> ids(num_blocks_);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
-    row_begin_ = {0, 5, 0};
-    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
-    blocks_.assign(5, {-1, -1});
-    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * heads_ * width_);
+    before_ = PagedPool({.num_slots = kSlots,
+                         .num_layers = kLayers,
+                         .num_kv_heads = heads_,
+                         .width = (longest + c.block_size - 1) / c.block_size + 1,
+                         .dtype = c.dtype,
+                         .head_dim = c.head_dim,
+                         .block_size = c.block_size},
+                        seed);
+    before_.positions.assign(before_.NumPlaces(), kUntouched);
+    before_.scores.assign(before_.NumPlaces(), kUntouched);
+    before_.log_weights.assign(2 * before_.NumPlaces(), kUntouched);
+    before_.caps.assign(before_.caps.size(), c.cap);
+    before_.lengths.assign(before_.lengths.size(), kUntouched);
+    before_.victims = before_.lengths;
+    before_.rules[kSlot] = c.rule;
   }
 
-  template <typename Element>
-  Written Execute(const Case& c) {
-    const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
-    const size_t table = static_cast<size_t>(kSlots) * kLayers * heads_;
+  void Execute(const Case& c) {
+    DevicePool pool(backend(), before_);
     auto k = Upload(k_), v = Upload(v_), scores_in = Upload(scores_);
     auto kept = Upload(kept_), keep = Upload(c.keep);
-    auto blocks = Upload(blocks_);
-    auto row_begin = Upload(row_begin_);
-    auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
-    auto caps = Upload(std::vector<int32_t>(table, c.cap));
-    auto rules = Upload(std::vector<uint8_t>(kSlots * sizeof(DecodeRule)));
-    backend().CopyToDevice(rules.data() + kSlot * sizeof(DecodeRule), &c.rule, sizeof(c.rule));
-    auto keys = Upload(std::vector<Element>(slots * c.head_dim, Element{99}));
-    auto values = Upload(std::vector<Element>(slots * c.head_dim, Element{99}));
-    auto positions = Upload(std::vector<int32_t>(slots, kUntouched));
-    auto scores = Upload(std::vector<float>(slots, kUntouched));
-    auto log_weights = Upload(std::vector<float>(2 * slots, kUntouched));
-    auto lengths = Upload(std::vector<int32_t>(table, kUntouched));
-    auto victims = Upload(std::vector<int32_t>(table, kUntouched));
+    auto cos = Upload(cos_), sin = Upload(sin_);
     WritePagesArgs args;
     args.k = k.data();
     args.v = v.data();
@@ -163,116 +141,56 @@ class WritePagesTest : public BackendTest {
     args.keep = keep.data();
     args.n = c.n;
     args.num_written = c.num_written;
-    auto cos = Upload(cos_), sin = Upload(sin_);
     args.rotary = rotary_;
     args.rotary.cos = cos.data();
     args.rotary.sin = sin.data();
     args.slot = kSlot;
     args.layer = kLayer;
-    args.pages = {.layout = Layout(c),
-                  .keys = keys.data(),
-                  .values = values.data(),
-                  .positions = positions.data(),
-                  .scores = c.has_scores ? scores.data() : nullptr,
-                  .log_weights = c.with_log_weights ? log_weights.data() : nullptr};
-    args.tables = {.num_layers = kLayers,
-                   .num_kv_heads = heads_,
-                   .blocks = blocks.data(),
-                   .row_begin = row_begin.data(),
-                   .row_width = row_width.data(),
-                   .caps = caps.data(),
-                   .lengths = lengths.data(),
-                   .victims = victims.data(),
-                   .rules = reinterpret_cast<const DecodeRule*>(rules.data())};
+    args.pages = pool.Pages();
+    if (!c.has_scores) args.pages.scores = nullptr;
+    if (!c.with_log_weights) args.pages.log_weights = nullptr;
+    args.tables = pool.Tables();
     backend().WritePages(args);
-    return {Widen(c.dtype, keys.Read()),
-            Widen(c.dtype, values.Read()),
-            scores.Read(),
-            positions.Read(),
-            lengths.Read(),
-            victims.Read(),
-            log_weights.Read()};
-  }
-
-  static std::vector<float> Widen(DType, const std::vector<float>& values) { return values; }
-  static std::vector<float> Widen(DType dtype, const std::vector<uint16_t>& values) {
-    std::vector<float> wide;
-    wide.reserve(values.size());
-    for (uint16_t value : values) {
-      wide.push_back(dtype == DType::kF16 ? F16ToFloat(value) : BF16ToFloat(value));
-    }
-    return wide;
-  }
-
-  KvLayout Layout(const Case& c) const {
-    return {.dtype = c.dtype,
-            .head_dim = c.head_dim,
-            .block_size = c.block_size,
-            .num_blocks = num_blocks_};
+    written_ = before_;
+    pool.ReadBack(&written_);
   }
 
   int32_t Position(int head, int entry) const { return kept_[head * kept_stride_ + entry]; }
-  size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
-  size_t SlotIndex(const Case& c, int head, int entry) const {
-    const PageIds* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
-    return static_cast<size_t>(ids[entry / c.block_size].data) * c.block_size +
-           entry % c.block_size;
-  }
-
-  size_t State(const Case& c, int head, int entry) const {
-    return StateSlot(SlotIndex(c, head, entry), c.block_size, num_blocks_);
-  }
+  size_t Row(int head) const { return before_.Head(kSlot, kLayer, head); }
+  size_t Place(int head, int entry) const { return before_.Place(kSlot, kLayer, head, entry); }
+  size_t State(int head, int entry) const { return before_.State(Place(head, entry)); }
 
   static bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
   // Compares everything with what the contract says.
   void Check(const Case& c, const std::string& what) {
     SCOPED_TRACE(what);
-    std::vector<bool> used(written_.positions.size(), false), used_state = used;
+    ChangedPlaces changed(before_);
     for (int h = 0; h < heads_; ++h) {
-      EXPECT_EQ(written_.lengths[HeadIndex(h)], c.keep[h]);
+      EXPECT_EQ(written_.lengths[Row(h)], c.keep[h]);
       for (int e = c.num_written; e < c.keep[h]; ++e) {
         CheckData(c, h, e);
-        used[SlotIndex(c, h, e)] = true;
+        changed.data[Place(h, e)] = true;
       }
       for (int e = 0; e < c.keep[h]; ++e) {
         CheckState(c, h, e);
-        used_state[State(c, h, e)] = true;
+        changed.state[Place(h, e)] = true;
       }
     }
-    const float untouched = c.dtype == DType::kF32   ? 99.0f
-                            : c.dtype == DType::kF16 ? F16ToFloat(99)
-                                                     : BF16ToFloat(99);
-    for (size_t i = 0; i < used_state.size(); ++i) {
-      if (used_state[i]) continue;
-      ASSERT_EQ(written_.scores[i], kUntouched) << i;
-      ASSERT_EQ(written_.log_weights[2 * i], kUntouched) << i;
-      ASSERT_EQ(written_.log_weights[2 * i + 1], kUntouched) << i;
-    }
-    for (size_t i = 0; i < used.size(); ++i) {
-      if (used[i]) continue;
-      ASSERT_EQ(written_.positions[i], kUntouched) << i;
-      for (int j = 0; j < c.head_dim; ++j) {
-        ASSERT_EQ(written_.keys[i * c.head_dim + j], untouched) << i;
-        ASSERT_EQ(written_.values[i * c.head_dim + j], untouched) << i;
-      }
-    }
-    for (size_t i = 0; i < written_.lengths.size(); ++i) {
-      if (i >= HeadIndex(0) && i < HeadIndex(0) + heads_) continue;
-      ASSERT_EQ(written_.lengths[i], kUntouched) << i;
-      ASSERT_EQ(written_.victims[i], kUntouched) << i;
-    }
+    ExpectNothingElseChanged(before_, written_, changed, kSlot, kLayer);
   }
 
   void CheckData(const Case& c, int h, int e) {
-    const size_t index = SlotIndex(c, h, e);
+    const size_t place = Place(h, e);
     const int32_t position = Position(h, e);
-    ASSERT_EQ(written_.positions[index], c.rule.rolling ? e : position);
+    const std::vector<float> keys = written_.LoadRow(written_.keys, place);
+    const std::vector<float> values = written_.LoadRow(written_.values, place);
+    ASSERT_EQ(written_.positions[place], c.rule.rolling ? e : position);
     const size_t in = h * kv_stride_ + static_cast<size_t>(position) * c.head_dim;
     const std::vector<double> unturned = Unturned(&k_[in], c.head_dim, position);
     const double rounding = c.dtype == DType::kF32 ? 0.0 : c.dtype == DType::kF16 ? 6e-4 : 5e-3;
     for (int j = 0; j < c.head_dim; ++j) {
-      const float key = written_.keys[index * c.head_dim + j];
+      const float key = keys[j];
       if (c.rule.rolling) {
         ASSERT_NEAR(key, unturned[j], 1e-6 + rounding * std::abs(unturned[j]))
             << "head " << h << " entry " << e << " element " << j;
@@ -280,12 +198,12 @@ class WritePagesTest : public BackendTest {
         ASSERT_PRED2(Same, key, RoundTo(c.dtype, k_[in + j]))
             << k_[in + j] << " head " << h << " entry " << e << " element " << j;
       }
-      ASSERT_PRED2(Same, written_.values[index * c.head_dim + j], RoundTo(c.dtype, v_[in + j]));
+      ASSERT_PRED2(Same, values[j], RoundTo(c.dtype, v_[in + j]));
     }
   }
 
   void CheckState(const Case& c, int h, int e) {
-    const size_t index = State(c, h, e);
+    const size_t index = State(h, e);
     const int32_t position = Position(h, e);
     float score = c.with_scores ? scores_[h * score_stride_ + position] : 0.0f;
     if (!c.rule.scored && !c.with_scores) score = kUntouched;
@@ -298,15 +216,13 @@ class WritePagesTest : public BackendTest {
     ASSERT_EQ(written_.log_weights[2 * index + 1], log_weight) << "head " << h << " entry " << e;
   }
 
-  int heads_ = 0, width_ = 0, num_blocks_ = 0;
+  int heads_ = 0;
   int64_t kv_stride_ = 0, score_stride_ = 0, kept_stride_ = 0;
   std::vector<float> k_, v_, scores_;
   std::vector<int32_t> kept_;
-  std::vector<PageIds> blocks_;
-  std::vector<int64_t> row_begin_;
   std::vector<float> cos_, sin_;
   Rotary rotary_;  // tables aside
-  Written written_;
+  PagedPool before_, written_;
 };
 
 TEST_P(WritePagesTest, EveryDTypeAndSize) {
@@ -398,17 +314,17 @@ TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
     c.rule.recent = static_cast<int32_t>(engine() % 4);
     Run(c, 1000 + trial);
     Check(c, "trial " + std::to_string(trial));
-    EXPECT_EQ(written_.victims[HeadIndex(2)], kUntouched) << "below its cap: no victim";
+    EXPECT_EQ(written_.victims[Row(2)], kUntouched) << "below its cap: no victim";
     for (int h = 0; h < 2; ++h) {
       std::optional<int> expected;
       for (int e = 0; e < keep; ++e) {  // ascending positions: the first of equals is the lower one
         const int32_t p = Position(h, e);
         if (p < c.rule.sinks || p > c.n - c.rule.recent) continue;
-        auto score = [&](int entry) { return written_.scores[State(c, h, entry)]; };
+        auto score = [&](int entry) { return written_.scores[State(h, entry)]; };
         if (!expected || score(e) < score(*expected)) expected = e;
       }
       ASSERT_TRUE(expected.has_value());
-      EXPECT_EQ(written_.victims[HeadIndex(h)], *expected) << "trial " << trial;
+      EXPECT_EQ(written_.victims[Row(h)], *expected) << "trial " << trial;
     }
   }
 }
@@ -430,11 +346,11 @@ TEST_P(WritePagesTest, RollingSlotsHoldUnturnedKeysAndRanks) {
           if (HasFatalFailure()) return;
           for (int h = 0; h < 2; ++h) {
             int expected = c.rule.sinks;
-            const auto score = [&](int e) { return written_.scores[State(c, h, e)]; };
+            const auto score = [&](int e) { return written_.scores[State(h, e)]; };
             for (int e = c.rule.sinks; e <= keep - c.rule.recent; ++e) {
               if (score(e) < score(expected)) expected = e;
             }
-            EXPECT_EQ(written_.victims[HeadIndex(h)], expected);
+            EXPECT_EQ(written_.victims[Row(h)], expected);
           }
         }
       }
@@ -448,7 +364,7 @@ TEST_P(WritePagesTest, EqualScoresEvictTheLowerPosition) {
   c.rule.sinks = 3;
   c.with_kept = c.with_scores = false;
   Run(c, 5);
-  EXPECT_EQ(written_.victims[HeadIndex(0)], 3);
+  EXPECT_EQ(written_.victims[Row(0)], 3);
 }
 
 HYDRANT_FOR_EACH_BACKEND(WritePagesTest);

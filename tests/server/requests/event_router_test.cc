@@ -24,7 +24,7 @@ class Recorder final : public EventReceiver {
       ended_ = true;
     }
   }
-  void OnStepEnd(const std::shared_ptr<Delivery>&) override {
+  void OnStepEnd(const std::shared_ptr<PendingWrites>&) override {
     words.push_back("|");
     if (ended_) done.set_value();
     ended_ = false;
@@ -103,7 +103,7 @@ TEST(EventRouter, DeliverWaitsForAWriteThatIsUnderWay) {
   class Writer final : public EventReceiver {
    public:
     void OnEvent(Event) override {}
-    void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override {
+    void OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) override {
       if (write_.joinable()) write_.join();
       write_ = std::thread([this, held = delivery]() mutable {
         std::this_thread::yield();
@@ -132,7 +132,7 @@ TEST(EventRouter, DeliverDoesNotWaitLongerThanItMay) {
    public:
     explicit Blocked(std::shared_future<void> release) : release_(std::move(release)) {}
     void OnEvent(Event) override { release_.wait(); }
-    void OnStepEnd(const std::shared_ptr<Delivery>&) override {}
+    void OnStepEnd(const std::shared_ptr<PendingWrites>&) override {}
 
    private:
     std::shared_future<void> release_;
