@@ -17,21 +17,21 @@ APART = {".cache", ".git", ".venv", "__pycache__"}
 # Files with suffixes of these are this project's when a page names them without a folder.
 SOURCES = {".cc", ".cu", ".cuh", ".h", ".proto", ".py"}
 
-# Flags of other programs that pages show.
+# Flags of other programs that pages show: Google Benchmark, CMake, protoc, numactl, systemctl, docker, helm, vLLM.
 FLAGS = set("""
-    --benchmark_filter --benchmark_repetitions --benchmark_out
-    --build --preset --target --prefix --test-dir
-    --descriptor_set_out --proto_path
+    --benchmark_filter --benchmark_repetitions --build --preset --target --descriptor_set_out
+    --cpunodebind --interleave --membind --now --runtime --set --save-detailed --save-result
 """.split())
 # Symbols of other projects.
 SYMBOLS = set("""
-    AdamW AutoAWQ AutoGPTQ FlashAttention FlashInfer PyTorch SentencePiece
 """.split())
-# Words with an underscore of other projects: fields of their files, arguments of their functions, names of their models.
+# Words with an underscore of other projects: values and fields of their files.
 WORDS = set("""
+    cache_aware parentbased_traceidratio
 """.split())
-# Files of other projects, and files that a command on the page makes.
+# Files that a reader makes, and files of other projects.
 FILES = set("""
+    example.py
 """.split())
 
 
@@ -72,9 +72,10 @@ class Tree:
     def __init__(self, root):
         self.root, self.words, self.flags, self.names = root, set(), set(), set()
         self.pages, self.referrers = [], []  # of the second: a source, and the page that it refers to
-        self.folders = {path.name for path in root.iterdir() if path.is_dir()} - APART
+        self.folders = {path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("build")} - APART
         for path in walk(root):
             self.names.add(path.name)
+            self.words.add(path.stem)
             if path.suffix == ".md":
                 self.pages.append(path)
             elif self.is_source(path):
@@ -93,6 +94,9 @@ class Tree:
         # A literal that begins with a flag declares it, as CLI11 ("-m,--model", "!--no-x") and argparse have it.
         for literal in re.findall(r"""["'](!?-[\w,!=-]*)""", text):
             self.flags.update(re.findall(r"--[a-z][\w-]*", literal))
+        # A table of names, where a program takes "--" off its arguments.
+        if '"--"' in text:
+            self.flags.update(f"--{name}" for name in re.findall(r'\{"([a-z][a-z-]*)",', text))
         if path.suffix in {"", ".sh", ".py"}:
             self.flags.update(re.findall(r"^\s*(--[a-z][\w-]*)(?=[)|=*])", text, re.M))
             self.flags.update(re.findall(r"[|=] (--[a-z][\w-]*)", text))
@@ -112,7 +116,8 @@ def expand(name):
 
 
 def exists(tree, name):
-    return all(glob.glob(str(tree.root / one)) for one in expand(name.rstrip("/")))
+    """From the root, or as an import of a contract names it."""
+    return all(glob.glob(str(tree.root / one)) or glob.glob(str(tree.root / "proto" / one)) for one in expand(name.rstrip("/")))
 
 
 def bad_links(tree, page, text):
