@@ -25,9 +25,9 @@ FLAGS = set("""
 # Symbols of other projects.
 SYMBOLS = set("""
 """.split())
-# Words with an underscore of other projects: values and fields of their files.
+# Words with an underscore of other projects, and terms of formulas.
 WORDS = set("""
-    cache_aware parentbased_traceidratio
+    cache_aware parentbased_traceidratio prompt_pair prompt_token
 """.split())
 # Files that a reader makes, and files of other projects.
 FILES = set("""
