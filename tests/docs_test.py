@@ -177,12 +177,19 @@ def bad_variables(tree, text):
             yield f"{name}: the tree has no such variable"
 
 
+def commits(text):
+    """Git has the history of a figure; a page has its date, machine and command."""
+    for commit in sorted(set(re.findall(r"\bcommit [0-9a-f]{7,40}\b", text))):
+        yield f"{commit}: pages name no commits"
+
+
 def complaints(tree, page, text):
     yield from bad_links(tree, page, text)
     yield from bad_files(tree, text)
     yield from bad_flags(tree, text)
     yield from bad_symbols(tree, text)
     yield from bad_variables(tree, text)
+    yield from commits(text)
 
 
 # Each of these lines has one stale name.
@@ -197,6 +204,7 @@ hydrantd --no-such-flag-of-any-program
 `NoSuchClassAnywhere::Method`
 `no_such_field_of_a_message`
 HYDRANT_NO_SUCH_VARIABLE
+measured at commit 0123abc
 """.strip().splitlines()
 
 
