@@ -46,7 +46,7 @@ def text_of(path):
 
 
 def without_fences(text):
-    """The text with the lines of fenced code blocks emptied; inline code that spans two lines joined."""
+    """The text with the lines of fenced code blocks emptied."""
     kept, inside = [], False
     for line in text.splitlines():
         fence = re.match(r"\s*(```|~~~)", line)
@@ -71,7 +71,7 @@ class Tree:
 
     def __init__(self, root):
         self.root, self.words, self.flags, self.names = root, set(), set(), set()
-        self.pages, self.referrers = [], []  # of the second: a source, and the page that it refers to
+        self.pages, self.referrers = [], []  # referrers: sources, each with a page that it names
         self.folders = {path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("build")} - APART
         for path in walk(root):
             self.names.add(path.name)
@@ -81,9 +81,9 @@ class Tree:
             elif self.is_source(path):
                 self.read(path)
 
-    @staticmethod
-    def is_source(path):
-        if path.name == "docs_test.py" or "data" in path.parts or path.suffix in {".svg", ".png", ".gguf"} or path.is_symlink():
+    def is_source(self, path):
+        within = path.relative_to(self.root).parts
+        if path.name == "docs_test.py" or "data" in within or path.suffix in {".svg", ".png", ".gguf"} or path.is_symlink():
             return False
         return path.stat().st_size < 1 << 20
 
