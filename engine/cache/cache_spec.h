@@ -13,7 +13,7 @@ namespace hydrant {
 inline constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
 inline constexpr int kDefaultMinCacheTokens = 128;
 // Share of the prompt that an evicting policy keeps if the request names no budget (`auto` chooses
-// its own share). docs/quality.md measures the loss at this share.
+// its own share). docs/results/quality.md measures the loss at this share.
 inline constexpr double kDefaultCacheRatio = 0.2;
 
 // The cache fields of a request, as the client set them. Unset fields take the policy's defaults.

@@ -7,7 +7,7 @@
 // naming the inner dimension anew: which dims (entries) stand in which rows of a fragment does not
 // matter to a sum, as long as the other operand agrees. At head_dim 128 more blocks on a
 // multiprocessor are worth more than a tile on its way while another is multiplied
-// (docs/benchmarks.md, "On a GPU").
+// (docs/decisions/decode_attention_on_a_gpu.md).
 //
 // Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
 // the rounding of fp32 sums is left: logits decide what is evicted.
@@ -239,7 +239,7 @@ class MmaTile {
 };
 
 // Tiles straight from global memory. At head_dim 128 more blocks on a multiprocessor are worth more
-// than a tile on its way while another is multiplied (docs/benchmarks.md, "On a GPU").
+// than a tile on its way while another is multiplied (docs/decisions/decode_attention_on_a_gpu.md).
 template <DType kPageDType, int kDims>
 class MmaProducts : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;

@@ -36,10 +36,10 @@ def main():
     tools = root / "tools/benchmarks"
     table, model = tools / "gpu_table.py", tools / "gpu_model.py"
     print(run(sys.executable, model, "--check").splitlines()[-1])
-    docs = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
+    docs = (root / "docs/results/gpu.md").read_text(encoding="utf-8")
     for line in run(sys.executable, model).splitlines():
         if line not in docs:
-            sys.exit(f"docs/benchmarks.md lacks what gpu_model.py prints: {line}")
+            sys.exit(f"docs/results/gpu.md lacks what gpu_model.py prints: {line}")
     with tempfile.TemporaryDirectory() as folder:
         expected, measured, probed = (pathlib.Path(folder, name) for name in ("expected", "measured", "probed"))
         for card in ("h100", "h200"):

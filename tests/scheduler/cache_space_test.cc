@@ -535,8 +535,8 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
   }
 }
 
-// The table of docs/policies.md, "Layers with a window": Gemma 3's shape of 1B parameters, five
-// layers with a window of 512 to one without, at 8,192 tokens.
+// The table of docs/guide/policies.md, "Layers with a window": Gemma 3's shape of 1B parameters,
+// five layers with a window of 512 to one without, at 8,192 tokens.
 TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   EngineLimits limits = {.num_layers = 26,
                          .num_kv_heads = 1,

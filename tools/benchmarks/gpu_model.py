@@ -5,7 +5,7 @@ its operations and its exponentials, and a ramp; blocks of prompts are dealt to 
   gpu_model.py                                    Markdown tables of all rows, for both cards
   gpu_model.py --json FILE [--card h100|h200]     the rows of one card as JSON lines, those of kernels on trial beside them
                [--trial decode,overlap]           with these kernels instead (HYDRANT_CUDA_TRIAL)
-  gpu_model.py --check                            beside the rows that were measured (docs/benchmarks.md), with the error of each;
+  gpu_model.py --check                            beside the rows that were measured (docs/results/gpu.md), with the error of each;
                                                   exit status 1 if one is off by more than a fifth
 
 The rows and their fields are those of device_benchmark, device_probe, step_benchmark and throughput_benchmark; gpu_table.py puts the
@@ -527,7 +527,7 @@ def throughput_table() -> None:
 
 
 def tables() -> None:
-    """All rows, both cards side by side; docs/benchmarks.md has what this prints."""
+    """All rows, both cards side by side; docs/results/gpu.md has what this prints."""
     pairs = list(zip(*(rows(card) for card in BOTH)))
     goals_table()
     products_tables(pairs)
@@ -539,7 +539,7 @@ def tables() -> None:
     throughput_table()
 
 
-# docs/benchmarks.md, "The first runs": an H200, 2026-11-26. Microseconds, or milliseconds of steps.
+# docs/results/gpu.md, "Measured": an H200, 2026-11-26. Microseconds, or milliseconds of steps.
 MEASURED_DECODE = {(64, 512): (47.6, 50.9), (64, 1024): (81.3, 86.8), (64, 2048): (172.9, 186.8), (256, 205): (96.1, 108.7),
                    (256, 512): (197.9, 218.9), (16, 1024): (35.5, 45.2), (1, 1024): (17.6, 25.2), (1, 8192): (31.8, 44.2),
                    (1, 131072): (185.2, 235.0)}

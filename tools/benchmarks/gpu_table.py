@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Joins what scripts/gpu-check measured, ours and the peers', to the tables of docs/benchmarks.md.
+"""Joins what scripts/gpu-check measured, ours and the peers', to the tables of docs/results/gpu.md.
 
   gpu_table.py [--expected FILE.jsonl] FILE.jsonl...
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares which entries Hydrant's policies keep with what NVIDIA's kvpress keeps, head by head. See docs/quality.md.
+"""Compares which entries Hydrant's policies keep with what NVIDIA's kvpress keeps, head by head. See docs/results/quality.md.
 
 Both read the same prompts with the same float32 weights; our options are set to what the press defines. Prints a markdown
 table and fails where a row agrees less than it did when it was written. What a press kept is seen from outside: keys left in

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns the JSON lines of scripts/bench into the tables of docs/benchmarks.md: ours, the peers', and the machine's bound.
+"""Turns the JSON lines of scripts/bench into the tables of docs/results/performance.md: ours, the peers', and the machine's bound.
 
   table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl, llama_cpp.jsonl and openvino.jsonl of a run,
                               prints markdown; the first dtype is compared with the faster peer

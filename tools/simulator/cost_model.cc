@@ -83,7 +83,7 @@ CostModel DefaultCostModel() {
           .page_us = 0.42,
           .prompt_token_us = 790,
           .prompt_pair_us = 0.26,
-          .source = "SmolLM2-135M Q4_1, 2 threads of a Xeon, from the table of docs/benchmarks.md"};
+          .source = "SmolLM2-135M Q4_1, 2 threads of a Xeon, from the table of docs/results/performance.md"};
 }
 
 }  // namespace hydrant::sim

@@ -41,7 +41,7 @@ absl::StatusOr<CostModel> ParseCostModel(std::string_view text, const std::strin
 absl::StatusOr<CostModel> ReadCostModel(const std::string& path);
 std::string ToJson(const CostModel& model);
 
-// SmolLM2-135M on two cores: what the first table of docs/benchmarks.md comes to. No noise.
+// SmolLM2-135M on two cores: what the first table of docs/results/performance.md comes to. No noise.
 CostModel DefaultCostModel();
 
 }  // namespace hydrant::sim

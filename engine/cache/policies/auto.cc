@@ -27,7 +27,7 @@ constexpr double kAskedLaterMaxWeight = 30.0;
 // follows the prompt. A prompt whose question is kept back, and so is about to be looked things up
 // in, is read a second time, where there is room, and asked by both readings' queries: they find
 // more of it, and lose a little of what would follow it. What the request leaves open it takes from
-// the prompt (docs/quality.md):
+// the prompt (docs/results/quality.md):
 //   a memory target (max_cache_tokens, cache_ratio): the heads share that many entries;
 //   a quality target (min_retained_mass): the heads share a tenth, and each keeps more where that
 //     does not retain as much of the attention of the prompt's queries when asked from behind it,
