@@ -14,8 +14,8 @@ namespace {
 // save so many tokens for each.
 constexpr int64_t kTokensSavedPerTokenRead = 8;
 
-bool IsWorthIt(const Context& context, const Request& request, const EngineLimits& limits) {
-  if (ReadsAtOnce(context.plan, limits)) return true;
+bool IsWorthIt(const Context& context, const Request& request) {
+  if (context.plan.AppendsRuns()) return true;
   const int64_t read = static_cast<int64_t>(request.prompt.size()) - context.num_seen;
   return read * kTokensSavedPerTokenRead <= context.num_seen;
 }
@@ -131,8 +131,7 @@ std::shared_ptr<const Context> ContextDirectory::FindLongest(const Request& requ
   for (const std::shared_ptr<const Context>& context : List(request.cache_salt, unix_now)) {
     if (context->spec != request.cache) continue;
     if (longest != nullptr && context->tokens.size() <= longest->tokens.size()) continue;
-    if (Continues(request.prompt, *context) && IsWorthIt(*context, request, limits_))
-      longest = context;
+    if (Continues(request.prompt, *context) && IsWorthIt(*context, request)) longest = context;
   }
   return longest;
 }

@@ -62,20 +62,15 @@ struct Context {
 // nothing.
 std::span<const TokenId> MissingEnd(const Context& context, std::span<const TokenId> answer_end);
 
-// Whether a sequence reads what follows its prompt at once, not token by token.
-inline bool ReadsAtOnce(const CachePlan& plan, const EngineLimits& limits) {
-  return plan.AppendsRuns() && limits.window_layers == 0;
-}
-
 // Whether a range is another turn. One that follows the compressed prompt at once is its question:
 // C does not count it, and nothing leaves for it.
 inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
   return range.begin != plan.prompt.tokens;
 }
 
-// What the heads of the layers without a window keep when a turn has been read, of what they then
-// hold: as many as after the turn before, and what C has grown by; empty: all. `plan`: of the
-// cache; ranges: those it has read before; spans: of its heads.
+// What the heads of the budget group keep when a turn has been read, of what they then hold: as
+// many as after the turn before, and what C has grown by; empty: all. `plan`: of the cache; ranges:
+// those it has read before; spans: of its heads.
 std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan,
                                    const CacheSpec& spec, std::span<const TokenRange> ranges,
                                    std::span<const HeadSpan> spans);
@@ -91,8 +86,6 @@ Failed UnknownContext(const std::string& handle);
 // adds and removes.
 class ContextDirectory {
  public:
-  explicit ContextDirectory(const EngineLimits& limits) : limits_(limits) {}
-
   void Add(std::shared_ptr<const Context> context);
   void Remove(const Context& context);  // where it is the one of its id
 
@@ -111,7 +104,6 @@ class ContextDirectory {
  private:
   std::shared_ptr<const Context> FindLongest(const Request& request, int64_t unix_now) const;
 
-  const EngineLimits limits_;
   mutable std::mutex mutex_;
   std::map<ContextId, std::shared_ptr<const Context>> contexts_;
 };

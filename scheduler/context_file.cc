@@ -118,8 +118,8 @@ void AddHome(const ContextHome& home, Writer* writer) {
   writer->Add<uint8_t>(static_cast<uint8_t>(home.layout.dtype));
   writer->Add<int32_t>(home.layout.head_dim);
   writer->Add<int32_t>(home.limits.num_layers);
-  writer->Add<int32_t>(home.limits.window_layers);
-  writer->Add<int32_t>(home.limits.window);
+  writer->Add<int32_t>(home.limits.WindowLayers());
+  writer->Add<int32_t>(home.limits.Window());
   writer->Add<int32_t>(home.limits.num_kv_heads);
 }
 
@@ -252,13 +252,13 @@ std::array<Array, 5> ArraysOf(const KvPages& pages) {
 }
 
 // Where a head has no state that lasts, the body has zeros: what lies in its pages may be anything.
-KvPages LastingOf(const Context& context, bool windowed, KvPages pages) {
+KvPages LastingOf(const Context& context, bool in_budget_group, KvPages pages) {
   const CachePlan& plan = context.plan;
   const DecodeRule& rule = plan.rule;
   const bool sampled = rule.weighted && (plan.life->CutsPrompt(plan) ||
                                          context.num_seen > plan.life->OpeningEnds(plan));
-  if (windowed || !(rule.ScoresEntries() || sampled)) pages.scores = nullptr;
-  if (windowed || (!rule.weighted && rule.revision != Revision::kBelowMean))
+  if (!in_budget_group || !(rule.ScoresEntries() || sampled)) pages.scores = nullptr;
+  if (!in_budget_group || (!rule.weighted && rule.revision != Revision::kBelowMean))
     pages.log_weights = nullptr;
   return pages;
 }
@@ -317,24 +317,39 @@ bool AreFinite(DType dtype, std::string_view bytes) {
   return true;
 }
 
+// Positions of a head in a window: the newest tokens, each once, for kernels find places by them.
+bool AreNewest(std::vector<int32_t> positions, int64_t seen) {
+  std::sort(positions.begin(), positions.end());
+  const auto first = seen - static_cast<int64_t>(positions.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] != first + static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
 // The body is untrusted. Positions and scores must be in range, because they choose entries and
 // look up angles, and keys and values must be finite.
 absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
   const bool ranks = file.context->plan.rule.rolling;
   const bool samples = file.context->plan.life->Samples() != nullptr;
+  const size_t budget_heads =
+      static_cast<size_t>(home.limits.FullLayers()) * home.limits.num_kv_heads;
   const char* at = file.body.data();
-  for (const int32_t length : file.lengths) {
+  for (size_t head = 0; head < file.lengths.size(); ++head) {
+    const int32_t length = file.lengths[head];
     const char* positions = at + 2 * length * vector;
     if (!AreFinite(home.layout.dtype, {at, 2 * length * vector}))
       return absl::DataLossError("a key or value is infinite, or no number");
     const char* numbers = positions + length * sizeof(int32_t);
-    for (int32_t i = 0; i < length; ++i) {
-      int32_t position = 0;
-      std::memcpy(&position, positions + i * sizeof(int32_t), sizeof(position));
+    std::vector<int32_t> all(length);
+    std::memcpy(all.data(), positions, all.size() * sizeof(int32_t));
+    for (const int32_t position : all) {
       if (position < (samples ? -1 : 0) || position >= (ranks ? length : file.context->num_seen))
         return absl::DataLossError(absl::StrCat("an entry has the position ", position));
     }
+    if (head >= budget_heads && !ranks && !AreNewest(std::move(all), file.context->num_seen))
+      return absl::DataLossError("a window does not hold the newest tokens");
     for (int32_t i = 0; i < 3 * length; ++i) {
       float number = 0.0f;
       std::memcpy(&number, numbers + i * sizeof(float), sizeof(number));
@@ -481,10 +496,10 @@ std::string EncodeContext(const Context& context, const KeptSpace& space, const 
   head.AddAll(lengths);
   head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));
   std::string body(context.entries * EntryBytes(home.layout), '\0');
-  const size_t full_heads =
+  const size_t budget_heads =
       static_cast<size_t>(home.limits.FullLayers()) * home.limits.num_kv_heads;
   const auto lasting = [&](size_t of_head) {
-    return LastingOf(context, of_head >= full_heads, memory.pages);
+    return LastingOf(context, of_head < budget_heads, memory.pages);
   };
   ForEachPiece(lengths, space, lasting, [&](size_t at, const uint8_t* from, size_t size) {
     std::memcpy(body.data() + at, from, size);

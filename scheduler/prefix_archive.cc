@@ -89,7 +89,7 @@ Sha256Digest PrefixSecretOf(const ContextHome& home) {
                            home.layout.head_dim,
                            home.limits.num_layers,
                            home.limits.num_kv_heads,
-                           home.limits.window,
+                           home.limits.Window(),
                            kPrefixBlockTokens};
   hash.Add(shape, sizeof(shape));
   return hash.Finish();

@@ -332,13 +332,12 @@ absl::Status CheckPromise(const Request& request, const CachePlan& largest,
 }
 
 // Of a request that goes on from a context with another turn that is read at once.
-std::optional<TurnBudget> TurnOf(const Request& request, const EngineLimits& limits) {
+std::optional<TurnBudget> TurnOf(const Request& request) {
   if (request.from == nullptr) return std::nullopt;
   const CachePlan& plan = request.from->plan;
   const TokenRange turn = {static_cast<int32_t>(request.from->num_seen),
                            static_cast<int32_t>(request.prompt.size())};
-  if (!ReadsAtOnce(plan, limits) || turn.end - turn.begin < 2 || !IsTurn(turn, plan))
-    return std::nullopt;
+  if (!plan.AppendsRuns() || turn.end - turn.begin < 2 || !IsTurn(turn, plan)) return std::nullopt;
   return BudgetOfTurn(plan, request.cache, turn.end);
 }
 
@@ -426,7 +425,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   const CachePlan& plan = planned->plan;
   status = CheckEviction(request, plan);
   if (!status.ok()) return Invalid(std::move(status));
-  const std::optional<TurnBudget> turn = TurnOf(request, limits);
+  const std::optional<TurnBudget> turn = TurnOf(request);
   CachePlan largest = plan;  // that it will be
   if (request.from != nullptr) largest.cap = request.from->plan.cap;
   if (turn.has_value()) largest.cap = turn->cap;

@@ -67,7 +67,7 @@ Scheduler::~Scheduler() {
 void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   const std::string tenant = checked.request.tenant;
   Sequence* const sequence = table_.Add(
-      tenant, MakeSequence(handle, std::move(checked), now, next_arrival_++, *tokenizer_, limits_));
+      tenant, MakeSequence(handle, std::move(checked), now, next_arrival_++, *tokenizer_));
   if (sequence->request.sample_of.has_value()) {
     Sequence* const parent = table_.Find(*sequence->request.sample_of);
     if (parent != nullptr && !parent->progress.prefilled) parent->samples.push_back(handle);

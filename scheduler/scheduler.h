@@ -160,7 +160,7 @@ class Scheduler {
   CacheSpace space_;
   SequenceTable table_;
   StepLedger ledger_;
-  ContextDirectory directory_{limits_};
+  ContextDirectory directory_;
   ContextTable contexts_;
   PromptReuse reuse_;
   SloControl slo_;

@@ -66,8 +66,7 @@ std::vector<TokenId> WithProbe(const SequenceProgress& progress,
 }
 
 std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest checked, TimeUs now,
-                                       uint64_t arrival, const Tokenizer& tokenizer,
-                                       const EngineLimits& limits) {
+                                       uint64_t arrival, const Tokenizer& tokenizer) {
   Request& request = checked.request;
   auto sequence = std::make_unique<Sequence>(Sequence{
       .handle = handle,
@@ -87,7 +86,7 @@ std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest chec
   if (from != nullptr) progress.read_later = from->read_later;
   const int64_t seen = from != nullptr ? from->num_seen : progress.num_context_tokens;
   // One token costs less in a decode row.
-  if (limits.window_layers == 0 && progress.num_prompt_tokens - seen > 1)
+  if (progress.num_prompt_tokens - seen > 1)
     progress.read_later.push_back({static_cast<int32_t>(seen), progress.num_prompt_tokens});
   progress.probed = WithProbe(progress, checked.probe);
   Resume(request.resume_token_ids, sequence.get());

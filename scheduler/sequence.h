@@ -225,8 +225,7 @@ struct Sequence {
 // The sequence of a checked request: its tokens, with those of a resumed stream, and its plan.
 // `arrival`: order of arrival.
 std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest checked, TimeUs now,
-                                       uint64_t arrival, const Tokenizer& tokenizer,
-                                       const EngineLimits& limits);
+                                       uint64_t arrival, const Tokenizer& tokenizer);
 
 // No head of the sequence will hold more than is known now, unless another turn follows: pages that
 // were reserved beyond that are free for others.

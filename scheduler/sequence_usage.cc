@@ -13,7 +13,7 @@ HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
   const int64_t done = sequence.progress.num_done;
   const SequenceCache& cache = sequence.cache;
   if (limits.FullLayers() == 0) {
-    const auto all = static_cast<int32_t>(std::min<int64_t>(done, limits.window));
+    const auto all = static_cast<int32_t>(std::min<int64_t>(done, limits.Window()));
     return {.most = all, .mean = static_cast<double>(all)};
   }
   const std::vector<HeadSpan>& spans =

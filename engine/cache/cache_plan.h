@@ -54,6 +54,8 @@ struct CachePlan {
   std::shared_ptr<const PromptScorer> scorer = DefaultScorer();
   OpenUntil open = OpenUntil::kDecided;
   std::shared_ptr<const PolicyState> state;  // may be null
+  // Retained mass of the prompt is measured where something leaves.
+  bool measures_mass = true;
   // Of state, that each page of its heads needs as long as the request lives, whatever becomes of
   // the plan (engine/cache/state_slabs.h). PlanCache() says it.
   int state_lines = 0;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/cache/group_plans.h"
 #include "kernels/check.h"
 #include "kernels/kv_pages.h"
 
@@ -21,17 +22,13 @@ int32_t RoomyWidth(int32_t needed, int32_t limit, bool plenty) {
   return std::min(limit, width);
 }
 
-// A head of a layer with a window.
-HeadSpan InWindow(const EngineLimits& limits, const CachePlan& plan) {
-  const auto tokens = static_cast<int32_t>(plan.prompt.tokens);
-  return {.dropped = std::max(0, tokens - limits.window), .cap = limits.window};
-}
-
 // The most pages that a head has held when its sequence has seen `tokens`.
 int64_t WidestHead(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
-  const int64_t full = limits.FullLayers() > 0 ? plan.MostUntil(tokens) : 0;
-  const int64_t windowed = limits.window_layers > 0 ? InWindow(limits, plan).MostUntil(tokens) : 0;
-  return PagesOf(std::max(full, windowed), limits.block_size);
+  int32_t most = 0;
+  ForEachGroup(limits, plan, [&](const CacheGroup&, const CachePlan& of_group, int) {
+    most = std::max(most, of_group.MostUntil(tokens));
+  });
+  return PagesOf(most, limits.block_size);
 }
 
 }  // namespace
@@ -39,8 +36,10 @@ int64_t WidestHead(const EngineLimits& limits, const CachePlan& plan, int64_t to
 CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuffle_seed)
     : limits_(limits),
       num_heads_(limits.num_layers * limits.num_kv_heads),
-      full_heads_(limits.FullLayers() * limits.num_kv_heads),
+      budget_heads_(limits.FullLayers() * limits.num_kv_heads),
       blocks_(limits.num_blocks, shuffle_seed),
+      states_(limits, &blocks_),
+      sharing_(limits, &blocks_),
       host_pages_(limits.num_host_pages),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
@@ -53,30 +52,34 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
   int64_t missing = 0, of_state = 0;
   for (int head = 0; head < num_heads_; ++head) {
     missing += std::max(0, PagesAt(space.spans[head], tokens) - space.pages[head]);
-    if (head + 1 == full_heads_) of_state = missing;
+    if (head + 1 == budget_heads_) of_state = missing;
   }
-  missing += SlabsMissing(space, of_state);
-  return std::max<int64_t>(0, missing + CopiesBefore(tokens, space) - space.promised_pages);
+  missing += StateAllocator::Missing(space, of_state);
+  return std::max<int64_t>(0,
+                           missing + sharing_.CopiesBefore(tokens, space) - space.promised_pages);
 }
 
 int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
-  const int64_t windowed = PagesOf(InWindow(limits, plan).MostUntil(tokens), limits.block_size);
-  const int64_t pages = plan.life->PagesUntil(plan, tokens, limits.block_size);
-  return pages + SlabsFor(limits, plan, pages) +
-         windowed * limits.window_layers * limits.num_kv_heads;
+  int64_t all = 0;
+  ForEachGroup(limits, plan, [&](const CacheGroup&, const CachePlan& of_group, int) {
+    const int64_t pages = of_group.life->PagesUntil(of_group, tokens, limits.block_size);
+    all += pages + SlabsFor(limits, of_group, pages);
+  });
+  return all;
 }
 
 double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
-  const auto most = static_cast<double>(PagesFor(plan, tokens));
-  if (limits_.FullLayers() == 0 || !plan.life->ReportsPrompt()) return most;
-  // A head's last page is half full.
-  const double pages =
-      full_heads_ * (plan.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5);
-  const auto slabs = static_cast<double>(SlabsFor(limits_, plan, std::llround(pages)));
-  const auto windowed =
-      static_cast<double>(PagesOf(InWindow(limits_, plan).MostUntil(tokens), limits_.block_size) *
-                          (num_heads_ - full_heads_));
-  return std::min(most, pages + slabs + windowed);
+  double likely = 0;
+  ForEachGroup(limits_, plan, [&](const CacheGroup& group, const CachePlan& of_group, int) {
+    double pages =
+        static_cast<double>(of_group.life->PagesUntil(of_group, tokens, limits_.block_size));
+    // A head's last page is half full.
+    if (of_group.life->ReportsPrompt())
+      pages = group.NumHeads() *
+              (of_group.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5);
+    likely += pages + static_cast<double>(SlabsFor(limits_, of_group, std::llround(pages)));
+  });
+  return std::min(static_cast<double>(PagesFor(plan, tokens)), likely);
 }
 
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
@@ -90,12 +93,17 @@ bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, in
 
 std::optional<HeadSpan> CacheSpace::SpanAfter(const EngineLimits& limits, const CachePlan& plan,
                                               int head, int64_t tokens) {
-  const int layer = head / limits.num_kv_heads;
-  if (layer >= limits.FullLayers()) return InWindow(limits, plan);
-  const int64_t ends = plan.life->OpeningEnds(plan);
-  if (tokens <= ends && !plan.life->ReportsPrompt()) return plan.life->Opening(plan, layer);
-  if (plan.life->HeadsDiffer(plan)) return std::nullopt;
-  return plan.life->CutAfter(plan, ends).then;
+  std::optional<HeadSpan> span;
+  ForEachGroup(limits, plan, [&](const CacheGroup& group, const CachePlan& of_group, int first) {
+    if (head < first || head >= first + group.NumHeads()) return;
+    const int64_t ends = of_group.life->OpeningEnds(of_group);
+    if (tokens <= ends && !of_group.life->ReportsPrompt()) {
+      span = of_group.life->Opening(of_group, (head - first) / group.num_kv_heads);
+    } else if (!of_group.life->HeadsDiffer(of_group)) {
+      span = of_group.life->CutAfter(of_group, ends).then;
+    }
+  });
+  return span;
 }
 
 int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
@@ -106,6 +114,11 @@ int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& 
     (FitsAlone(limits, plan, middle) ? fitting : too_long) = middle;
   }
   return fitting;
+}
+
+int64_t CacheSpace::WithSlabs(const CachePlan& plan, std::span<const int32_t> pages) const {
+  return std::accumulate(pages.begin(), pages.end(), int64_t{0}) +
+         SlabsFor(limits_, plan, states_.PagesWithState(pages));
 }
 
 bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages, int64_t shared) {
@@ -129,7 +142,7 @@ void CacheSpace::LowerPromise(SequenceSpace* space) {
   int64_t most = 0, of_state = 0;
   for (int head = 0; head < num_heads_; ++head) {
     most += PagesAt(space->spans[head], space->promised_tokens);
-    if (head + 1 == full_heads_) of_state = most;
+    if (head + 1 == budget_heads_) of_state = most;
   }
   most += limits_.slab.SlabsFor(of_state, space->state_lines);
   space->most_pages = std::min(space->most_pages, most);
@@ -147,22 +160,23 @@ void CacheSpace::Bound(const OpenArgs& args, SequenceSpace* space) const {
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
-  const int32_t shared = NumSharedOfPrompt(args);
-  if (!HasRoomFor(args, PagesFor(plan, args.tokens), int64_t{shared} * full_heads_)) return false;
+  const int32_t shared = sharing_.NumSharedOfPrompt(args);
+  if (!HasRoomFor(args, PagesFor(plan, args.tokens), int64_t{shared} * budget_heads_)) return false;
   const std::optional<int64_t> arena =
       args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
   if (!arena.has_value()) return Lacks(WaitReason::kPrefillArena);
 
-  space->spans.resize(num_heads_);
-  for (int head = 0; head < full_heads_; ++head)
-    space->spans[head] = plan.life->Opening(plan, head / limits_.num_kv_heads);
-  std::fill(space->spans.begin() + full_heads_, space->spans.end(), InWindow(limits_, plan));
+  space->spans.clear();
+  ForEachGroup(limits_, plan, [&](const CacheGroup& group, const CachePlan& of_group, int) {
+    for (int head = 0; head < group.NumHeads(); ++head)
+      space->spans.push_back(of_group.life->Opening(of_group, head / group.num_kv_heads));
+  });
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
   Bound(args, space);
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
-  SetStateLines(plan, space);
+  states_.SetLines(plan, space);
   const size_t before = updates->list.size();
   updates->Add(SlotSetup{.slot = space->slot,
                          .plan = plan,
@@ -177,7 +191,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
                           : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->list.resize(before);
-    Unpublish(space);
+    sharing_.Unpublish(space);
     FreePages(space);
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
@@ -190,22 +204,50 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   return true;
 }
 
-// The ids lie behind the rows until the engine assigns them; those of layers with a window are
-// their heads' own.
+int64_t CacheSpace::NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& kept) const {
+  const std::vector<int32_t> shared = sharing_.SharedOfKept(args, kept);
+  return std::accumulate(shared.begin(), shared.end(), int64_t{0});
+}
+
+PageIds CacheSpace::ShareOf(PageIds others, int head, SequenceSpace* space) {
+  blocks_.Share(others.data);
+  return {others.data, states_.Take(head, space)};
+}
+
+void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
+  const int32_t pages_a_block = sharing_.PagesAPrefixBlock();
+  HYDRANT_CHECK(pages_a_block > 0);
+  states_.TakeSlabs(StateAllocator::Missing(*space, int64_t{pages} * budget_heads_), space);
+  space->blocks.resize(static_cast<size_t>(pages) * num_heads_);
+  for (int32_t i = 0; i < pages; ++i) {
+    const SequenceSpace* publisher = sharing_.FindPublisher(args.prefix[i / pages_a_block]);
+    for (int head = 0; head < budget_heads_; ++head) {
+      space->blocks[space->BlockIndex(head, i)] =
+          ShareOf(publisher->blocks[publisher->BlockIndex(head, i)], head, space);
+    }
+  }
+  std::fill_n(space->pages.begin(), budget_heads_, pages);
+  space->num_pages += int64_t{pages} * budget_heads_;
+  const auto blocks = args.prefix.first(pages / pages_a_block);
+  sharing_.Publish({blocks.begin(), blocks.end()}, space->pages, space);
+}
+
+// The ids lie behind the rows until the engine assigns them; those of other groups are their heads'
+// own.
 bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, SequenceSpace* space,
                                      CacheUpdates* updates) {
   int32_t row_width =
       static_cast<int32_t>(PagesOf(plan.life->WidestKeep(plan), limits_.block_size));
-  for (int head = full_heads_; head < num_heads_; ++head)
+  for (int head = budget_heads_; head < num_heads_; ++head)
     row_width = std::max(row_width, PagesAt(space->spans[head], tokens));
   std::vector<PageIds>& pages = space->unassigned_pages;
   pages.resize(plan.life->UnassignedPages(plan, limits_.block_size));
-  TakeSlabs(SlabsMissing(*space, static_cast<int64_t>(pages.size())), space);
+  states_.TakeSlabs(StateAllocator::Missing(*space, static_cast<int64_t>(pages.size())), space);
   taken_.resize(pages.size());
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   // The last is assigned first.
   for (size_t i = pages.size(); i-- > 0;)
-    pages[i] = {taken_[taken_.size() - 1 - i], TakeState(0, space)};
+    pages[i] = {taken_[taken_.size() - 1 - i], states_.Take(0, space)};
   space->num_pages += static_cast<int64_t>(pages.size());
   if (!WidenRow(row_width, space, updates)) return false;
   const int64_t first = space->TableIndex(num_heads_, 0);
@@ -224,7 +266,7 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, std::span<const P
   std::sort(unassigned.begin(), unassigned.end(), by_data);
   std::vector<bool> assigned(unassigned.size(), false);
   size_t next = 0;
-  for (int head = 0; head < full_heads_; ++head) {
+  for (int head = 0; head < budget_heads_; ++head) {
     space->pages[head] = static_cast<int32_t>(PagesOf(entries[head], limits_.block_size));
     HYDRANT_CHECK(space->pages[head] <= space->row_width);
     for (int32_t i = 0; i < space->pages[head]; ++i, ++next) {
@@ -240,6 +282,12 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, std::span<const P
   }
 }
 
+void CacheSpace::FreePage(PageIds page, SequenceSpace* space) {
+  blocks_.Free(page.data);
+  --space->num_pages;
+  StateAllocator::Return(page.state, space);
+}
+
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
   for (int32_t& pages = space->pages[head]; pages > held;)
     FreePage(space->blocks[space->BlockIndex(head, --pages)], space);
@@ -247,9 +295,9 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                          std::span<const PageIds> pages, SequenceSpace* space) {
-  HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == full_heads_);
+  HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == budget_heads_);
   if (!space->unassigned_pages.empty()) AssignPages(entries, pages, space);
-  for (int head = 0; head < full_heads_; ++head) {
+  for (int head = 0; head < budget_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
   }
@@ -261,63 +309,40 @@ void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries
 
 // Heads that have no pages of their own yet do not grow.
 void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
-  for (int head = space->unassigned_pages.empty() ? 0 : full_heads_; head < num_heads_; ++head)
-    space->growing.push_back({head, space->pages[head], space->spans[head]});
-  space->next_growing = 0;
+  for (int head = space->unassigned_pages.empty() ? 0 : budget_heads_; head < num_heads_; ++head)
+    space->growing.Add({head, space->pages[head], space->spans[head]});
+  space->growing.Rewind();
   space->capacity = -limits_.block_size;  // in no order: any of them may have filled its pages
-}
-
-// Leaves out those that have all pages they will need. REQUIRES: all others have room for what was
-// seen, and for less than a page more.
-void CacheSpace::OrderGrowingHeads(SequenceSpace* space) const {
-  std::vector<GrowingHead>& heads = space->growing;
-  std::erase_if(heads, [&](const GrowingHead& growing) { return HasAllPages(growing); });
-  std::sort(heads.begin(), heads.end(), [&](const GrowingHead& a, const GrowingHead& b) {
-    return std::pair(FullAt(a), a.head) < std::pair(FullAt(b), b.head);
-  });
-  HYDRANT_CHECK(heads.empty() || FullAt(heads.back()) < FullAt(heads.front()) + limits_.block_size);
-  space->next_growing = 0;
 }
 
 CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& space) const {
   Growth growth = {.tokens = tokens, .in_order = tokens <= space.capacity + limits_.block_size};
-  const size_t size = space.growing.size();
-  for (size_t at = space.next_growing; growth.heads < size; ++growth.heads) {
-    const GrowingHead& growing = space.growing[at];
-    if (growth.in_order && FullAt(growing) >= tokens) break;
+  for (; growth.heads < space.growing.size(); ++growth.heads) {
+    const GrowingHead& growing = space.growing.At(growth.heads);
+    if (growth.in_order && growing.FullAt(limits_.block_size) >= tokens) break;
     const int32_t wanted = PagesWanted(growing, growth);
     const int32_t lacking = std::max(0, wanted - growing.pages);
     growth.pages += lacking;
-    if (HasState(space, growing.head)) growth.of_state += lacking;
+    if (states_.HasState(space, growing.head)) growth.of_state += lacking;
     growth.row_width = std::max(growth.row_width, wanted);
-    at = at + 1 == size ? 0 : at + 1;
   }
   return growth;
-}
-
-// The first lines of those that come next: where heads differ, few grow in a step.
-void CacheSpace::PrefetchGrowingHeads(const SequenceSpace& space) {
-  constexpr int kLine = 64, kLines = 6;
-  const auto* next = reinterpret_cast<const char*>(space.growing.data() + space.next_growing);
-  for (int i = 0; i < kLines; ++i) __builtin_prefetch(next + i * kLine);
 }
 
 // Where heads differ, each writes to other cache lines; many at once write to a few runs of memory.
 void CacheSpace::PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const {
   if (tokens <= space.capacity) return;
-  constexpr int kMost = 32;
-  const size_t size = space.growing.size();
-  if (size == 0) return;
-  size_t at = space.next_growing;
-  for (int left = kMost; left > 0 && FullAt(space.growing[at]) < tokens; --left) {
-    const GrowingHead& growing = space.growing[at];
+  constexpr size_t kMost = 32;
+  const size_t most = std::min(kMost, space.growing.size());
+  for (size_t i = 0; i < most; ++i) {
+    const GrowingHead& growing = space.growing.At(i);
+    if (growing.FullAt(limits_.block_size) >= tokens) break;
     __builtin_prefetch(space.pages.data() + growing.head, 1);
     const auto* const blocks = space.blocks.data();
     if (growing.pages > 0)
       __builtin_prefetch(blocks + space.BlockIndex(growing.head, growing.pages - 1));
     if (growing.pages < space.row_width)
       __builtin_prefetch(blocks + space.BlockIndex(growing.head, growing.pages), 1);
-    at = at + 1 == size ? 0 : at + 1;
   }
 }
 
@@ -325,14 +350,14 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
   const Growth growth = GrowthTo(tokens, *space);
-  const int64_t slabs = SlabsMissing(*space, growth.of_state);
-  if (growth.pages + slabs + CopiesBefore(tokens, *space) >
+  const int64_t slabs = StateAllocator::Missing(*space, growth.of_state);
+  if (growth.pages + slabs + sharing_.CopiesBefore(tokens, *space) >
       NumUnpromisedPages() + space->promised_pages)
     return false;
   if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, updates))
     return false;
-  if (tokens > OverwritesAfter(*space)) CopyShared(tokens, space, updates);
-  if (slabs > 0) TakeSlabs(slabs, space);
+  if (tokens > PageSharing::OverwritesAfter(*space)) sharing_.CopyShared(tokens, space, updates);
+  if (slabs > 0) states_.TakeSlabs(slabs, space);
   PlacePages(growth, space, updates);
   return true;
 }
@@ -387,35 +412,35 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   taken_.resize(growth.pages);
   int32_t* next = taken_.data();
   TableUpdate* update = updates->AddTableWrites(taken_.size());
-  std::vector<GrowingHead>& heads = space->growing;
+  GrowthRing& ring = space->growing;
   bool ordered = growth.in_order;
   for (size_t i = 0; i < growth.heads; ++i) {
-    GrowingHead& growing = heads[space->next_growing];
+    GrowingHead& growing = ring.Next();
     const int head = growing.head;
     const int32_t wanted = PagesWanted(growing, growth);
     TakePages(growing, wanted, *space, next);
     for (; growing.pages < wanted; ++next) {
-      const PageIds page = {*next, TakeState(head, space)};
+      const PageIds page = {*next, states_.Take(head, space)};
       space->blocks[space->BlockIndex(head, growing.pages)] = page;
       *update++ = {space->TableIndex(head, growing.pages++), page};
     }
     space->pages[head] = growing.pages;
-    if (HasAllPages(growing)) ordered = false;  // it is to leave the ring
-    space->next_growing = space->next_growing + 1 == heads.size() ? 0 : space->next_growing + 1;
+    if (growing.HasAllPages(limits_.block_size)) ordered = false;  // it is to leave the ring
+    ring.Advance();
   }
   space->num_pages += growth.pages;
   CountPromise(space);
-  if (!ordered) OrderGrowingHeads(space);
-  space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
-  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+  if (!ordered) ring.Order(limits_.block_size);
+  space->capacity = ring.empty() ? kAnyLength : ring.Next().FullAt(limits_.block_size);
+  space->capacity = std::min(space->capacity, PageSharing::OverwritesAfter(*space));
 }
 
 void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
-  for (int head = 0; head < full_heads_; ++head) CutHead(head, then, tokens, space);
+  for (int head = 0; head < budget_heads_; ++head) CutHead(head, then, tokens, space);
 }
 
 void CacheSpace::Raise(int32_t entries, int64_t tokens, SequenceSpace* space) const {
-  for (int head = 0; head < full_heads_; ++head)
+  for (int head = 0; head < budget_heads_; ++head)
     space->spans[head] = space->spans[head].Raised(tokens, entries);
   space->growing.clear();
   space->capacity = 0;
@@ -423,21 +448,26 @@ void CacheSpace::Raise(int32_t entries, int64_t tokens, SequenceSpace* space) co
 
 void CacheSpace::WillBeCut(int64_t tokens, SequenceSpace* space) const {
   space->cut_at = tokens;
-  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+  space->capacity = std::min(space->capacity, PageSharing::OverwritesAfter(*space));
 }
 
 void CacheSpace::CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSpace* space) {
-  for (int head = 0; head < full_heads_; ++head) {
+  for (int head = 0; head < budget_heads_; ++head) {
     HeadSpan then = space->spans[head];
     then.dropped = static_cast<int32_t>(tokens) - keep[head];
     CutHead(head, then, tokens, space);
   }
+  // A sequence that reads again may have been opened with pages for turns to come: heads that are
+  // not cut would be ahead of the others in the ring.
+  for (int head = budget_heads_; head < num_heads_; ++head)
+    FreePagesPast(PagesAt(space->spans[head], tokens), head, space);
+  CountPromise(space);
   space->cut_at = kAnyLength;
 }
 
 void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
-  HYDRANT_CHECK(static_cast<int>(caps.size()) == full_heads_);
-  for (int head = 0; head < full_heads_; ++head)
+  HYDRANT_CHECK(static_cast<int>(caps.size()) == budget_heads_);
+  for (int head = 0; head < budget_heads_; ++head)
     CutHead(head, {.cap = caps[head]}, kAnyLength, space);
 }
 
@@ -456,8 +486,74 @@ void CacheSpace::FreePages(SequenceSpace* space) {
       blocks_.Free(space->blocks[space->BlockIndex(head, i)].data);
   }
   for (const PageIds& page : space->unassigned_pages) blocks_.Free(page.data);
-  for (const int32_t slab : space->slabs) blocks_.Free(slab);
-  num_slabs_ -= static_cast<int64_t>(space->slabs.size());
+  states_.FreeSlabs(*space);
+}
+
+bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages,
+                           std::span<const int32_t> shared, const SequenceSpace* other,
+                           SequenceSpace* space, CacheUpdates* updates) {
+  space->slot = free_slots_.back();
+  space->pages.assign(num_heads_, 0);
+  const size_t before = updates->list.size();
+  updates->Add(SlotSetup{.slot = space->slot, .plan = plan});
+  if (!WidenRow(*std::max_element(pages.begin(), pages.end()), space, updates)) {
+    updates->list.resize(before);
+    *space = SequenceSpace();
+    return Lacks(WaitReason::kBlockTables);
+  }
+  free_slots_.pop_back();
+  states_.SetLines(plan, space);
+  states_.TakeSlabs(SlabsFor(limits_, plan, states_.PagesWithState(pages)), space);
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t& held = space->pages[head]; held < pages[head]; ++held) {
+      PageIds& page = space->blocks[space->BlockIndex(head, held)];
+      if (held < shared[head]) {
+        page = ShareOf(other->blocks[other->BlockIndex(head, held)], head, space);
+      } else {
+        HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
+        page.state = states_.Take(head, space);
+      }
+      updates->AddTableWrite({space->TableIndex(head, held), page});
+    }
+    space->num_pages += space->pages[head];
+  }
+  sharing_.MarkShared(shared, space);
+  CountPromise(space);
+  return true;
+}
+
+bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
+                         CacheUpdates* updates) {
+  HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
+  const std::vector<int32_t> shared = sharing_.SharablePages(args, from->spans);
+  std::vector<int32_t> pages = from->pages;
+  for (int head = 0; head < num_heads_; ++head)
+    pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
+  if (!HasRoomFor(args, WithSlabs(*args.plan, pages),
+                  std::accumulate(shared.begin(), shared.end(), int64_t{0})))
+    return false;
+  space->spans = from->spans;
+  Bound(args, space);
+  if (!TakePages(*args.plan, pages, shared, from, space, updates)) return false;
+  sharing_.MarkShared(shared, from);
+  SlotCopies copies = {.slot = space->slot, .state_lines = space->state_lines};
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t i = states_.HasState(*space, head) ? 0 : shared[head]; i < pages[head]; ++i) {
+      PageIds to = space->blocks[space->BlockIndex(head, i)];
+      if (i < shared[head]) to.data = kNotCopied;
+      if (to.state == kNoState) to.state = kNotCopied;
+      copies.pages.push_back({from->blocks[from->BlockIndex(head, i)], to});
+    }
+  }
+  if (!copies.pages.empty()) updates->Add(std::move(copies));
+  updates->Add(SlotFork{.slot = space->slot, .from = from->slot});
+  return true;
+}
+
+void CacheSpace::PackState(SequenceSpace* space, CacheUpdates* updates) {
+  if (!space->HasSpareSlab() || !space->unassigned_pages.empty()) return;
+  states_.Pack(space, updates);
+  CountPromise(space);
 }
 
 bool CacheSpace::TryOpenArena(int64_t tokens, SequenceSpace* space) {
@@ -519,19 +615,20 @@ std::vector<PageCopy> CacheSpace::SwapsOf(const SequenceSpace& space, const Kept
 bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                            CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
-  const std::vector<int32_t> shared = SharedOfKept(args, kept);
+  const std::vector<int32_t> shared = sharing_.SharedOfKept(args, kept);
   if (!HasRoomFor(args, WithSlabs(*args.plan, kept.pages),
                   std::accumulate(shared.begin(), shared.end(), int64_t{0})))
     return false;
   space->spans = kept.spans;
   Bound(args, space);
-  if (!TakePages(*args.plan, kept.pages, shared, FindPublisher(kept.key), space, updates))
+  if (!TakePages(*args.plan, kept.pages, shared, sharing_.FindPublisher(kept.key), space, updates))
     return false;
   updates->Add(SwapIn{.slot = space->slot,
                       .kept = kept.kept,
                       .pages = SwapsOf(*space, kept, shared, false),
                       .state_lines = space->state_lines});
-  if (args.others_may_follow) PublishAs({kept.key}, SharablePages(args, kept.spans), space);
+  if (args.others_may_follow)
+    sharing_.Publish({kept.key}, sharing_.SharablePages(args, kept.spans), space);
   return true;
 }
 
@@ -544,7 +641,7 @@ void CacheSpace::Drop(KeptSpace* kept) {
 
 void CacheSpace::Release(SequenceSpace* space) {
   if (!space->IsOpen()) return;
-  Unpublish(space);
+  sharing_.Unpublish(space);
   CloseArena(space);
   FreePages(space);
   promised_pages_ -= space->promised_pages;

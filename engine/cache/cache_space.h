@@ -1,24 +1,23 @@
 // Everything the engine's memory lends to live sequences: slots, pages of the KV pool, rows of the
-// table arena, room in the prefill arena. Ids and counts only. The heads of the layers that a plan
-// is about come first; those of layers with a window, the same for every plan, after them. Every
-// call either does all it was asked, or changes nothing and says no. Owned by the scheduler's
-// thread; the destructor checks that all came home.
+// table arena, room in the prefill arena. Ids and counts only. Heads are numbered group by group
+// (engine/cache/group_plans.h), those of the budget group first; each group's heads open as the
+// group's plan says. Every call either does all it was asked, or changes nothing and says no. Owned
+// by the scheduler's thread; the destructor checks that every page is free again.
 //
-// Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
-// and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
+// Heads may hold different numbers of entries: the arrays of SequenceSpace are per head, and a step
+// costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
-// Where a plan keeps state of entries (CachePlan::state_lines), each page of its heads names some,
-// in pages that are lent for it: slabs (engine/cache/state_slabs.h). They are one sequence's, count
-// as its pages, and are as many as the state of what it holds fills. After a cut state is moved out
-// of those that are too many, and these go home, by PackState(); until then its pages take what is
-// free in them.
+// Where a plan keeps state of entries (CachePlan::state_lines), each page of the budget group's
+// heads names some, in slabs (StateAllocator): pages that are one sequence's, count as its pages,
+// and are as many as the state of what it holds fills. After a cut PackState() moves state out of
+// slabs that are too many and frees these; until then the sequence's pages take free places in
+// them.
 //
-// Sequences share pages whose entries stay as they were written (CachePlan::LeavesEntries): each is
-// an owner, and the pages go home when the last one gives them up. Each has state of its own for
-// them. Whole pages only, so what a head appends lies in pages of its
-// own; before it overwrites an entry it gets copies (TryGrow). Three ways lead there: a sample of
-// another's prompt (TryFork), a prompt of which every head keeps everything and that begins as one
-// whose pages are there (TryOpen, Publish), and a context that others went on from (TrySwapIn).
+// Sequences share pages (PageSharing): each is an owner, and a page is free when the last one gives
+// it up. Each has state of its own for them. Before a head overwrites an entry in such a page it
+// gets copies (TryGrow). Three ways lead there: a sample of another's prompt (TryFork), a prompt of
+// which every head keeps everything and that begins as one whose pages are there (TryOpen,
+// Publish), and a context that others went on from (TrySwapIn).
 //
 // All that a sequence may come to hold can be promised to it when it is opened
 // (OpenArgs::promised): then its table rows are as wide from the beginning, and what it has not
@@ -32,95 +31,23 @@
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/cache/block_allocator.h"
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/cache/page_sharing.h"
 #include "engine/cache/prefix_key.h"
 #include "engine/cache/range_allocator.h"
+#include "engine/cache/sequence_space.h"
+#include "engine/cache/state_allocator.h"
 #include "engine/cache/wait_reason.h"
 
 namespace hydrant {
-
-// A head that will need pages, with all that a step asks about it: those of one step lie side by
-// side, where the arrays by head would be cache misses.
-struct GrowingHead {
-  int32_t head = 0;
-  int32_t pages = 0;  // held
-  HeadSpan span;
-};
-
-// What one live sequence holds. Empty (slot < 0) while it waits.
-struct SequenceSpace {
-  // What a step asks first, and what growing does: they lie side by side.
-  int slot = -1;
-  int32_t row_width = 0;  // block ids reserved a head
-  int64_t row_begin = 0;  // table arena
-  int64_t capacity = 0;   // tokens the sequence may see before a head needs another page
-  int64_t num_pages = 0;  // slabs included
-  // A ring of the heads that grow, from `next_growing` on in the order in which their pages will be
-  // full: a head that gets a page is full again block_size tokens later, after all others, and
-  // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
-  std::vector<GrowingHead> growing;
-  size_t next_growing = 0;
-  bool lengths_known = true;   // false: SetKept() is to come
-  std::vector<int32_t> pages;  // [heads] pages held
-  // [row_width, heads]: a page more for every head is one run of memory.
-  std::vector<PageIds> blocks;
-  // Of the heads that a plan is about: what each of their pages needs, the slabs that have it, and
-  // the ids in them that no page names.
-  int state_lines = kNoStateLines;
-  int32_t states_a_slab = 0;
-  std::vector<int32_t> slabs, free_states;
-  std::vector<HeadSpan> spans;  // [heads]
-  int32_t row_limit = 0;        // block ids a head can ever need
-  int arena_begin = 0;          // prefill arena, in tokens
-  int arena_tokens = 0;         // 0: no prompt is open
-  // Ids behind its rows, until it is reported which head the engine has given which; empty: all are
-  // their heads' own.
-  std::vector<PageIds> unassigned_pages;
-  // [heads] of its pages, the first ones, that may have other owners; empty: none have.
-  std::vector<int32_t> shared;
-  int64_t cut_at = kAnyLength;       // WillBeCut()
-  int64_t promised_tokens = 0;       // that it may see; 0: nothing is promised
-  int64_t most_pages = 0;            // that it holds at most until then
-  int64_t promised_pages = 0;        // of these, those that it has yet to take
-  std::vector<PrefixKey> published;  // under which others find the first pages of its heads
-
-  bool IsOpen() const { return slot >= 0; }
-  // Without slabs.
-  int64_t NumDataPages() const { return num_pages - static_cast<int64_t>(slabs.size()); }
-  // Whether a slab is more than the pages need.
-  bool HasSpareSlab() const {
-    return !slabs.empty() && static_cast<int64_t>(free_states.size()) >= states_a_slab;
-  }
-  // Where the id of a head's page lies: here, and in the table arena.
-  int64_t BlockIndex(int head, int32_t page) const {
-    return page * static_cast<int64_t>(pages.size()) + head;
-  }
-  int64_t TableIndex(int head, int32_t page) const {
-    return row_begin + static_cast<int64_t>(head) * row_width + page;
-  }
-};
-
-// A cache in the host's memory: what its sequence held, and may go on from. Empty (kept < 0) where
-// there is none.
-struct KeptSpace {
-  int kept = -1;                    // CacheSwap::kept
-  PrefixKey key = {};               // of these contents: no other cache has had it
-  std::vector<HeadSpan> spans;      // [heads]
-  std::vector<int32_t> pages;       // [heads]
-  std::vector<int32_t> host_pages;  // of the first head, of the second, ...
-
-  bool IsEmpty() const { return kept < 0; }
-};
 
 class CacheSpace {
  public:
@@ -128,25 +55,7 @@ class CacheSpace {
   explicit CacheSpace(const EngineLimits& limits,
                       std::optional<uint64_t> shuffle_seed = std::nullopt);
 
-  struct OpenArgs {
-    const CachePlan* plan = nullptr;
-    int64_t prompt_tokens = 0;  // room in the prefill arena; 0: another reads it
-    int64_t tokens = 0;         // pages for what is held until then, all at once
-    int64_t final_tokens = 0;   // what it may see in its whole life
-    int64_t pages_kept_free = 0;
-    // Of the prompt's first blocks that are not read: it shares the pages of those that others have
-    // published, where its plan may.
-    std::span<const PrefixKey> prefix = {};
-    bool others_may_follow = true;  // TrySwapIn: the kept cache stays, and others may share it
-    // The plan with the highest cap that it will have: all that it may come to hold by it until
-    // final_tokens is promised to it, and needs room now; null: nothing is.
-    const CachePlan* promised = nullptr;
-
-    // A page that others own, too, is not to be overwritten while no more tokens have been seen.
-    int64_t SharesUntil(int64_t seen) const {
-      return promised != nullptr ? std::max(final_tokens, seen + 1) : seen + 1;
-    }
-  };
+  using OpenArgs = hydrant::OpenArgs;
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.
   bool TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates);
@@ -154,10 +63,12 @@ class CacheSpace {
   // scheduled has run. Others find the pages of its first blocks as long as it changes none of
   // them. `keys`: of its whole blocks, in order. The space stays where it is.
   void Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
-               SequenceSpace* space);
+               SequenceSpace* space) {
+    sharing_.PublishPrompt(plan, tokens, keys, space);
+  }
   // Pages of others that TryOpen() would share, or TrySwapIn() of a kept cache.
   int64_t NumSharedWhenOpened(const OpenArgs& args) const {
-    return int64_t{NumSharedOfPrompt(args)} * full_heads_;
+    return int64_t{sharing_.NumSharedOfPrompt(args)} * budget_heads_;
   }
   int64_t NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& kept) const;
   // Opens a sequence with all that another holds, which has seen args.tokens by the same plan. They
@@ -172,23 +83,23 @@ class CacheSpace {
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
   // Begin to fetch what that will ask, and then, where that is there, what it will write on, for
   // whoever has others grow meanwhile. Change nothing.
-  static void PrefetchGrowingHeads(const SequenceSpace& space);
+  static void PrefetchGrowingHeads(const SequenceSpace& space) { space.growing.Prefetch(); }
   void PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const;
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
   void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);
   // Where heads differ, when it is reported, or decided, what each holds at most from now on,
-  // [full layers * KV heads].
+  // [heads of the budget group].
   void Cap(std::span<const int32_t> caps, SequenceSpace* space);
-  // Every head of the layers without a window may hold so many entries more than before, from
-  // `tokens` tokens on.
+  // Every head of the budget group may hold so many entries more than before, from `tokens` tokens
+  // on.
   void Raise(int32_t entries, int64_t tokens, SequenceSpace* space) const;
   // The heads are to be cut when `tokens` have been seen, more than now: entries change their
   // places then, so pages that others own are copied as they grow until then.
   void WillBeCut(int64_t tokens, SequenceSpace* space) const;
-  // And have been: each of [full layers * KV heads] holds so many.
+  // And have been: each head of the budget group holds so many.
   void CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSpace* space);
-  // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt, in
+  // The heads of a plan that reports keep `entries` [heads of the budget group] of the prompt, in
   // `pages` where it had unassigned ones (CacheReport::pages); what they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                std::span<const PageIds> pages, SequenceSpace* space);
@@ -249,7 +160,7 @@ class CacheSpace {
   int64_t NumPages() const { return blocks_.NumBlocks(); }
   int64_t NumSharedPages() const { return blocks_.NumShared(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
-  int64_t NumSlabs() const { return num_slabs_; }
+  int64_t NumSlabs() const { return states_.NumSlabs(); }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }
@@ -268,14 +179,6 @@ class CacheSpace {
                                 block_size);
   }
   void ListGrowingHeads(SequenceSpace* space) const;
-  void OrderGrowingHeads(SequenceSpace* space) const;
-  // When the head's pages are full, in tokens seen.
-  int64_t FullAt(const GrowingHead& growing) const {
-    return growing.span.dropped + int64_t{growing.pages} * limits_.block_size;
-  }
-  bool HasAllPages(const GrowingHead& growing) const {
-    return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
-  }
   bool Lacks(WaitReason what) {
     wait_reason_ = what;
     return false;
@@ -319,70 +222,30 @@ class CacheSpace {
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
   void FreePage(PageIds page, SequenceSpace* space);
   void FreePages(SequenceSpace* space);  // all of them
-  // What the pages of all its heads need, by its plan.
-  void SetStateLines(const CachePlan& plan, SequenceSpace* space) const;
-  bool HasState(const SequenceSpace& space, int head) const {
-    return head < full_heads_ && space.state_lines != kNoStateLines;
-  }
-  // Slabs that are missing for the state of so many pages more.
-  static int64_t SlabsMissing(const SequenceSpace& space, int64_t pages) {
-    const int64_t lacking = pages - static_cast<int64_t>(space.free_states.size());
-    return space.state_lines == kNoStateLines || lacking <= 0
-               ? 0
-               : PagesOf(lacking, space.states_a_slab);
-  }
   // Pages of each head, and the slabs that they need.
   int64_t WithSlabs(const CachePlan& plan, std::span<const int32_t> pages) const;
-  // Of pages of each head, those that have state where the plan keeps any.
-  int64_t PagesOfState(std::span<const int32_t> pages) const;
-  // REQUIRES: as many pages are free
-  void TakeSlabs(int64_t slabs, SequenceSpace* space);
-  // REQUIRES: there is one, or the head needs none
-  int32_t TakeState(int head, SequenceSpace* space) const;
-
-  // page_sharing.cc.
   // A page of another's as one of a head's: its data, and state of its own.
   PageIds ShareOf(PageIds others, int head, SequenceSpace* space);
-  // Of each head's pages, those that its sequence and another may both own when it has seen
-  // args.tokens.
-  std::vector<int32_t> SharablePages(const OpenArgs& args, std::span<const HeadSpan> spans) const;
-  int32_t PagesAPrefixBlock() const;
-  const SequenceSpace* FindPublisher(const PrefixKey& key) const;
-  void PublishAs(std::vector<PrefixKey> keys, std::span<const int32_t> pages, SequenceSpace* space);
-  void Unpublish(SequenceSpace* space);
-  void MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const;
-  int32_t NumSharedOfPrompt(const OpenArgs& args) const;
-  // [heads] of a kept cache's pages, the first of each head, those that another has in the pool.
-  std::vector<int32_t> SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const;
   void TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space);
   // Pages of the named heads, and slabs: the first `shared` of them are the other's, the rest is
   // its own.
   bool TakePages(const CachePlan& plan, std::span<const int32_t> pages,
                  std::span<const int32_t> shared, const SequenceSpace* other, SequenceSpace* space,
                  CacheUpdates* updates);
-  // What a head that shares pages may see before it overwrites one of their entries.
-  int64_t OverwritesAfter(const SequenceSpace& space) const;
-  static int64_t OverwritesAfter(const SequenceSpace& space, int head) {
-    const HeadSpan& span = space.spans[head];
-    const int64_t full = span.cap == kNoCap ? kAnyLength : int64_t{span.dropped} + span.cap;
-    return std::min(full, space.cut_at - 1);
-  }
-  int64_t CopiesBefore(int64_t tokens, const SequenceSpace& space) const;
-  void CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
 
   EngineLimits limits_;
-  int num_heads_;   // layers * KV heads
-  int full_heads_;  // of these, those that a plan is about
+  int num_heads_;     // layers * KV heads
+  int budget_heads_;  // of these, the first ones
   BlockAllocator blocks_;
+  StateAllocator states_;
+  PageSharing sharing_;
   BlockAllocator host_pages_;
   std::vector<int> free_kept_;
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;
   int64_t promised_pages_ = 0;  // to all; as many are free
-  int64_t num_slabs_ = 0;
   WaitReason wait_reason_ = WaitReason::kArrived;
-  std::unordered_multimap<PrefixKey, const SequenceSpace*, PrefixKeyHash> publishers_;
   uint64_t next_kept_ = 0;      // makes KeptSpace::key
   std::vector<int32_t> taken_;  // scratch: blocks on their way to their heads
 };

@@ -24,8 +24,8 @@ struct SlotSetup {
   int slot = 0;
   CachePlan plan;
   // Of its prompt, from the first on, the tokens whose entries lie in the pages of its heads
-  // already, in the layers without a window: they are others', too, and are not written. Above 0
-  // only where heads keep the whole prompt. A multiple of the block size.
+  // already, in the budget group: they are others', too, and are not written. Above 0 only where
+  // heads keep the whole prompt. A multiple of the block size.
   int32_t shared_tokens = 0;
   // Ids behind its rows in the table that belong to no head yet (kernels/ops/assign_pages.h).
   int32_t unassigned_pages = 0;
@@ -64,13 +64,13 @@ struct SlotDecision {
   CachePlan plan;
 };
 
-// Another turn begins (BudgetOfTurn): what the heads of a slot may hold, in the layers without a
-// window, and what is protected from now on. The slot's plan changes in its cap alone: its rule is
+// Another turn begins (BudgetOfTurn): what the heads of a slot may hold, in the budget group, and
+// what is protected from now on. The slot's plan changes in its cap alone: its rule is
 // that of its first prompt, by which bounds are counted.
 struct SlotTurn {
   int slot = 0;
   TurnBudget budget;
-  std::vector<int32_t> caps = {};  // [full layers * KV heads]
+  std::vector<int32_t> caps = {};  // [heads of the budget group]
 };
 
 // A cache is cut as its plan's life says (Lifecycle::CutAfter). Pages past the entries that its

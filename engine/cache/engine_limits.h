@@ -3,18 +3,23 @@
 #ifndef HYDRANT_ENGINE_CACHE_ENGINE_LIMITS_H_
 #define HYDRANT_ENGINE_CACHE_ENGINE_LIMITS_H_
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
+#include "engine/cache/cache_group.h"
 #include "engine/cache/state_slabs.h"
 
 namespace hydrant {
 
+inline constexpr int kMostFixedGroups = 1;
+
 struct EngineLimits {
-  int num_layers = 0;     // of the model
-  int window_layers = 0;  // of these: their heads hold a sequence's last `window` entries, whatever
-                          // its plan says
-  int window = 0;
-  int num_kv_heads = 0;
+  int num_layers = 0;    // of the model
+  int num_kv_heads = 0;  // of a layer
+  // The groups beside the budget group, which has the layers that these leave; empty ones are none.
+  std::array<CacheGroup, kMostFixedGroups> fixed_groups = {};
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
   int64_t page_bytes = 0;          // bytes of one page
@@ -34,16 +39,38 @@ struct EngineLimits {
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 
-  // Pages of a cache without evictions after `tokens` tokens; a layer with a window holds its last
-  // `window` entries.
-  int64_t PagesOfFull(int64_t tokens) const {
-    const auto pages = [this](int64_t entries) {
-      return (entries + block_size - 1) / block_size * num_kv_heads;
-    };
-    return FullLayers() * pages(tokens) + window_layers * pages(tokens < window ? tokens : window);
+  // The groups of which each has layers; the budget group, where there is one, is the first.
+  absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> Groups() const {
+    absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> groups;
+    if (FullLayers() > 0)
+      groups.push_back({.num_layers = FullLayers(), .num_kv_heads = num_kv_heads});
+    for (const CacheGroup& group : fixed_groups) {
+      if (group.num_layers > 0) groups.push_back(group);
+    }
+    return groups;
   }
-  // Those whose entries a request's plan is about.
-  int FullLayers() const { return num_layers - window_layers; }
+  // Layers of the budget group.
+  int FullLayers() const {
+    int layers = num_layers;
+    for (const CacheGroup& group : fixed_groups) layers -= group.num_layers;
+    return layers;
+  }
+  // The last `window` tokens of every sequence are what so many layers hold; 0: none has a window.
+  void SetWindow(int layers, int window) {
+    fixed_groups[0] = {GroupKind::kWindow, layers, num_kv_heads, window};
+  }
+  int WindowLayers() const { return fixed_groups[0].num_layers; }
+  int Window() const { return fixed_groups[0].window; }
+  // Pages of a cache without evictions after `tokens` tokens.
+  int64_t PagesOfFull(int64_t tokens) const {
+    int64_t pages = 0;
+    for (const CacheGroup& group : Groups()) {
+      const int64_t held =
+          group.kind == GroupKind::kWindow ? std::min<int64_t>(tokens, group.window) : tokens;
+      pages += PagesOf(held, block_size) * group.NumHeads();
+    }
+    return pages;
+  }
   // What of the host's pages and of the caches in them contexts may have.
   int NumContextPages() const { return num_host_pages - num_swap_pages; }
   int MaxContexts() const { return max_kept_caches - (num_swap_pages > 0 ? max_num_seqs : 0); }

@@ -6,7 +6,9 @@
 
 namespace hydrant {
 
-bool MeasuresMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
+bool MeasuresMass(const CachePlan& plan) {
+  return plan.measures_mass && plan.Compresses() && !plan.rule.weighted;
+}
 
 bool MeasuresMassInPages(const CachePlan& plan) {
   return MeasuresMass(plan) && plan.life->CutPrompt(plan, plan.prompt.num_layers).has_value();

@@ -8,7 +8,18 @@
 #include <bit>
 #include <cstdint>
 
+#include "engine/cache/cache_group.h"
+
 namespace hydrant {
+
+// Of the operations on a group's layers.
+struct GroupShape {
+  int max_entries = 0;
+  int max_scored_entries = 0;
+  int mean_entries = 0;
+  bool weighted = false;
+  bool revised = false;
+};
 
 struct DecodeShape {
   int rows = 0;
@@ -17,10 +28,15 @@ struct DecodeShape {
   bool weighted = false;
   bool revised = false;  // scores are, of a row
   int mean_entries = 0;
-  int max_in_window = 0;  // of the layers that have one
+  int max_in_window = 0;  // of the window group
   // How tokens are sampled inside the step; kNotHere: they are sampled after it.
   enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
   uint8_t sampling = kNotHere;
+
+  GroupShape Of(GroupKind kind) const {
+    if (kind == GroupKind::kWindow) return {max_in_window, max_in_window, max_in_window};
+    return {max_entries, max_scored_entries, mean_entries, weighted, revised};
+  }
 
   // Different for different shapes that RoundedUp() gives.
   uint64_t Key() const {

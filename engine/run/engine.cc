@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->limits = limits;
   impl->layout = layout;
   HYDRANT_ASSIGN_OR_RETURN(
-      impl->kv, KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits,
+      impl->kv, KvState::Create(impl->backend.get(), GroupsOfLayers(config, limits), layout, limits,
                                 options.swap_directory));
   HYDRANT_RETURN_IF_ERROR(impl->results.AllocateRows(limits.block_size, limits.table_entries));
   HYDRANT_RETURN_IF_ERROR(impl->RecordSteps());
@@ -262,7 +262,7 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   if (!plan.Compresses() || plan.rule.weighted) return report;
   report.retained_mass = compressor.retained_mass(slot);
   if (!plan.life->ReportsPrompt()) return report;
-  report.entries = kv->lengths(slot);
+  report.entries = kv->budget().lengths(slot);
   if (plan.life->UnassignedPages(plan, limits.block_size) > 0) {
     report.rows = kv->tables().blocks + kv->row(slot).row_begin;
     report.row_width = kv->row(slot).row_width;
@@ -281,7 +281,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
   batch.ForEach<SlotCut>([&](const SlotCut& cut) {
     StepResults::Report& report = reports.emplace_back();
     const CachePlan& plan = kv->plan(cut.slot);
-    if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
+    if (plan.life->HeadsDiffer(plan)) report.entries = kv->budget().lengths(cut.slot);
   });
   results.Push(batch, limits.num_layers,
                {.tokens = tokens.data(),
@@ -306,7 +306,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
     shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
     shape.max_in_window =
-        std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.window)));
+        std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.Window())));
   }
   if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
   if (PlansDecode()) shape = WithoutBounds(shape);
@@ -322,7 +322,7 @@ bool Engine::Impl::PlansDecode() const {
 // by it.
 DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
   shape.max_entries = shape.mean_entries = 0;
-  shape.max_in_window = limits.window;
+  shape.max_in_window = limits.Window();
   return shape;
 }
 
@@ -387,40 +387,40 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   bool prepared = false;
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    const LayerTables at = kv->TablesOf(layer);
+    const GroupLayer at = kv->At(layer);
+    const GroupShape bounds = shape.Of(at.group.group().kind);
     model->ProjectAndRotate(layer, hidden.data(), rows.rope_positions(), num_rows, act, prepared,
                             destination);
-    if (shape.weighted && !at.windowed) {
+    if (bounds.weighted) {
       prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
     }
-    backend->DecodeAttention(
-        {.num_rows = num_rows,
-         .slots = rows.slots(),
-         .positions = rows.positions(),
-         .q = act.q.data(),
-         .k = k.data(),
-         .v = v.data(),
-         .layer = at.layer,
-         .num_heads = config.num_heads,
-         .scale = static_cast<float>(config.AttentionScale()),
-         .softcap = static_cast<float>(config.attention_softcap),
-         .sink_logits = model->SinkLogitsOf(layer),
-         .rotary = model->RotaryOf(layer),
-         .pages = kv->pages(),
-         .tables = at.tables,
-         .max_entries = at.windowed ? shape.max_in_window : shape.max_entries,
-         .max_scored_entries = at.windowed ? shape.max_in_window : shape.max_scored_entries,
-         .weighted = shape.weighted && !at.windowed,
-         .out = act.attended.data(),
-         .out_dtype = act.input_dtype,
-         .mean_entries = at.windowed ? shape.max_in_window : shape.mean_entries});
-    if (shape.revised && !at.windowed) {
+    backend->DecodeAttention({.num_rows = num_rows,
+                              .slots = rows.slots(),
+                              .positions = rows.positions(),
+                              .q = act.q.data(),
+                              .k = k.data(),
+                              .v = v.data(),
+                              .layer = at.layer,
+                              .num_heads = config.num_heads,
+                              .scale = static_cast<float>(config.AttentionScale()),
+                              .softcap = static_cast<float>(config.attention_softcap),
+                              .sink_logits = model->SinkLogitsOf(layer),
+                              .rotary = model->RotaryOf(layer),
+                              .pages = kv->pages(),
+                              .tables = at.group.tables(),
+                              .max_entries = bounds.max_entries,
+                              .max_scored_entries = bounds.max_scored_entries,
+                              .weighted = bounds.weighted,
+                              .out = act.attended.data(),
+                              .out_dtype = act.input_dtype,
+                              .mean_entries = bounds.mean_entries});
+    if (bounds.revised) {
       backend->ReviseScores({.num_rows = num_rows,
                              .slots = rows.slots(),
                              .positions = rows.positions(),
                              .layer = at.layer,
                              .pages = kv->pages(),
-                             .tables = kv->tables()});
+                             .tables = at.group.tables()});
     }
     prepared = model->FinishLayer(layer, hidden.data(), num_rows, act, true);
   }
@@ -544,10 +544,9 @@ void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   Backend& backend = *impl_->backend;
-  const LayerTables at = impl_->kv->TablesOf(layer);
-  const SequenceTables& tables = at.tables;
-  const KvPages pages = KvState::WithState(
-      impl_->kv->pages(), at.windowed ? kNoStateLines : impl_->kv->plan(slot).state_lines);
+  const GroupLayer at = impl_->kv->At(layer);
+  const SequenceTables& tables = at.group.tables();
+  const KvPages pages = at.group.PagesOf(slot);
   const KvLayout& layout = pages.layout;
   const size_t index = tables.HeadIndex(slot, at.layer, head);
   int32_t length = 0, width = 0;
@@ -595,8 +594,8 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
 
 std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const {
   Backend& backend = *impl_->backend;
-  const LayerTables at = impl_->kv->TablesOf(layer);
-  const SequenceTables& tables = at.tables;
+  const GroupLayer at = impl_->kv->At(layer);
+  const SequenceTables& tables = at.group.tables();
   const int block_size = impl_->kv->pages().layout.block_size;
   int32_t length = 0, width = 0;
   int64_t begin = 0;
@@ -621,10 +620,11 @@ std::vector<int32_t> Engine::ReadLengths(int slot) const {
   const size_t heads = limits().num_kv_heads;
   std::vector<int32_t> lengths(limits().num_layers * heads);
   for (int layer = 0; layer < limits().num_layers; ++layer) {
-    const LayerTables at = impl_->kv->TablesOf(layer);
-    impl_->backend->CopyToHost(lengths.data() + layer * heads,
-                               at.tables.lengths + at.tables.HeadIndex(slot, at.layer, 0),
-                               heads * sizeof(int32_t));
+    const GroupLayer at = impl_->kv->At(layer);
+    impl_->backend->CopyToHost(
+        lengths.data() + layer * heads,
+        at.group.tables().lengths + at.group.tables().HeadIndex(slot, at.layer, 0),
+        heads * sizeof(int32_t));
   }
   return lengths;
 }

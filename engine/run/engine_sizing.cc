@@ -37,8 +37,8 @@ DType DefaultKvDType(WeightDType dtype) {
 // wide again as what they hold (CacheSpace::WidenRow), and one of each slot may be moving.
 constexpr int kTableEntriesPerBlock = 8;
 
-// Rows are as wide as the widest head of their sequence wants: those of layers with a window may
-// lie empty beyond it.
+// Rows are as wide as the widest head of their sequence wants: those of a window group may lie
+// empty beyond it.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int full = limits.FullLayers() > 0 ? limits.FullLayers() : limits.num_layers;
@@ -49,16 +49,16 @@ int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
 // A window that no sequence outgrows is none.
 void SetWindow(const ModelConfig& config, EngineLimits* limits) {
   if (config.Window() == 0 || config.Window() >= limits->max_model_len) return;
-  limits->window = config.Window();
-  for (const bool windowed : WindowedLayers(config, *limits))
-    limits->window_layers += windowed ? 1 : 0;
+  int layers = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer)
+    layers += config.KindOf(layer).window > 0 ? 1 : 0;
+  limits->SetWindow(layers, config.Window());
 }
 
 // A tenth more than the sequences' own, as a page begun is a page taken; and what lends their state
 // room, all of it.
 int64_t UsefulBlocks(const EngineLimits& limits, const KvLayout& layout) {
-  const int64_t blocks = limits.FullLayers() * PagesOf(limits.max_model_len, limits.block_size) +
-                         limits.window_layers * PagesOf(limits.window, limits.block_size);
+  const int64_t blocks = limits.PagesOfFull(limits.max_model_len) / limits.num_kv_heads;
   const double slabs = 1.0 / static_cast<double>(SlabShape::Of(layout).StatesIn(kAllStateLines));
   const double useful =
       1.1 * (1.0 + slabs) * static_cast<double>(blocks) * limits.num_kv_heads * limits.max_num_seqs;
@@ -195,11 +195,12 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
   return limits;
 }
 
-std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits) {
-  std::vector<bool> windowed(config.num_layers);
-  for (int layer = 0; layer < config.num_layers; ++layer)
-    windowed[layer] = limits.window > 0 && config.KindOf(layer).window > 0;
-  return windowed;
+std::vector<GroupKind> GroupsOfLayers(const ModelConfig& config, const EngineLimits& limits) {
+  std::vector<GroupKind> kinds(config.num_layers, GroupKind::kBudget);
+  for (int layer = 0; layer < config.num_layers && limits.WindowLayers() > 0; ++layer) {
+    if (config.KindOf(layer).window > 0) kinds[layer] = GroupKind::kWindow;
+  }
+  return kinds;
 }
 
 absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,

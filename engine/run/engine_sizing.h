@@ -24,8 +24,8 @@ WeightDType DefaultedDType(const EngineOptions& options);
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config);
 absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config);
 
-// [layers] whether it holds a window alone.
-std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits);
+// [layers] of the group of each.
+std::vector<GroupKind> GroupsOfLayers(const ModelConfig& config, const EngineLimits& limits);
 
 // The prefix blocks and kept caches that the options' memory holds. InvalidArgument where it is
 // negative, ResourceExhausted where it is more than the host has.

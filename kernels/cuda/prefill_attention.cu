@@ -293,6 +293,7 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
     error = GatherPrefix(context.stream,
                          {.prefix = *args.prefix,
                           .places = exact.prefix,
+                          .by_position = args.window != kNoWindow,
                           .k = At<float>(scratch, k),
                           .v = At<float>(scratch, v),
                           .head_rows = places},
@@ -411,13 +412,14 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TilePart
   return Count<kBF16, kDims>(context, m, parts);
 }
 
-// The arguments without the keys that all queries' windows have left, in whole tiles; positions are
-// counted from the first key that remains.
+// The arguments without the keys that all queries' windows have left, in whole tiles, and without a
+// prefix that no window reaches; positions are counted from the first key that remains.
 PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
   constexpr int kUnit = 64;
   static_assert(kUnit % kKeyTile == 0 && kUnit % kMmaKeys == 0 && kUnit % kQueryTile == 0);
   const int past = args.FirstSeenAt(args.first_position) / kUnit * kUnit;
   PrefillAttentionArgs rest = args;
+  if (!args.SeesPrefixAt(args.first_position)) rest.prefix = nullptr;
   rest.k = args.k + int64_t{past} * args.head_dim;
   rest.v = args.v + int64_t{past} * args.head_dim;
   rest.first_position -= past;
@@ -478,6 +480,7 @@ cudaError_t CopyKeysAndValues(const Context& context, const PrefillAttentionArgs
   return GatherPrefix(context.stream,
                       {.prefix = *args.prefix,
                        .places = m->prefix,
+                       .by_position = args.window != kNoWindow,
                        .dtype = kBF16 ? DType::kBF16 : DType::kF16,
                        .k = k,
                        .v = v,

@@ -66,6 +66,7 @@ inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int p
 struct GatherPrefixArgs {
   PagedPrefix prefix;
   PrefixPlaces places;
+  bool by_position = false;   // entries in the order of their positions, by which a window counts
   DType dtype = DType::kF32;  // of k and v
   void* k = nullptr;          // place p of head h: row h * head_rows + p, of head_dim
   void* v = nullptr;
@@ -75,8 +76,9 @@ struct GatherPrefixArgs {
 inline constexpr int kGatherThreads = 256;
 inline constexpr int kGatherWarps = kGatherThreads / kWarpSize;
 
-// A warp per place; blocks along x over the places, along y over the heads. What lies before a
-// head's entries in their first tile becomes zero: it is multiplied by zero weights.
+// A warp per place, or per entry with by_position; blocks along x over the places, along y over the
+// heads. What lies before a head's entries in their first tile becomes zero: it is multiplied by
+// zero weights.
 static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   const PagedPrefix& prefix = args.prefix;
   const KvLayout& layout = prefix.pages.layout;
@@ -86,8 +88,12 @@ static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   if (place >= args.places.places || place < first / kPrefixTile * kPrefixTile) return;
   const PageIds* blocks = prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head);
   const bool exists = place >= first;
-  const size_t from = exists ? PageIndex(layout, blocks, place - first) * d : 0;
-  const size_t to = (head * args.head_rows + place) * d;
+  const size_t entry = exists ? PageIndex(layout, blocks, place - first) : 0;
+  const size_t from = entry * d;
+  const int row = exists && args.by_position
+                      ? args.places.places - (prefix.next_position - prefix.pages.positions[entry])
+                      : place;
+  const size_t to = (head * args.head_rows + row) * d;
   for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < d; i += kWarpSize) {
     const float k = exists ? LoadRowElement(layout.dtype, prefix.pages.keys, from + i) : 0.0f;
     const float v = exists ? LoadRowElement(layout.dtype, prefix.pages.values, from + i) : 0.0f;

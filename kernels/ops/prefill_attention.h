@@ -29,7 +29,8 @@
 //
 // A prefix that lies in pages already may come before the scratch's keys: every query sees all live
 // entries of its KV head there, then keys 0 .. first_position + i as ever. Positions count within
-// the suffix, so that its slicing changes no bit either.
+// the suffix, so that its slicing changes no bit either. With a window too, query i sees the
+// entries of the last window - 1 - p tokens before the suffix, p = first_position + i.
 #ifndef HYDRANT_KERNELS_OPS_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_OPS_PREFILL_ATTENTION_H_
 
@@ -74,6 +75,10 @@ struct PagedPrefix {
   int slot = 0;
   int layer = 0;
   int max_entries = 0;  // no head holds more: a device plans its work by it
+  // Position of the suffix's first token in its sequence; read with a window, which finds entries
+  // by their positions. REQUIRES then: the entries of a head with L of them are the last L tokens
+  // before it.
+  int32_t next_position = 0;
 };
 
 struct PrefillAttentionArgs {
@@ -98,8 +103,8 @@ struct PrefillAttentionArgs {
   // At least 1. Queries from there on see all the keys before it, and so may be asked of keys that
   // came after them.
   int32_t end_key = std::numeric_limits<int32_t>::max();
-  // At least 1. REQUIRES, with a window: no prefix, no statistic is wanted, and every query sees a
-  // key before end_key.
+  // At least 1. REQUIRES, with a window: no statistic is wanted, and every query sees a key before
+  // end_key.
   int32_t window = kNoWindow;
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; kQ8_0 rows
   // of q, k and v to 8 bits and a scale, and each query's weights times the scales of their values,
@@ -117,6 +122,10 @@ struct PrefillAttentionArgs {
   constexpr int FirstSeenAt(int position) const {
     return window <= position ? position - window + 1 : 0;
   }
+  // Whether a query at `position`, or one behind it, sees an entry of a prefix.
+  constexpr bool SeesPrefixAt(int position) const {
+    return prefix != nullptr && position < window - 1;
+  }
 
   // Whether what a window requires holds.
   constexpr bool WindowIsValid() const {
@@ -124,8 +133,7 @@ struct PrefillAttentionArgs {
     for (const ColumnStatistic& statistic : statistics) {
       if (statistic.out != nullptr || statistic.prefix_out != nullptr) return false;
     }
-    return window >= 1 && prefix == nullptr &&
-           FirstSeenAt(first_position + num_queries - 1) < end_key;
+    return window >= 1 && FirstSeenAt(first_position + num_queries - 1) < end_key;
   }
 };
 

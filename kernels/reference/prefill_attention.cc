@@ -33,8 +33,12 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
     keys.k.resize(static_cast<size_t>(keys.prefix) * args.head_dim);
     keys.v.resize(keys.k.size());
     for (int entry = 0; entry < keys.prefix; ++entry) {
-      const size_t row = PageIndex(layout, blocks, entry) * args.head_dim;
-      const size_t to = static_cast<size_t>(entry) * args.head_dim;
+      const size_t index = PageIndex(layout, blocks, entry), row = index * args.head_dim;
+      // A window counts keys in the order of their positions.
+      const int place = args.window == kNoWindow
+                            ? entry
+                            : keys.prefix - prefix.next_position + prefix.pages.positions[index];
+      const size_t to = static_cast<size_t>(place) * args.head_dim;
       LoadPageRow(layout.dtype, prefix.pages.keys, row, args.head_dim, &keys.k[to]);
       LoadPageRow(layout.dtype, prefix.pages.values, row, args.head_dim, &keys.v[to]);
     }
@@ -95,6 +99,12 @@ void AddTile(const ColumnStatistic& statistic, int kv_head, int prefix,
   add(row(statistic.out, statistic.stride), prefix, tile.size());
 }
 
+// The first key that a query at `position` sees, the prefix's included.
+int FirstSeen(const PrefillAttentionArgs& args, const Keys& keys, int position) {
+  if (args.window == kNoWindow) return 0;
+  return std::max(0, keys.prefix + position - args.window + 1);
+}
+
 // Queries [begin, end) of one KV head: a tile, whose sums enter the totals as one number.
 void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head, int begin,
                 int end) {
@@ -108,7 +118,7 @@ void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head,
     weights.reserve(group);
     for (int g = 0; g < group; ++g) {
       weights.push_back(
-          Attend(args, keys, query, kv_head * group + g, args.FirstSeenAt(position), count));
+          Attend(args, keys, query, kv_head * group + g, FirstSeen(args, keys, position), count));
     }
     for (size_t s = 0; s < tiles.size(); ++s) {
       const ColumnStatistic& statistic = args.statistics[s];

@@ -89,9 +89,13 @@ int64_t SummaryTokens(const EngineLimits& limits) {
 
 // Of a sequence whose policy keeps so many of `tokens`.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
-  const int64_t in_window = std::min<int64_t>(limits.window, tokens);
-  return limits.num_kv_heads * (limits.FullLayers() * PagesOf(kept, limits.block_size) +
-                                limits.window_layers * PagesOf(in_window, limits.block_size));
+  int64_t pages = 0;
+  for (const CacheGroup& group : limits.Groups()) {
+    const int64_t held =
+        group.kind == GroupKind::kWindow ? std::min<int64_t>(group.window, tokens) : kept;
+    pages += group.NumHeads() * PagesOf(held, limits.block_size);
+  }
+  return pages;
 }
 
 // What to do about it, where the engine found too little memory.

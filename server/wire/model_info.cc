@@ -32,9 +32,9 @@ v1::GetModelInfoResponse DescribeModel(const ServedModel& model) {
   info.set_vocab_size(config.vocab_size);
   info.set_max_context(config.max_context);
   info.set_max_model_len(model.limits.max_model_len);
-  if (model.limits.window_layers > 0) {
-    info.set_sliding_window(model.limits.window);
-    info.set_sliding_window_layers(model.limits.window_layers);
+  if (model.limits.WindowLayers() > 0) {
+    info.set_sliding_window(model.limits.Window());
+    info.set_sliding_window_layers(model.limits.WindowLayers());
   }
   if (model.tokenizer->bos_id() >= 0)
     info.set_bos_token_id(static_cast<uint32_t>(model.tokenizer->bos_id()));

@@ -118,7 +118,6 @@ TEST_P(ContextTest, AnotherTurnRaisesTheBudget) {
 
 // A cap holds for what is generated, too; without one it is added to what the turn is cut to.
 TEST_P(ContextTest, EveryTurnCountsAllBeforeIt) {
-  if (model_->config().KindOf(0).window > 0) GTEST_SKIP() << "layers with a window";
   for (const auto& [policy, generated] : {std::pair("h2o", 0), std::pair("snapkv", 11)}) {
     SCOPED_TRACE(policy);
     const auto server = MakeServer(64 << 20), without = MakeServer(0);
@@ -142,7 +141,6 @@ TEST_P(ContextTest, EveryTurnCountsAllBeforeIt) {
 
 // A prompt that was within its budget: the second turn outgrows it.
 TEST_P(ContextTest, ALongTurnAfterAShortOne) {
-  if (model_->config().KindOf(0).window > 0) GTEST_SKIP() << "layers with a window";
   for (const char* policy : {"snapkv", "ada-snapkv", "pyramidkv", "echo", "auto"}) {
     SCOPED_TRACE(policy);
     Request first = MakeRequest(20, policy, 1);

@@ -188,7 +188,8 @@ class Server {
       for (int head = 0; head < limits.num_kv_heads; ++head) {
         Engine::HeadState state = engine_->ReadHead(slot, layer, head);
         answer->positions.push_back(std::move(state.positions));
-        const bool windowed = limits.window > 0 && engine_->config().KindOf(layer).window > 0;
+        const bool windowed =
+            limits.WindowLayers() > 0 && engine_->config().KindOf(layer).window > 0;
         if (scored_ && !windowed) answer->scores.push_back(std::move(state.scores));
       }
     }

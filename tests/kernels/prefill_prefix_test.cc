@@ -18,6 +18,7 @@ namespace hydrant {
 namespace {
 
 constexpr int kSlots = 3, kLayers = 2, kSlot = 1, kLayer = 1;
+constexpr int32_t kNextPosition = 5000;
 constexpr uint64_t kSeed = 20260711;
 
 struct Case {
@@ -34,6 +35,7 @@ struct Case {
   ColumnStatistic::Kind kind = ColumnStatistic::Kind::kSum;
   float softcap = 0.0f;
   bool sinks = false;  // head h has the sink logit h - 2
+  int window = kNoWindow;
 
   int group() const { return num_heads / num_kv_heads; }
   int longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
@@ -44,7 +46,8 @@ std::string NameOf(const Case& c) {
   name << c.num_heads << " heads, " << c.num_kv_heads << " kv heads, dim " << c.head_dim
        << ", kind " << static_cast<int>(c.kind) << ", reduce " << static_cast<int>(c.reduce)
        << ", pages " << DTypeName(c.dtype) << ", precision " << DTypeName(c.precision) << ", n "
-       << c.n << ", softcap " << c.softcap << (c.sinks ? ", sinks" : "") << ", lengths";
+       << c.n << ", softcap " << c.softcap << (c.sinks ? ", sinks" : "") << ", window " << c.window
+       << ", lengths";
   for (const int32_t length : c.lengths) name << " " << length;
   return name.str();
 }
@@ -111,7 +114,14 @@ class Sequence {
     blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * c.num_kv_heads * width_);
     page_k_.assign(static_cast<size_t>(num_blocks_) * c.block_size * c.head_dim, kNan);
     page_v_ = page_k_;
+    positions_.assign(static_cast<size_t>(num_blocks_) * c.block_size, 1 << 28);
+    entries_.resize(c.num_kv_heads);
     for (int h = 0; h < c.num_kv_heads; ++h) {
+      entries_[h].resize(c.lengths[h]);
+      std::iota(entries_[h].begin(), entries_[h].end(), 0);
+      if (c.window != kNoWindow) std::shuffle(entries_[h].begin(), entries_[h].end(), engine);
+      for (int j = 0; j < c.lengths[h]; ++j)
+        positions_[PageRow(h, entries_[h][j]) / c.head_dim] = kNextPosition - c.lengths[h] + j;
       for (int e = 0; e < c.lengths[h]; ++e) {
         for (int d = 0; d < c.head_dim; ++d) {
           page_k_[PageRow(h, e) + d] = draw(c.dtype);
@@ -167,6 +177,8 @@ class Sequence {
       prefix.pages.keys = mirror.Map(half_k.data(), half_k.size());
       prefix.pages.values = mirror.Map(half_v.data(), half_v.size());
     }
+    prefix.pages.positions = mirror.Map(positions_.data(), positions_.size());
+    prefix.next_position = kNextPosition;
     prefix.tables.num_layers = kLayers;
     prefix.tables.num_kv_heads = c_.num_kv_heads;
     prefix.tables.blocks = mirror.Map(blocks_.data(), blocks_.size());
@@ -203,6 +215,7 @@ class Sequence {
     if (wanted.prefix_sums)
       sums.prefix_out = mirror.Map(results->prefix_sums.data(), results->prefix_sums.size());
     args.precision = c_.precision;
+    args.window = c_.window;
     args.prefix = &prefix;
     backend.PrefillAttention(args);
     mirror.ReadBack();
@@ -249,7 +262,7 @@ class Sequence {
     return pieces;
   }
 
-  // Key and value j of a head, the prefix's first.
+  // Key and value j of a head, the prefix's first, in the order of their positions.
   const float* Key(int head, int j) const { return Row(page_k_, k_, head, j); }
   const float* Value(int head, int j) const { return Row(page_v_, v_, head, j); }
   const float* Query(int i, int head) const {
@@ -266,7 +279,7 @@ class Sequence {
   const float* Row(const std::vector<float>& pages, const std::vector<float>& suffix, int head,
                    int j) const {
     const int length = c_.lengths[head];
-    return j < length ? &pages[PageRow(head, j)]
+    return j < length ? &pages[PageRow(head, entries_[head][j])]
                       : &suffix[head * KvStride() + static_cast<int64_t>(j - length) * c_.head_dim];
   }
 
@@ -274,6 +287,8 @@ class Sequence {
   int capacity_ = 0, width_ = 0, num_blocks_ = 0;
   std::vector<float> q_, k_, v_, page_k_, page_v_;
   std::vector<PageIds> blocks_;
+  std::vector<int32_t> positions_;         // of the pages' entries
+  std::vector<std::vector<int>> entries_;  // of each head, in the order of their positions
 };
 
 // Dense attention in double, in the shape of Results, and what rounding may make of it.
@@ -290,7 +305,8 @@ std::vector<double> Weights(const Sequence& s, int query, int head, Dense* dense
   const int kv_head = head / c.group();
   std::vector<double> w(c.lengths[kv_head] + query + 1);
   double top = c.sinks ? head - 2.0 : -INFINITY;
-  for (size_t j = 0; j < w.size(); ++j) {
+  const size_t first = std::max<int64_t>(0, static_cast<int64_t>(w.size()) - c.window);
+  for (size_t j = first; j < w.size(); ++j) {
     double dot = 0.0;
     for (int d = 0; d < c.head_dim; ++d)
       dot += static_cast<double>(s.Query(query, head)[d]) * s.Key(kv_head, j)[d];
@@ -300,7 +316,7 @@ std::vector<double> Weights(const Sequence& s, int query, int head, Dense* dense
     top = std::max(top, w[j]);
   }
   double sum = c.sinks ? std::exp(head - 2.0 - top) : 0.0;
-  for (double& x : w) sum += x = std::exp(x - top);
+  for (size_t j = first; j < w.size(); ++j) sum += w[j] = std::exp(w[j] - top);
   for (double& x : w) x /= sum;
   return w;
 }
@@ -504,6 +520,42 @@ TEST_P(PrefillPrefixTest, LongPrefix) {
   Results results = sequence.Start();
   sequence.Run(backend(), 0, c.n, 0, &results);
   ExpectMatches(sequence, results, 0.0);
+}
+
+// No statistic is wanted with a window. Windows shorter and longer than the suffix, the prefix, a
+// tile of queries and a panel of keys; entries lie in any order.
+TEST_P(PrefillPrefixTest, WindowsReachIntoThePrefix) {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    for (const int window : {1, 2, 33, 64, 130, 300, 1000}) {
+      for (const int n : {1, 40, 210}) {
+        const int length = std::min(window, 290);
+        Case c{.num_heads = 6,
+               .num_kv_heads = 2,
+               .head_dim = 32,
+               .block_size = 7,
+               .lengths = {length, std::min(length, 129)},
+               .n = n,
+               .precision = precision,
+               .window = window};
+        if (window % 2 == 0) c.softcap = 1.5f;
+        c.sinks = window % 3 == 0;
+        SCOPED_TRACE(NameOf(c));
+        const Sequence sequence(c, kSeed + window);
+        Results whole = sequence.Start(), sliced = whole;
+        sequence.Run(backend(), 0, n, 70, &whole, {false, false});
+        for (int begin = 0; begin < n; begin += 64)
+          sequence.Run(backend(), begin, std::min(begin + 64, n), 0, &sliced, {false, false});
+        EXPECT_TRUE(SameBits(sliced.out, whole.out));
+        const Dense dense = AttendPlainly(sequence);
+        const double error = (8 + dense.largest_logit * std::sqrt(c.head_dim)) * 5e-7 +
+                             (precision == DType::kBF16 ? 1.0 / 100 : 0.0);
+        ExpectNear(
+            whole.out, dense.out,
+            std::vector<double>(dense.out.size(), error * std::max(1.0, dense.largest_value)),
+            "out");
+      }
+    }
+  }
 }
 
 // A device's work space holds whatever the operation before left there.

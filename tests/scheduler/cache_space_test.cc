@@ -483,9 +483,9 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
                            .max_model_len = 4096,
                            .prefill_arena_tokens = 4096};
     if (random() % 2 == 0) {
-      limits.window_layers = static_cast<int>(1 + random() % 3);
-      limits.num_layers += limits.window_layers;
-      limits.window = static_cast<int>(1 + random() % 150);
+      const int layers = static_cast<int>(1 + random() % 3);
+      limits.num_layers += layers;
+      limits.SetWindow(layers, static_cast<int>(1 + random() % 150));
     }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(2 + random() % 100),
@@ -508,7 +508,8 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
       if (head >= entries.size())
         return static_cast<int32_t>(
-            (std::min<int64_t>(tokens, limits.window) + limits.block_size - 1) / limits.block_size);
+            (std::min<int64_t>(tokens, limits.Window()) + limits.block_size - 1) /
+            limits.block_size);
       int64_t held = entries[head] + tokens - n;
       if (plan.cap != kNoCap)
         held = std::min<int64_t>(held, entries[head] + plan.cap - plan.budget);
@@ -538,15 +539,16 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
 // The table of docs/guide/policies.md, "Layers with a window": Gemma 3's shape of 1B parameters,
 // five layers with a window of 512 to one without, at 8,192 tokens.
 TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
-  EngineLimits limits = {.num_layers = 26,
-                         .num_kv_heads = 1,
-                         .block_size = 16,
-                         .num_blocks = 20'000,
-                         .slab = SlabShape::Of({.dtype = DType::kF16, .head_dim = 64, .num_blocks = 20'000}),
-                         .table_entries = 100'000,
-                         .max_num_seqs = 1,
-                         .max_model_len = 8193,
-                         .prefill_arena_tokens = 8193};
+  EngineLimits limits = {
+      .num_layers = 26,
+      .num_kv_heads = 1,
+      .block_size = 16,
+      .num_blocks = 20'000,
+      .slab = SlabShape::Of({.dtype = DType::kF16, .head_dim = 64, .num_blocks = 20'000}),
+      .table_entries = 100'000,
+      .max_num_seqs = 1,
+      .max_model_len = 8193,
+      .prefill_arena_tokens = 8193};
   const auto pages = [&](const char* policy, std::optional<double> ratio) {
     CacheSpec spec;
     spec.policy = policy;
@@ -565,12 +567,43 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
     return count;
   };
   EXPECT_EQ(pages("full", std::nullopt), 26 * 512);
-  limits.window_layers = 22;
-  limits.window = 512;
+  limits.SetWindow(22, 512);
   EXPECT_EQ(pages("full", std::nullopt), 4 * 512 + 22 * 32);
   // A page has room for the scores of 64, of those without a window: of 412, and of 208.
   EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 7 + 22 * 32);
   EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 4 + 22 * 32);
+}
+
+// A sequence that reads again is opened with pages for the turns to come, and the first of these
+// cuts the heads of the budget group alone: windows give up what they will need later only, and all
+// heads grow on.
+TEST(WindowedCacheSpaceTest, ACutOfTheBudgetGroupLeavesHeadsThatGrowTogether) {
+  EngineLimits limits = {.num_layers = 3,
+                         .num_kv_heads = 1,
+                         .block_size = 4,
+                         .num_blocks = 100,
+                         .table_entries = 1000,
+                         .max_num_seqs = 1,
+                         .max_model_len = 72,
+                         .prefill_arena_tokens = 72};
+  limits.SetWindow(2, 70);
+  CachePlan plan;
+  plan.prompt = {.tokens = 13, .num_layers = 1, .num_kv_heads = 1};
+  CacheSpace space(limits);
+  SequenceSpace a;
+  CacheUpdates updates;
+  ASSERT_TRUE(space.TryOpen({.plan = &plan, .prompt_tokens = 13, .tokens = 45, .final_tokens = 72},
+                            &a, &updates));
+  EXPECT_EQ(a.pages, (std::vector<int32_t>{12, 12, 12}));
+  space.CutTo(std::vector<int32_t>{21}, 28, &a);
+  EXPECT_EQ(a.pages, (std::vector<int32_t>{6, 7, 7}));
+  EXPECT_EQ(a.num_pages, 20);
+  for (int tokens = 29; tokens <= 72; ++tokens) {
+    ASSERT_TRUE(space.TryGrow(tokens, &a, &updates));
+    const int32_t window = (std::min(tokens, 70) + 3) / 4;
+    EXPECT_EQ(a.pages, (std::vector<int32_t>{(tokens - 7 + 3) / 4, window, window}));
+  }
+  space.Release(&a);
 }
 
 // However a shared budget falls: what MaxTokensAlone says fits does.
@@ -589,8 +622,8 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
                            .max_model_len = 4096,
                            .prefill_arena_tokens = 4096};
     if (round % 2 == 0) {
-      limits.window_layers = static_cast<int>(random() % limits.num_layers);
-      limits.window = static_cast<int>(1 + random() % 40);
+      const int layers = static_cast<int>(random() % limits.num_layers);
+      limits.SetWindow(layers, static_cast<int>(1 + random() % 40));
     }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(4 + random() % 20),

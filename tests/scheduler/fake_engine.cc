@@ -545,7 +545,8 @@ void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
     const bool grows = length < slot->caps[head];
     const int32_t entry = grows ? length : static_cast<int32_t>(position % length);
     if (grows) ++length;
-    EXPECT_LE(length, head < NumHeads() ? slot->plan.EntriesAfter(slot->fed + 1) : limits_.window);
+    EXPECT_LE(length,
+              head < NumHeads() ? slot->plan.EntriesAfter(slot->fed + 1) : limits_.Window());
     WriteEntry(*slot, head, entry, position);
   }
   WriteState(slot);
@@ -556,7 +557,6 @@ void FakeEngine::BeginRun(const PrefillSlice& slice) {
   Slot& slot = slots_[slice.slot];
   EXPECT_EQ(slice.num_seen, slot.fed);
   EXPECT_TRUE(slot.plan.AppendsRuns() && !IsOpen(slot.plan));
-  EXPECT_EQ(limits_.window_layers, 0);
   EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "follows nothing";
   slot.run.assign(slice.prompt.begin(), slice.prompt.end());
   slot.arena_begin = slice.arena_begin;
@@ -750,8 +750,8 @@ void FakeEngine::CompressPrompt(Slot* slot) {
   for (int i = 0; i < slot->fed; ++i) Feed(slot, slot->prompt[i]);
   Compress(slot);
   slot->lengths.resize(AllHeads(),
-                       static_cast<int32_t>(std::min<int64_t>(slot->fed, limits_.window)));
-  slot->caps.resize(AllHeads(), limits_.window);
+                       static_cast<int32_t>(std::min<int64_t>(slot->fed, limits_.Window())));
+  slot->caps.resize(AllHeads(), limits_.Window());
   for (int head = 0; head < AllHeads(); ++head) {
     const int32_t shared = head < NumHeads() ? slot->shared_tokens : 0;
     EXPECT_TRUE(shared == 0 || slot->lengths[head] == slot->fed) << "there is a shorter cache";

@@ -93,14 +93,14 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
       times_(seed) {
   if (tells_) {
     const EngineLimits& limits = harness_.engine.limits();
-    std::cout << limits.num_layers << " layers, " << limits.window_layers << " with a window of "
-              << limits.window << ", KV heads: " << limits.num_kv_heads << ", " << limits.num_blocks
-              << " pages of " << limits.block_size << ", lines of " << limits.slab.line_bytes
-              << " bytes in keys of " << limits.slab.keys_bytes << ", values from line "
-              << limits.slab.values_line << ", " << limits.table_entries << " table entries, "
-              << limits.num_host_pages << " host pages, " << limits.max_num_seqs << " slots, "
-              << limits.max_model_len << " tokens at most, " << limits.max_steps_in_flight
-              << " steps in flight" << std::endl;
+    std::cout << limits.num_layers << " layers, " << limits.WindowLayers() << " with a window of "
+              << limits.Window() << ", KV heads: " << limits.num_kv_heads << ", "
+              << limits.num_blocks << " pages of " << limits.block_size << ", lines of "
+              << limits.slab.line_bytes << " bytes in keys of " << limits.slab.keys_bytes
+              << ", values from line " << limits.slab.values_line << ", " << limits.table_entries
+              << " table entries, " << limits.num_host_pages << " host pages, "
+              << limits.max_num_seqs << " slots, " << limits.max_model_len << " tokens at most, "
+              << limits.max_steps_in_flight << " steps in flight" << std::endl;
   }
   harness_.engine.choose = Accidents;
   harness_.engine.checks_replays = true;
@@ -140,8 +140,8 @@ EngineLimits RandomSchedule::RandomLimits() {
     limits.max_kept_caches += limits.num_swap_pages > 0 ? limits.max_num_seqs : 0;
   }
   if (Below(2) == 0) {
-    limits.window_layers = Below(limits.num_layers + 1);
-    limits.window = limits.window_layers > 0 ? 1 + Below(limits.max_model_len) : 0;
+    const int layers = Below(limits.num_layers + 1);
+    if (layers > 0) limits.SetWindow(layers, 1 + Below(limits.max_model_len));
   }
   return limits;
 }

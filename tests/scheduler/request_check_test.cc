@@ -356,8 +356,7 @@ TEST(RequestCheckTest, APromiseHasABound) {
   request.cache.policy = "auto";
   EXPECT_EQ(message(request, SmallLimits()).substr(0, 30), "INVALID stopping.max_tokens: u");
   EngineLimits limits = SmallLimits();
-  limits.window = 16;
-  limits.window_layers = limits.num_layers;  // none holds more
+  limits.SetWindow(limits.num_layers, 16);  // none holds more
   request.cache = CacheSpec();
   EXPECT_EQ(message(request, limits), "");
   request.stopping.max_tokens = 22;
@@ -477,8 +476,7 @@ TEST(RequestCheckTest, WhatMayNotBeThePolicyUnderPressure) {
     EXPECT_NE(parsed.status().message().find(message), std::string::npos) << parsed.status();
   }
   EngineLimits windows = SmallLimits(), learned = SmallLimits();
-  windows.window = 16;
-  windows.window_layers = windows.num_layers;
+  windows.SetWindow(windows.num_layers, 16);
   learned.learned_positions = true;
   const CacheSpec h2o = *ParseCacheSpec("h2o:cache_ratio=0.2");
   const CacheSpec rolling = *ParseCacheSpec("streaming:max_cache_tokens=64:rolling=true");

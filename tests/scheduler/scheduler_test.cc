@@ -1424,8 +1424,8 @@ TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
 // slot in the same step, and hears of none of its cuts.
 TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
   EngineLimits limits = Limits();
-  limits.max_num_seqs = limits.window_layers = 1;
-  limits.window = 64;
+  limits.max_num_seqs = 1;
+  limits.SetWindow(1, 64);
   limits.table_entries = 80;  // not so many that rows never move
   const Request next = MakeRequest(6, 4, 2);
   SchedulerHarness alone(limits);

@@ -8,7 +8,9 @@ namespace hydrant {
 absl::Status HeadBudgets::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
   limits_ = limits;
-  return keep_.Allocate(*backend, static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
+  int heads = 0;
+  for (const CacheGroup& group : limits.Groups()) heads = std::max(heads, group.NumHeads());
+  return keep_.Allocate(*backend, heads);
 }
 
 void HeadBudgets::Set(int layer, std::span<const int32_t> keep) {

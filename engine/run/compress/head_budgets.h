@@ -21,7 +21,7 @@ class HeadBudgets {
   // Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // [num_kv_heads] of the layer, on the device.
+  // [num_kv_heads] of the layer, of the group at work; on the device.
   int32_t* keep(int layer) const {
     return keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads;
   }
@@ -48,7 +48,7 @@ class HeadBudgets {
 
   Backend* backend_ = nullptr;
   EngineLimits limits_;
-  DeviceArray<int32_t> keep_;  // [layers, kv_heads]
+  DeviceArray<int32_t> keep_;  // [layers, kv_heads] of the largest group
 };
 
 }  // namespace hydrant

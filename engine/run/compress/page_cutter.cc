@@ -37,7 +37,7 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
                        .max_length = cut.max_length,
                        .slot = slot,
                        .layer = layer,
-                       .pages = kv.PagesOf(slot),
+                       .pages = kv.budget().PagesOf(slot),
                        .tables = tables});
   }
 }
@@ -54,7 +54,7 @@ void PageCutter::CutLayer(int layer, const PrefillSlice& slice, const KvState& k
                      .max_length = plan.EntriesAfter(slice.num_seen + n),
                      .slot = slice.slot,
                      .layer = layer,
-                     .pages = kv.PagesOf(slice.slot),
+                     .pages = kv.budget().PagesOf(slice.slot),
                      .tables = kv.tables()});
 }
 

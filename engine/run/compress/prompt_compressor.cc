@@ -16,6 +16,12 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
          std::max(a->first_query, 0) == std::max(b->first_query, 0);
 }
 
+// Whether a run that appends is cut, by the attention that its last queries pay
+// (PrefillSlice::keep).
+bool RanksAnew(const GroupState& group, const PrefillSlice& slice) {
+  return !slice.keep.empty() && group.IsBudget();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
@@ -37,7 +43,6 @@ absl::Status PromptCompressor::Allocate() {
   allocate(scores_, per_arena);
   allocate(entry_scores_, static_cast<size_t>(limits_.max_model_len) * limits_.num_kv_heads);
   allocate(kept_, per_arena);
-  allocate(in_window_, limits_.num_kv_heads);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
   allocate(observations_, NumHeads() * limits_.max_num_seqs * kMaxObservations);
   if (status.ok()) status = cutter_.Allocate(backend_, limits_);
@@ -49,12 +54,12 @@ bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatist
 }
 
 // What the slice's slots want, each once; the i-th has a place in shared_[i].
-std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSlice& slice,
-                                                                 const KvState& kv) const {
+std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const GroupState& group,
+                                                                 const PrefillSlice& slice) const {
   std::vector<Gathered> distinct;
   for (const int slot : slice.Slots()) {
     for (const PromptStatistic& one :
-         StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+         StatisticsOf(group.plan(slot), static_cast<int>(slice.prompt.size()))) {
       const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
       if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
       distinct.push_back({one, shared_.at(distinct.size()).data() + slice.arena_begin});
@@ -65,36 +70,37 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
 
 // Of a slice that appends: the attention that each new entry receives, where entries are ranked by
 // it.
-std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const PrefillSlice& slice,
-                                                                     const KvState& kv) const {
-  const DecodeRule& rule = kv.plan(slice.slot).rule;
-  if (slice.keep.empty() && (!rule.scored || rule.by_position)) return {};
+std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(
+    const GroupState& group, const PrefillSlice& slice) const {
+  const DecodeRule& rule = group.plan(slice.slot).rule;
+  const bool ranks_anew = RanksAnew(group, slice);
+  if (!ranks_anew && (!rule.scored || rule.by_position)) return {};
   Gathered received;
   received.reading = ColumnStatistic{.reduce = rule.reduce};
-  if (!slice.keep.empty())
+  if (ranks_anew)
     received.reading->first_query = static_cast<int32_t>(slice.prompt.size()) - kMassQueries;
   received.out = statistics_[0].data() + slice.arena_begin;
   return {received};
 }
 
 // All that is gathered for the slice, and where.
-std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const PrefillSlice& slice,
-                                                                     const KvState& kv) const {
-  if (slice.Appends()) return ReceivedBy(slice, kv);
-  if (!slice.sharing_slots.empty()) return Shared(slice, kv);
+std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(
+    const GroupState& group, const PrefillSlice& slice) const {
+  if (slice.Appends()) return ReceivedBy(group, slice);
+  if (!slice.sharing_slots.empty()) return Shared(group, slice);
   std::vector<Gathered> all;
   for (const PromptStatistic& one :
-       StatisticsOf(kv.plan(slice.slot), static_cast<int>(slice.prompt.size())))
+       StatisticsOf(group.plan(slice.slot), static_cast<int>(slice.prompt.size())))
     all.push_back({one, statistics_[one.place].data() + slice.arena_begin});
   return all;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const PrefillSlice& slice,
-                                                                     const KvState& kv,
+std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const GroupState& group,
+                                                                     const PrefillSlice& slice,
                                                                      bool of_echo) const {
   std::vector<Statistics> passes;
   size_t count = 0;
-  for (const Gathered& one : GatheredBy(slice, kv)) {
+  for (const Gathered& one : GatheredBy(group, slice)) {
     std::optional<ColumnStatistic> statistic = of_echo ? one.echo : one.reading;
     if (!statistic.has_value()) continue;
     statistic->out = one.out;
@@ -105,27 +111,29 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const Prefi
   return passes;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const PrefillSlice& slice,
-                                                                   const KvState& kv) const {
-  std::vector<Statistics> passes = PassesOf(slice, kv, false);
+std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(
+    const GroupState& group, const PrefillSlice& slice) const {
+  std::vector<Statistics> passes = PassesOf(group, slice, false);
   if (passes.empty()) passes.emplace_back();
   return passes;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const PrefillSlice& slice,
-                                                                       const KvState& kv) const {
-  return PassesOf(slice, kv, true);
+std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(
+    const GroupState& group, const PrefillSlice& slice) const {
+  return PassesOf(group, slice, true);
 }
 
 void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState& kv) {
-  for (const Gathered& one : GatheredBy(slice, kv)) {
+  const GroupState& group = kv.At(layer).group;
+  for (const Gathered& one : GatheredBy(group, slice)) {
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
       backend_->Zero(one.out + row, slice.prompt.size() * sizeof(float));
     }
   }
   if (slice.first_token == 0) return;
-  const PrefixLayout layout = LayoutOf(slice, kv);
+  const PrefixLayout layout = LayoutOf(group, slice);
+  if (layout.sums().empty()) return;
   const size_t tokens = slice.first_token / kPrefixBlockTokens * layout.parts();
   ForSums(
       layer, slice.cached_blocks.subspan(tokens), layout, slice.first_token, slice, kv,
@@ -135,7 +143,8 @@ void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState
 void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
                                 const KvState& kv) {
   if (!std::binary_search(slice.checkpoints.begin(), slice.checkpoints.end(), token)) return;
-  const PrefixLayout layout = LayoutOf(slice, kv);
+  const PrefixLayout layout = LayoutOf(kv.At(layer).group, slice);
+  if (layout.sums().empty()) return;
   const int64_t blocks = kv.plan(slice.slot).prompt.tokens / kPrefixBlockTokens;
   size_t first = (blocks - slice.first_token / kPrefixBlockTokens) * layout.parts();
   for (const int32_t checkpoint : slice.checkpoints) {
@@ -147,8 +156,8 @@ void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
       [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(kept, sums, bytes); });
 }
 
-PrefixLayout PromptCompressor::LayoutOf(const PrefillSlice& slice, const KvState& kv) const {
-  return {kv.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
+PrefixLayout PromptCompressor::LayoutOf(const GroupState& group, const PrefillSlice& slice) const {
+  return {group.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
 }
 
 // Calls move(sums of a head, their place in a block, bytes) for all sums over the first tokens.
@@ -172,10 +181,10 @@ void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
 }
 
 // A slot's all, from those of all. A scorer may change its own.
-void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
-  const std::vector<Gathered> shared = Shared(slice, kv);
+void PromptCompressor::TakeShared(const GroupState& group, const PrefillSlice& slice, int slot) {
+  const std::vector<Gathered> shared = Shared(group, slice);
   for (const PromptStatistic& one :
-       StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+       StatisticsOf(group.plan(slot), static_cast<int>(slice.prompt.size()))) {
     const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
     const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
     float* to = statistics_[one.place].data() + slice.arena_begin;
@@ -186,14 +195,16 @@ void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvS
   }
 }
 
-PromptLayer PromptCompressor::LayerOf(int slot, int layer, const PrefillSlice& slice,
-                                      const LayerKv& layer_kv, const CachePlan& plan) const {
-  const size_t head = static_cast<size_t>(layer) * limits_.num_kv_heads;
+PromptLayer PromptCompressor::LayerOf(int slot, const GroupLayer& at, const PrefillSlice& slice,
+                                      const LayerKv& layer_kv) const {
+  const CachePlan& plan = at.group.plan(slot);
+  const size_t head = static_cast<size_t>(at.layer) * limits_.num_kv_heads;
+  float* const observations = observations_.data() + slot * kMaxObservations * NumHeads() + head;
   const auto place = [&](const auto& array) { return array.data() + slice.arena_begin; };
   return {.backend = backend_,
           .plan = &plan,
           .slot = slot,
-          .layer = layer,
+          .layer = at.layer,
           .num_kv_heads = limits_.num_kv_heads,
           .n = static_cast<int>(plan.prompt.tokens),
           .kv = layer_kv,
@@ -201,66 +212,37 @@ PromptLayer PromptCompressor::LayerOf(int slot, int layer, const PrefillSlice& s
           .statistics = {place(statistics_[0]), place(statistics_[1]), place(statistics_[2])},
           .scores = place(scores_),
           .kept = place(kept_),
-          .keep = cutter_.budgets().keep(layer),
-          .observations = observations_.data() + slot * kMaxObservations * NumHeads() + head,
+          .keep = cutter_.budgets().keep(at.layer),
+          .observations = at.group.IsBudget() ? observations : nullptr,
           .observation_stride = static_cast<int64_t>(NumHeads())};
 }
 
 void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                                 const KvState& kv) {
+  const GroupLayer at = kv.At(layer);
   for (const int slot : slice.Slots()) {
-    if (!slice.sharing_slots.empty()) TakeShared(slice, slot, kv);
-    CompressSlot(slot, layer, slice, layer_kv, kv);
-  }
-}
-
-void PromptCompressor::WriteWindow(const LayerTables& to, const PrefillSlice& slice,
-                                   const LayerKv& layer_kv, const KvState& kv) {
-  for (const int slot : slice.Slots()) {
-    const auto n = static_cast<int32_t>(kv.plan(slot).prompt.tokens);
-    const int32_t keep = std::min(n, limits_.window);
-    in_window_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, keep));
-    int32_t* kept = keep == n ? nullptr : kept_.data() + slice.arena_begin;
-    if (kept != nullptr) {
-      backend_->Select({.scores = scores_.data() + slice.arena_begin,
-                        .score_stride = arena_tokens_,
-                        .num_kv_heads = limits_.num_kv_heads,
-                        .n = n,
-                        .recent = keep,
-                        .keep = in_window_.data(),
-                        .kept = kept,
-                        .kept_stride = arena_tokens_});
-    }
-    backend_->WritePages({.k = layer_kv.k,
-                          .v = layer_kv.v,
-                          .kv_head_stride = layer_kv.head_stride,
-                          .kept = kept,
-                          .kept_stride = arena_tokens_,
-                          .keep = in_window_.data(),
-                          .n = n,
-                          .rotary = layer_kv.rotary,
-                          .slot = slot,
-                          .layer = to.layer,
-                          .pages = KvState::WithState(kv.pages(), kNoStateLines),
-                          .tables = to.tables});
+    if (!slice.sharing_slots.empty()) TakeShared(at.group, slice, slot);
+    CompressSlot(slot, at, slice, layer_kv, kv);
   }
 }
 
 void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                               const KvState& kv) {
+  const GroupLayer at = kv.At(layer);
+  const bool ranks_anew = RanksAnew(at.group, slice);
   backend_->AppendPages({.k = layer_kv.k,
                          .v = layer_kv.v,
                          .kv_head_stride = layer_kv.head_stride,
                          .sums = statistics_[0].data() + slice.arena_begin,
                          .sum_stride = arena_tokens_,
-                         .write_scores = !slice.keep.empty(),
+                         .write_scores = ranks_anew,
                          .num_tokens = static_cast<int>(slice.prompt.size()),
                          .first_position = slice.num_seen,
                          .slot = slice.slot,
-                         .layer = layer,
-                         .pages = kv.PagesOf(slice.slot),
-                         .tables = kv.tables()});
-  if (!slice.keep.empty()) cutter_.CutLayer(layer, slice, kv);
+                         .layer = at.layer,
+                         .pages = at.group.PagesOf(slice.slot),
+                         .tables = at.group.tables()});
+  if (ranks_anew) cutter_.CutLayer(at.layer, slice, kv);
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
@@ -273,11 +255,11 @@ ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
           .tables = entries.tables};
 }
 
-void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& slice,
+void PromptCompressor::CompressSlot(int slot, const GroupLayer& at, const PrefillSlice& slice,
                                     const LayerKv& layer_kv, const KvState& kv) {
-  const CachePlan& plan = kv.plan(slot);
-  const PromptLayer prompt = LayerOf(slot, layer, slice, layer_kv, plan);
-  const LayerCut cut = plan.life->CutLayer(plan, layer);
+  const CachePlan& plan = at.group.plan(slot);
+  const PromptLayer prompt = LayerOf(slot, at, slice, layer_kv);
+  const LayerCut cut = plan.life->CutLayer(plan, at.layer);
   if (cut.samples != nullptr) {
     cutter_.samples().BuildLayer(*cut.samples, prompt, kv);
     return;
@@ -286,13 +268,13 @@ void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& sli
   if (cut.shared) {
     cutter_.budgets().ShareLayer(prompt, scores, cut.keep);
   } else {
-    cutter_.budgets().SetAlike(layer, cut.keep);
+    cutter_.budgets().SetAlike(at.layer, cut.keep);
   }
   cutter_.budgets().AssignPages(prompt, kv);
   const bool everything = !cut.shared && cut.keep == prompt.n;
   if (!everything) Select(prompt, scores);
-  Write(prompt, scores, cut, everything, kv);
-  const std::optional<PageCut> of_pages = plan.life->CutPrompt(plan, layer + 1);
+  Write(prompt, scores, cut, everything, at.group);
+  const std::optional<PageCut> of_pages = plan.life->CutPrompt(plan, at.layer + 1);
   if (of_pages.has_value()) cutter_.Cut(plan, *of_pages, slot, prompt.n, kv);
 }
 
@@ -310,7 +292,7 @@ void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
 }
 
 void PromptCompressor::Write(const PromptLayer& layer, const float* scores, const LayerCut& cut,
-                             bool everything, const KvState& kv) {
+                             bool everything, const GroupState& group) {
   const CachePlan& plan = *layer.plan;
   const float* beside =
       MeasuresMassInPages(plan) ? layer.statistics[kMassStatistic] : plan.scorer->Second(layer);
@@ -328,12 +310,12 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                         .window_sums = beside,
                         .window_stride = layer.stride,
                         .n = layer.n,
-                        .num_written = kv.shared_tokens(layer.slot),
+                        .num_written = group.shared_tokens(layer.slot),
                         .rotary = layer.kv.rotary,
                         .slot = layer.slot,
                         .layer = layer.layer,
-                        .pages = kv.PagesOf(layer.slot),
-                        .tables = kv.tables()});
+                        .pages = group.PagesOf(layer.slot),
+                        .tables = group.tables()});
   if (!MeasuresMass(plan) || MeasuresMassInPages(plan)) return;
   backend_->KeptMass({.window_sums = layer.statistics[kMassStatistic],
                       .window_stride = layer.stride,

@@ -38,21 +38,18 @@ class PromptCompressor {
 
   // What attention is to gather in a pass over the keys.
   using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
-  // Before a layer of the slice is read. `layer`: of the model, here and in KeepSums.
+  // `layer`: of the model, here and below. Before a layer of the slice is read.
   void Begin(int layer, const PrefillSlice& slice, const KvState& kv);
   // When its tokens before `token` have been: their sums are kept, if that is one of the slice's
   // checkpoints and there are prefix blocks for them.
   void KeepSums(int layer, const PrefillSlice& slice, int token, const KvState& kv);
   // What is gathered while it is: at least one pass, more where other slots want more.
-  std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Statistics> Passes(const GroupState& group, const PrefillSlice& slice) const;
   // What is gathered of the echo of the slice's prompt, in the same way; none where no slot wants
   // one.
-  std::vector<Statistics> EchoPasses(const PrefillSlice& slice, const KvState& kv) const;
-  // When the whole layer has been read. `layer`: of those without a window.
+  std::vector<Statistics> EchoPasses(const GroupState& group, const PrefillSlice& slice) const;
+  // When the whole layer has been read: each slot keeps what the plan of its group says.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
-  // The same of a layer with a window, where the last entries are kept and nothing is ranked.
-  void WriteWindow(const LayerTables& to, const PrefillSlice& slice, const LayerKv& layer_kv,
-                   const KvState& kv);
   // The same of a slice that appends: entries and new tokens compete for what each head may hold.
   void Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
   // A place for the scores of a layer's entries while attention adds to them.
@@ -82,24 +79,24 @@ class PromptCompressor {
     float* out = nullptr;  // [kv_heads, arena], from the slice on
   };
   static bool SameNumbers(const PromptStatistic& a, const PromptStatistic& b);
-  std::vector<Gathered> Shared(const PrefillSlice& slice, const KvState& kv) const;
-  std::vector<Gathered> ReceivedBy(const PrefillSlice& slice, const KvState& kv) const;
-  std::vector<Gathered> GatheredBy(const PrefillSlice& slice, const KvState& kv) const;
-  std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
+  std::vector<Gathered> Shared(const GroupState& group, const PrefillSlice& slice) const;
+  std::vector<Gathered> ReceivedBy(const GroupState& group, const PrefillSlice& slice) const;
+  std::vector<Gathered> GatheredBy(const GroupState& group, const PrefillSlice& slice) const;
+  std::vector<Statistics> PassesOf(const GroupState& group, const PrefillSlice& slice,
                                    bool of_echo) const;
-  PrefixLayout LayoutOf(const PrefillSlice& slice, const KvState& kv) const;
+  PrefixLayout LayoutOf(const GroupState& group, const PrefillSlice& slice) const;
   template <typename Move>
   void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int tokens,
                const PrefillSlice& slice, const KvState& kv, const Move& move) const;
-  void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
-  void CompressSlot(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
-                    const KvState& kv);
+  void TakeShared(const GroupState& group, const PrefillSlice& slice, int slot);
+  void CompressSlot(int slot, const GroupLayer& at, const PrefillSlice& slice,
+                    const LayerKv& layer_kv, const KvState& kv);
   void FinishSlot(int slot, const KvState& kv);
-  PromptLayer LayerOf(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
-                      const CachePlan& plan) const;
+  PromptLayer LayerOf(int slot, const GroupLayer& at, const PrefillSlice& slice,
+                      const LayerKv& layer_kv) const;
   void Select(const PromptLayer& layer, const float* scores);
   void Write(const PromptLayer& layer, const float* scores, const LayerCut& cut, bool everything,
-             const KvState& kv);
+             const GroupState& group);
 
   Backend* backend_;
   EngineLimits limits_;
@@ -111,7 +108,6 @@ class PromptCompressor {
   DeviceArray<float> scores_;        // [kv_heads, arena]
   DeviceArray<float> entry_scores_;  // [kv_heads, max_model_len]
   DeviceArray<int32_t> kept_;        // [kv_heads, arena]
-  DeviceArray<int32_t> in_window_;   // [kv_heads] entries that a head keeps
   DeviceArray<float> mass_;          // [slots, layers, kv_heads]
   DeviceArray<float> observations_;  // [slots, kMaxObservations, layers, kv_heads]
   PageCutter cutter_;

@@ -102,9 +102,8 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
 // What is known of the tokens that are not read takes its place.
 void PrefillRunner::BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
   prefix_.LoadKv(layer, slice, KvRows(k_, slice), KvRows(v_, slice), kv);
-  if (kv.TablesOf(layer).windowed) return;
   compressor_->Begin(layer, slice, kv);
-  if (Echoes(slice, kv)) RotateCachedQueries(layer, slice, kv);
+  if (Echoes(layer, slice, kv)) RotateCachedQueries(layer, slice, kv);
 }
 
 void PrefillRunner::EndLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
@@ -131,7 +130,6 @@ TokenRows PrefillRunner::RawQueries(int row) const {
 
 // When the slice's last token has been through the layer.
 void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv) {
-  const LayerTables to = kv.TablesOf(layer);
   const int head_dim = model_->config().head_dim;
   const size_t start = static_cast<size_t>(slice.arena_begin) * head_dim;
   const LayerKv layer_kv = {.k = At(k_, start),
@@ -139,10 +137,9 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
                             .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
                             .head_dim = head_dim,
                             .rotary = model_->RotaryOf(layer)};
-  if (slice.Appends()) return compressor_->Append(to.layer, slice, layer_kv, kv);
-  if (to.windowed) return compressor_->WriteWindow(to, slice, layer_kv, kv);
+  if (slice.Appends()) return compressor_->Append(layer, slice, layer_kv, kv);
   Echo(layer, slice, kv);
-  compressor_->Compress(to.layer, slice, layer_kv, kv);
+  compressor_->Compress(layer, slice, layer_kv, kv);
 }
 
 // Runs of at most max_rows_ rows. A piece ends at its slice's end or at a multiple of kQueryTile,
@@ -215,8 +212,7 @@ void PrefillRunner::Rotate(int layer, const Piece& piece, int row, const KvState
                      .row_stride = head_dim,
                      .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
                      .precision = kv.pages().layout.dtype});
-  if (!kv.TablesOf(layer).windowed && Echoes(*piece.slice, kv))
-    RotateForEcho(layer, piece, row, kv);
+  if (Echoes(layer, *piece.slice, kv)) RotateForEcho(layer, piece, row, kv);
 }
 
 // What the attention of a prompt's tokens to its keys has in common.
@@ -245,22 +241,24 @@ void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvSta
     together.clear();
     summed.clear();
   };
+  const GroupLayer at = kv.At(layer);
   int row = 0;
   for (const Piece& piece : pieces) {
     const PrefillAttentionArgs args = AttentionOf(layer, piece, row, kv);
     row += piece.rows();
-    if (args.window != kNoWindow) {
-      together.push_back(args);
-    } else if (piece.slice->Appends()) {
-      AttendToEntries(layer, *piece.slice, kv, args);
+    if (piece.slice->Appends()) {
+      AttendToEntries(at, *piece.slice, kv, args);
     } else {
+      const std::vector<PromptCompressor::Statistics> passes =
+          compressor_->Passes(at.group, *piece.slice);
+      const bool sums = passes.front().front().out != nullptr;
       // Sums are kept as a prompt's piece has left them, before its next piece adds to them.
-      if (!summed.empty() && summed.back()->slice == piece.slice) attend();
-      for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
+      if (sums && !summed.empty() && summed.back()->slice == piece.slice) attend();
+      for (const PromptCompressor::Statistics& pass : passes) {
         together.push_back(args);
         together.back().statistics = pass;
       }
-      summed.push_back(&piece);
+      if (sums) summed.push_back(&piece);
     }
   }
   attend();
@@ -277,20 +275,23 @@ PrefillAttentionArgs PrefillRunner::AttentionOf(int layer, const Piece& piece, i
   args.first_position = piece.begin;
   args.out = act_->At(act_->attended, first);
   args.out_dtype = act_->input_dtype;
-  if (kv.TablesOf(layer).windowed) args.window = model_->config().Window();
+  const CacheGroup& group = kv.At(layer).group.group();
+  if (group.kind == GroupKind::kWindow) args.window = group.window;
   return args;
 }
 
 // Of a slice that appends: to what the slot's heads hold, too.
-void PrefillRunner::AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
-                                    PrefillAttentionArgs args) {
-  const PagedPrefix entries = {.pages = kv.pages(),
-                               .tables = kv.tables(),
-                               .slot = slice.slot,
-                               .layer = kv.TablesOf(layer).layer,
-                               .max_entries = kv.plan(slice.slot).EntriesAfter(slice.num_seen)};
+void PrefillRunner::AttendToEntries(const GroupLayer& at, const PrefillSlice& slice,
+                                    const KvState& kv, PrefillAttentionArgs args) {
+  const PagedPrefix entries = {
+      .pages = kv.pages(),
+      .tables = at.group.tables(),
+      .slot = slice.slot,
+      .layer = at.layer,
+      .max_entries = at.group.plan(slice.slot).EntriesAfter(slice.num_seen),
+      .next_position = slice.num_seen};
   args.prefix = &entries;
-  args.statistics = compressor_->Passes(slice, kv).front();
+  args.statistics = compressor_->Passes(at.group, slice).front();
   const ScoreRowsArgs scores = compressor_->EntryScores(entries);
   const bool summed = args.statistics[0].out != nullptr;
   if (summed) {
@@ -340,7 +341,8 @@ void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
   args.end_key = n;
   args.precision = backend_->RankingDType(kv.pages().layout.dtype, model_->weight_dtype());
-  for (const PromptCompressor::Statistics& pass : compressor_->EchoPasses(slice, kv)) {
+  for (const PromptCompressor::Statistics& pass :
+       compressor_->EchoPasses(kv.At(layer).group, slice)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);
   }

@@ -75,7 +75,7 @@ class PrefillRunner {
   void Rotate(int layer, const Piece& piece, int row, const KvState& kv);
   void Attend(int layer, std::span<const Piece> pieces, const KvState& kv);
   PrefillAttentionArgs AttentionOf(int layer, const Piece& piece, int row, const KvState& kv) const;
-  void AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
+  void AttendToEntries(const GroupLayer& at, const PrefillSlice& slice, const KvState& kv,
                        PrefillAttentionArgs args);
   void BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv);
   void EndLayer(int layer, const PrefillSlice& slice, const KvState& kv);
@@ -86,8 +86,8 @@ class PrefillRunner {
   TokenRows KvRows(const DeviceArray<uint8_t>& array, const PrefillSlice& slice) const;
   TokenRows RawQueries(int row) const;
   void Keep(int layer, const PrefillSlice& slice, const KvState& kv);
-  bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
-    return !compressor_->EchoPasses(slice, kv).empty();
+  bool Echoes(int layer, const PrefillSlice& slice, const KvState& kv) const {
+    return !compressor_->EchoPasses(kv.At(layer).group, slice).empty();
   }
   void RotateCachedQueries(int layer, const PrefillSlice& slice, const KvState& kv);
   void RotateForEcho(int layer, const Piece& piece, int row, const KvState& kv);

@@ -71,29 +71,31 @@ PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits) 
           .head_dim = layout.head_dim};
 }
 
-KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
+KvState::KvState(Backend* backend, const std::vector<GroupKind>& kinds, const KvLayout& layout,
                  const EngineLimits& limits)
     : backend_(backend),
       limits_(limits),
-      plans_(limits.max_num_seqs),
-      shared_tokens_(limits.max_num_seqs, 0),
       rows_(limits.max_num_seqs),
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   prefix_ = PrefixBlocksOf(layout, limits);
-  full_.tables.num_kv_heads = windowed_.tables.num_kv_heads = limits.num_kv_heads;
-  for (const bool in_window : windowed) {
-    Group& group = in_window ? windowed_ : full_;
-    place_.push_back({in_window, group.tables.num_layers++});
+  if (limits.FullLayers() == 0)
+    groups_.emplace_back(CacheGroup{.num_kv_heads = limits.num_kv_heads});
+  for (const CacheGroup& group : limits.Groups()) groups_.emplace_back(group);
+  std::vector<int> placed(groups_.size(), 0);
+  for (const GroupKind kind : kinds) {
+    int group = 0;
+    while (groups_[group].group().kind != kind) ++group;
+    place_.push_back({group, placed[group]++});
   }
 }
 
 absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend,
-                                                         const std::vector<bool>& windowed,
+                                                         const std::vector<GroupKind>& kinds,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory) {
-  std::unique_ptr<KvState> state(new KvState(backend, windowed, layout, limits));
+  std::unique_ptr<KvState> state(new KvState(backend, kinds, layout, limits));
   HYDRANT_RETURN_IF_ERROR(state->Allocate(kept_directory));
   return state;
 }
@@ -107,29 +109,12 @@ absl::Status KvState::Allocate(const std::string& kept_directory) {
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
   HYDRANT_RETURN_IF_ERROR(unassigned_.Allocate(*backend_, seqs));
-  for (Group* group : {&full_, &windowed_}) {
-    group->tables.blocks = blocks_.data();
-    group->tables.row_width = row_width_.data();
-    group->tables.unassigned = unassigned_.data();
-    HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, limits_));
-  }
+  const SequenceTables shared = {
+      .blocks = blocks_.data(), .row_width = row_width_.data(), .unassigned = unassigned_.data()};
+  for (GroupState& group : groups_)
+    HYDRANT_RETURN_IF_ERROR(group.Allocate(backend_, limits_, pages_, shared));
   HYDRANT_RETURN_IF_ERROR(copies_.Allocate(*backend_, 4096));
   return updates_.Allocate(*backend_, std::max<size_t>(heads, 1024));
-}
-
-absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limits) {
-  const size_t seqs = limits.max_num_seqs;
-  absl::Status status;
-  const auto allocate = [&](auto& array, size_t count) {
-    if (status.ok()) status = array.Allocate(backend, count);
-    return array.data();
-  };
-  tables.row_begin = allocate(row_begin, seqs);
-  tables.caps = allocate(caps, seqs * NumHeads());
-  tables.lengths = allocate(lengths, seqs * NumHeads());
-  tables.victims = allocate(victims, seqs * NumHeads());
-  tables.rules = allocate(rules, seqs);
-  return status;
 }
 
 absl::Status KvState::AllocatePool() {
@@ -145,7 +130,7 @@ absl::Status KvState::AllocateKept(const std::string& directory) {
                                             ? backend_->AllocateHost(arrays.size())
                                             : AllocateFileMemory(arrays.size(), directory));
   kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
-  kept_.num_heads = full_.NumHeads() + windowed_.NumHeads();
+  kept_.num_heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
   const size_t heads = 3 * limits_.max_kept_caches * kept_.num_heads;
   HYDRANT_ASSIGN_OR_RETURN(kept_heads_, backend_->AllocateHost(heads * sizeof(int32_t)));
   kept_.heads = static_cast<int32_t*>(kept_heads_.get());
@@ -180,12 +165,6 @@ void KvState::Apply(const CacheUpdates& updates, const std::function<void(const 
   write_table();
 }
 
-KvPages KvState::WithState(KvPages pages, int lines) {
-  if (lines < kScoreLines) pages.scores = nullptr;
-  if (lines < kAllStateLines) pages.log_weights = nullptr;
-  return pages;
-}
-
 void KvState::CopyPages(std::span<const PageCopy> copies, int state_lines, const KvPages& from,
                         const KvPages& to) {
   for (size_t begin = 0; begin < copies.size(); begin += copies_.size()) {
@@ -204,30 +183,24 @@ void KvState::Apply(const SlotCopies& copies) {
 
 void KvState::Apply(const SwapOut& swap) {
   CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
-  full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
-  windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+  size_t first_head = 0;
+  for (const GroupState& group : groups_) {
+    group.SwapOut(swap.slot, kept_.HeadsOf(swap.kept), first_head);
+    first_head += group.group().NumHeads();
+  }
 }
 
 void KvState::Apply(const SwapIn& swap) {
   CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
-  full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
-  windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
-}
-
-void KvState::Apply(const SlotTurn& turn) {
-  plans_[turn.slot].cap = turn.budget.cap;
-  full_.rules.Write(*backend_, turn.slot, std::span(&turn.budget.rule, 1));
-  full_.caps.Write(*backend_, turn.slot * full_.NumHeads(), turn.caps);
+  size_t first_head = 0;
+  for (const GroupState& group : groups_) {
+    group.SwapIn(swap.slot, kept_.HeadsOf(swap.kept), first_head);
+    first_head += group.group().NumHeads();
+  }
 }
 
 void KvState::Apply(const SlotFork& fork) {
-  full_.Fork(*backend_, fork.slot, fork.from);
-  windowed_.Fork(*backend_, fork.slot, fork.from);
-}
-
-void KvState::SetPlan(int slot, const CachePlan& plan) {
-  plans_[slot] = plan;
-  full_.rules.Write(*backend_, slot, std::span(&plan.rule, 1));
+  for (GroupState& group : groups_) group.Fork(fork);
 }
 
 void KvState::Apply(const SlotDecision& decision) {
@@ -240,12 +213,11 @@ void KvState::Apply(const SlotDecision& decision) {
                                  .tables = tables()});
 }
 
-// The rows of the layers with a window come after all others.
+// A group's rows come after those of the groups before it.
 void KvState::Apply(const TableRow& row) {
   rows_[row.slot] = row;
-  const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;
-  full_.row_begin.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
-  windowed_.row_begin.Write(*backend_, row.slot, std::span(&windowed, 1));
+  int64_t begin = row.row_begin;
+  for (GroupState& group : groups_) begin = group.SetRows(row.slot, begin, row.row_width);
   row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
 }
 
@@ -270,54 +242,8 @@ void KvState::WritePartOfTable(std::span<const TableUpdate> writes) {
 }
 
 void KvState::Apply(const SlotSetup& setup) {
-  const CachePlan& plan = plans_[setup.slot] = setup.plan;
-  shared_tokens_[setup.slot] = setup.shared_tokens;
   unassigned_.Write(*backend_, setup.slot, std::span(&setup.unassigned_pages, 1));
-  // What reports gets its caps when it is cut.
-  std::vector<int32_t> caps(full_.NumHeads(), kNoCap);
-  if (!plan.life->ReportsPrompt()) {
-    for (size_t head = 0; head < caps.size(); ++head)
-      caps[head] = plan.life->Opening(plan, static_cast<int>(head) / limits_.num_kv_heads).cap;
-  }
-  full_.SetUp(*backend_, setup.slot, plan.rule, caps);
-  // A key is turned in all layers or, in a rolling slot, in none.
-  const DecodeRule rule = {
-      .by_position = true, .scored = true, .recent = limits_.window, .rolling = plan.rule.rolling};
-  windowed_.SetUp(*backend_, setup.slot, rule,
-                  std::vector<int32_t>(windowed_.NumHeads(), limits_.window));
-}
-
-void KvState::Group::SetUp(Backend& backend, int slot, const DecodeRule& rule,
-                           std::span<const int32_t> head_caps) const {
-  const size_t first = slot * NumHeads();
-  rules.Write(backend, slot, std::span(&rule, 1));
-  caps.Write(backend, first, head_caps);
-  lengths.Write(backend, first, std::vector<int32_t>(NumHeads(), 0));
-  victims.Write(backend, first, std::vector<int32_t>(NumHeads(), -1));
-}
-
-void KvState::Group::SwapOut(Backend& backend, int slot, const KeptHeads& kept,
-                             size_t first_head) const {
-  const size_t bytes = NumHeads() * sizeof(int32_t);
-  const size_t from = slot * NumHeads();
-  backend.CopyOnDevice(kept.caps + first_head, caps.data() + from, bytes);
-  backend.CopyOnDevice(kept.lengths + first_head, lengths.data() + from, bytes);
-  backend.CopyOnDevice(kept.victims + first_head, victims.data() + from, bytes);
-}
-
-void KvState::Group::SwapIn(Backend& backend, int slot, const KeptHeads& kept,
-                            size_t first_head) const {
-  const size_t bytes = NumHeads() * sizeof(int32_t);
-  const size_t to = slot * NumHeads();
-  backend.CopyOnDevice(caps.data() + to, kept.caps + first_head, bytes);
-  backend.CopyOnDevice(lengths.data() + to, kept.lengths + first_head, bytes);
-  backend.CopyOnDevice(victims.data() + to, kept.victims + first_head, bytes);
-}
-
-void KvState::Group::Fork(Backend& backend, int slot, int from) const {
-  const size_t bytes = NumHeads() * sizeof(int32_t);
-  for (int32_t* values : {caps.data(), lengths.data(), victims.data()})
-    backend.CopyOnDevice(values + slot * NumHeads(), values + from * NumHeads(), bytes);
+  for (GroupState& group : groups_) group.SetUp(setup);
 }
 
 }  // namespace hydrant

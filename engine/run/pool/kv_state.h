@@ -14,6 +14,7 @@
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
 #include "engine/cache/kept_memory.h"
+#include "engine/run/pool/group_state.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
 #include "kernels/kv_pages.h"
@@ -21,12 +22,10 @@
 
 namespace hydrant {
 
-// Where a layer of the model has its heads: layers with a window lie in tables of their own, so
-// that what a policy does to "all layers" is done to those that take its budget.
-struct LayerTables {
-  const SequenceTables& tables;
-  int layer = 0;  // of these
-  bool windowed = false;
+// Where a layer of the model has its heads.
+struct GroupLayer {
+  const GroupState& group;
+  int layer = 0;  // of the group's
 };
 
 // Their shape in an engine; without memory.
@@ -34,10 +33,10 @@ PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits);
 
 class KvState {
  public:
-  // Borrows the backend. windowed: [layers of the model] whether it has a window. kept_directory: a
+  // Borrows the backend. kinds: [layers of the model] of each layer's group. kept_directory: a
   // folder for the memory of caches that are kept; empty: the backend's host memory.
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
-                                                         const std::vector<bool>& windowed,
+                                                         const std::vector<GroupKind>& kinds,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory = "");
@@ -46,61 +45,34 @@ class KvState {
   void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut);
 
   const KvPages& pages() const { return pages_; }
-  // With the state that a slot has, or one whose pages need so many lines.
-  KvPages PagesOf(int slot) const { return WithState(pages_, plans_[slot].state_lines); }
-  static KvPages WithState(KvPages pages, int lines);
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   const KeptMemory& kept() const { return kept_; }
   PageIds* blocks() const { return blocks_.data(); }
-  // [full layers * KV heads]
-  const int32_t* lengths(int slot) const {
-    return tables().lengths + tables().HeadIndex(slot, 0, 0);
-  }
-  // Of the layers without a window.
-  const SequenceTables& tables() const { return full_.tables; }
-  LayerTables TablesOf(int layer) const {
-    const bool windowed = place_[layer].windowed;
-    return {windowed ? windowed_.tables : full_.tables, place_[layer].layer, windowed};
-  }
+  GroupLayer At(int layer) const { return {groups_[place_[layer].group], place_[layer].layer}; }
+  // The group that requests' plans are about; without layers where all layers are in others.
+  const GroupState& budget() const { return groups_.front(); }
+  // Of the budget group.
+  const SequenceTables& tables() const { return budget().tables(); }
+  const CachePlan& plan(int slot) const { return budget().plan(slot); }
   // The slot's newest plan from now on, of what it holds.
-  void SetPlan(int slot, const CachePlan& plan);
-  const CachePlan& plan(int slot) const { return plans_[slot]; }          // the slot's newest
-  int32_t shared_tokens(int slot) const { return shared_tokens_[slot]; }  // SlotSetup
-  const TableRow& row(int slot) const { return rows_[slot]; }             // the slot's newest
+  void SetPlan(int slot, const CachePlan& plan) { groups_.front().SetPlan(slot, plan); }
+  const TableRow& row(int slot) const { return rows_[slot]; }  // the slot's newest
 
  private:
-  // The tables of some of the model's layers, with the memory behind them.
-  struct Group {
-    SequenceTables tables;
-    DeviceArray<int64_t> row_begin;
-    DeviceArray<int32_t> caps, lengths, victims;
-    DeviceArray<DecodeRule> rules;
-
-    size_t NumHeads() const { return static_cast<size_t>(tables.num_layers) * tables.num_kv_heads; }
-    absl::Status Allocate(Backend& backend, const EngineLimits& limits);
-    // Between the tables and what is kept of the heads, of which these are the ones from
-    // `first_head` on.
-    void SwapOut(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
-    void SwapIn(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
-    void Fork(Backend& backend, int slot, int from) const;
-    // An empty sequence; caps: [NumHeads()].
-    void SetUp(Backend& backend, int slot, const DecodeRule& rule,
-               std::span<const int32_t> caps) const;
-  };
   struct Place {
-    bool windowed = false;
-    int layer = 0;  // of those that are as it is
+    int group = 0;
+    int layer = 0;  // of the group's
   };
 
-  KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
+  KvState(Backend* backend, const std::vector<GroupKind>& kinds, const KvLayout& layout,
           const EngineLimits& limits);
   absl::Status Allocate(const std::string& kept_directory);
   absl::Status AllocatePool();
   absl::Status AllocateKept(const std::string& directory);
   absl::Status AllocatePrefix();
   void Apply(const SlotDecision& decision);
-  void Apply(const SlotTurn& turn);
+  void Apply(const SlotTurn& turn) { groups_.front().Raise(turn); }
   void Apply(const SlotSetup& setup);
   void Apply(const SlotFork& fork);
   void Apply(const SlotCopies& copies);
@@ -117,10 +89,8 @@ class KvState {
   KvPages pages_;
   KeptMemory kept_;
   PrefixBlocks prefix_;
-  Group full_, windowed_;
-  std::vector<Place> place_;            // [layers of the model]
-  std::vector<CachePlan> plans_;        // [max_num_seqs], host
-  std::vector<int32_t> shared_tokens_;  // the same
+  std::vector<GroupState> groups_;  // the budget group is the first
+  std::vector<Place> place_;        // [layers of the model]
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;

@@ -104,11 +104,11 @@ struct PrefillSlice {
   // Tokens that the slot's cache has seen; 0: the slice makes a new one. Else its tokens follow
   // them: they attend to the entries that are left and to each other, and each layer keeps of both
   // what it may hold (kernels/ops/append_pages.h). Nothing is reported then. The same in all
-  // slices. REQUIRES, above 0: the plan appends runs; no layer has a window; no other slots share
-  // it, no blocks are named and nothing is pooled.
+  // slices. REQUIRES, above 0: the plan appends runs; no other slots share it, no blocks are named
+  // and nothing is pooled.
   int32_t num_seen = 0;
 
-  // Of a slice that appends: [full layers * KV heads] entries that each head keeps of old and new
+  // Of a slice that appends: [heads of the budget group] entries that each keeps of old and new
   // ones, by the attention that the run's last kMassQueries queries pay them; at most what there
   // are, at least the protected. Empty: all that its cap lets it. As valid as `prompt`, and the
   // same in all slices. REQUIRES: no pages of the slot have another owner

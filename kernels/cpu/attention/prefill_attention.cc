@@ -10,6 +10,7 @@
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pages/read_pages.h"
+#include "kernels/victim.h"
 
 namespace hydrant::cpu {
 namespace {
@@ -37,10 +38,27 @@ struct PrefixRows {
   int longest = 0;
 };
 
+// Of the keys that some query of the run sees.
 int PrefixLength(const PrefillAttentionArgs& args, int kv_head) {
-  if (args.prefix == nullptr) return 0;
+  if (!args.SeesPrefixAt(args.first_position)) return 0;
   const SequenceTables& tables = args.prefix->tables;
   return tables.lengths[tables.HeadIndex(args.prefix->slot, args.prefix->layer, kv_head)];
+}
+
+// Entries [begin, end) of a head into rows: in their order, or, where a window counts keys, in that
+// of their positions.
+void ReadPrefixEntries(const PrefillAttentionArgs& args, int head, int begin, int end, float* k,
+                       float* v) {
+  const PagedPrefix& prefix = *args.prefix;
+  const PageIds* blocks = prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head);
+  if (args.window == kNoWindow) return ReadEntries(prefix.pages, blocks, begin, end, k, v);
+  const int32_t first = prefix.next_position - PrefixLength(args, head);
+  for (int entry = begin; entry < end; ++entry) {
+    const int32_t position = prefix.pages.positions[PageIndex(prefix.pages.layout, blocks, entry)];
+    // Rows are counted from the entry's own number on.
+    const int64_t shift = int64_t{position - first - entry} * args.head_dim;
+    ReadEntries(prefix.pages, blocks, entry, entry + 1, k + shift, v + shift);
+  }
 }
 
 // Reads a prefix out of its pages into memory of the calling thread.
@@ -55,12 +73,10 @@ PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
   float* const v = k + args.num_kv_heads * head_floats;
   const int tasks_per_head = (rows.longest + kEntriesPerTask - 1) / kEntriesPerTask;
   pool.ParallelFor(args.num_kv_heads * tasks_per_head, [&](int task, int) {
-    const PagedPrefix& prefix = *args.prefix;
     const int head = task / tasks_per_head;
     const int begin = task % tasks_per_head * kEntriesPerTask;
     const int end = std::min(begin + kEntriesPerTask, PrefixLength(args, head));
-    ReadEntries(prefix.pages, prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head), begin, end,
-                k + head * head_floats, v + head * head_floats);
+    ReadPrefixEntries(args, head, begin, end, k + head * head_floats, v + head * head_floats);
   });
   rows.keys = {k, v, head_floats, head_floats};
   return rows;
@@ -240,7 +256,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.window = args.window;
   work.prefix_k = run.prefix.keys.k + kv_head * run.prefix.keys.k_stride;
   work.prefix_v = run.prefix.keys.v + kv_head * run.prefix.keys.v_stride;
-  work.num_prefix_keys = PrefixLength(args, kv_head);
+  work.num_prefix_keys = args.SeesPrefixAt(work.first_position) ? PrefixLength(args, kv_head) : 0;
   return work;
 }
 

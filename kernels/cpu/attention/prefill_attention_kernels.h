@@ -51,11 +51,12 @@ struct PrefillTile {
   const float* sinks = nullptr;     // [group], the query heads' sink logits; null: none
   int first_position = 0;           // a multiple of kQueryTile
   int end_key = 0;                  // no query sees this one or one after it
-  int window = kNoWindow;           // each sees so many, its own included; without a prefix
+  int window = kNoWindow;           // each sees so many, its own included
   int num_queries = 0;              // <= kQueryTile
-  const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
+  const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query whose window
+                                    // reaches them
   const float* prefix_v = nullptr;  // the same
-  int num_prefix_keys = 0;
+  int num_prefix_keys = 0;          // 0 where no query's window reaches them
   std::array<TileStatistic, kMaxColumnStatistics> statistics = {};
 
   int num_keys() const {
@@ -71,7 +72,8 @@ struct PrefillTile {
   int num_panels() const { return NumPanels(num_prefix_keys) + NumPanels(num_keys()); }
   // The first panel with a key that some query sees.
   int first_panel() const {
-    return window <= first_position ? (first_position - window + 1) / kKeyPanel : 0;
+    const int first_seen = num_prefix_keys + first_position - window + 1;
+    return first_seen > 0 ? first_seen / kKeyPanel : 0;
   }
 };
 

@@ -80,7 +80,7 @@ struct Panel {
   const float* k;
   const float* v;
   int rows;
-  int first_key;  // counted within the run; of the prefix so low that no query is before it
+  int first_key;  // counted within the run; of the prefix below 0
   int column;     // where its statistics lie
 };
 
@@ -94,7 +94,7 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
   return {.k = (of_prefix ? tile.prefix_k : tile.k) + of_keys,
           .v = (of_prefix ? tile.prefix_v : tile.v) + of_values,
           .rows = left < kKeyPanel ? left : kKeyPanel,
-          .first_key = of_prefix ? -kKeyPanel : first,
+          .first_key = of_prefix ? first - tile.num_prefix_keys : first,
           .column = of_prefix ? first : tile.num_prefix_keys + first};
 }
 

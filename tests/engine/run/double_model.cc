@@ -892,6 +892,27 @@ void DoubleModel::Sequence::Shrink(int mean, int next_position) {
   }
 }
 
+// One token through a layer with a window, as if it were decoded.
+void DoubleModel::Sequence::StepInWindow(int l, int position, Vector* hidden) {
+  const ModelConfig& config = model_->config_;
+  const Layer& layer = model_->layers_[l];
+  const Vector normed = model_->Normalise(*hidden, layer.attn_norm);
+  Vector q = model_->Heads(layer.wq, layer.q_norm, normed);
+  Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
+  const Vector v = Apply(layer.wv, normed);
+  model_->RotateQueries(l, &q, position);
+  model_->Rotate(l, &k, position);
+  for (int h = 0; h < config.num_kv_heads; ++h) {
+    Head& head = HeadsOf(l)[h];
+    head.entries.push_back({position, Slice(k, h, config.head_dim), Slice(v, h, config.head_dim)});
+    std::erase_if(head.entries,
+                  [&](const Entry& e) { return e.position <= position - config.Window(); });
+    const bool full = static_cast<int64_t>(head.entries.size()) == head.cap;
+    head.victim_position = full ? head.entries[0].position : -1;
+  }
+  model_->FinishLayer(layer, Attend(l, q, 0, &HeadsOf(l)), hidden);
+}
+
 Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position,
                                      const std::vector<int32_t>& keep) {
   const ModelConfig& config = model_->config_;
@@ -902,6 +923,8 @@ Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int pos
     const Layer& layer = model_->layers_[l];
     std::vector<Head>& heads = HeadsOf(l);
     Matrix queries;
+    for (int i = 0; i < n && place_[l].first; ++i) StepInWindow(l, position + i, &hidden[i]);
+    if (place_[l].first) continue;
     for (int i = 0; i < n; ++i) {
       const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
       queries.push_back(model_->Heads(layer.wq, layer.q_norm, normed));
@@ -923,8 +946,8 @@ Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int pos
     for (int h = 0; h < config.num_kv_heads; ++h) {
       Head& head = heads[h];
       if (!keep.empty()) {
-        DropTo(keep[l * config.num_kv_heads + h], position + n, std::min(plan_.rule.recent, n),
-               &head);
+        DropTo(keep[place_[l].second * config.num_kv_heads + h], position + n,
+               std::min(plan_.rule.recent, n), &head);
         continue;
       }
       DropTo(head.cap, position + n, plan_.rule.recent, &head);

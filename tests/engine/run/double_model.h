@@ -73,6 +73,7 @@ class DoubleModel {
    private:
     std::vector<Head>& HeadsOf(int layer);
     void KeepWindow(int layer, Head* head) const;
+    void StepInWindow(int layer, int position, Vector* hidden);
     Vector Attend(int layer, const Vector& query, size_t unseen, std::vector<Head>* heads) const;
     void DropTo(int64_t keep, int next_position, int recent, Head* head) const;
     void ChooseVictims(int layer, int position);
