@@ -1,10 +1,10 @@
 # hydrantd, its client and its load generator in a container. The model is not in the image: mount it at /models,
-# or a cache for models of the Hugging Face hub (docs/hub.md).
+# or a cache for models of the Hugging Face hub (docs/guide/models.md).
 #
 #   docker build -t hydrant .                  CPU
 #   docker build -t hydrant:cuda --target cuda .
 #
-# Without a daemon: scripts/container-image. docs/deploy.md says how to run it.
+# Without a daemon: scripts/container-image. docs/guide/deploy.md says how to run it.
 
 # Both can be named otherwise where no registry is in reach.
 ARG BASE=debian:bookworm-slim
@@ -56,7 +56,7 @@ USER 65532:65532
 # NOT_SERVING while it loads and while it drains.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=2 CMD ["hydrant", "health"]
 ENTRYPOINT ["/usr/bin/tini", "--", "hydrantd"]
-# Without TLS, on the container's own network: publish the port to 127.0.0.1, or give the flags of docs/security.md.
+# Without TLS, on the container's own network: publish the port to 127.0.0.1, or give the flags of docs/guide/security.md.
 CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051", "--insecure", "--metrics-listen", "0.0.0.0:9464"]
 LABEL org.opencontainers.image.title="Hydrant" \
       org.opencontainers.image.description="Serves language models over gRPC from a KV cache that evicts per head" \

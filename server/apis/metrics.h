@@ -1,6 +1,6 @@
 // What a scrape of /metrics says, in Prometheus' text format: the daemon's own names (hydrant_...)
-// and those of vLLM that pickers and dashboards read. docs/metrics.md lists them. Reads atomics
-// only, and makes no step wait.
+// and those of vLLM that pickers and dashboards read. docs/guide/observability.md lists them. Reads
+// atomics only, and makes no step wait.
 #ifndef HYDRANT_SERVER_APIS_METRICS_H_
 #define HYDRANT_SERVER_APIS_METRICS_H_
 

@@ -38,8 +38,8 @@ void AddSecurityFlags(CLI::App* app, SecurityOptions* options) {
                 "Listen without TLS also where other machines can connect")
       ->group(group);
   app->add_option("--auth-tokens", options->auth_tokens,
-                  "YAML file of tenants' tokens (docs/security.md): every call wants one. SIGHUP "
-                  "has it read anew")
+                  "YAML file of tenants' tokens (docs/guide/security.md): every call wants one. "
+                  "SIGHUP has it read anew")
       ->group(group);
   app->add_option("--new-token", options->new_token,
                   "TENANT: print a new token and its entry for that file, and end")

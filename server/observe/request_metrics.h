@@ -43,7 +43,7 @@ class RequestMetrics {
  public:
   RequestMetrics();
 
-  // `reason`: a word of docs/api.md.
+  // `reason`: a word of docs/guide/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
   // Of requests that were accepted, with all of their samples. `policy`: as the request named it;
   // entries count for the one that it was compressed by instead (Usage::compressed_by).

@@ -60,8 +60,9 @@ void AddTraceFlags(CLI::App* app, TraceOptions* options) {
   const auto group = "Traces";
   app->add_option("--otlp-traces-endpoint", options->endpoint,
                   "HOST:PORT of an OpenTelemetry collector that takes OTLP over gRPC: it is sent a "
-                  "trace of each request (docs/traces.md). https:// in front: TLS; default: "
-                  "$OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, $OTEL_EXPORTER_OTLP_ENDPOINT, else none")
+                  "trace of each request (docs/guide/observability.md). https:// in front: TLS; "
+                  "default: $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, $OTEL_EXPORTER_OTLP_ENDPOINT, "
+                  "else none")
       ->group(group);
   app->add_option(
          "--otlp-traces-ca", options->ca,

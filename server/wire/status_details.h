@@ -14,7 +14,7 @@
 
 namespace hydrant {
 
-// Why the server said no: a status, and a word for machines (docs/api.md lists them).
+// Why the server said no: a status, and a word for machines (docs/guide/api.md lists them).
 struct Refusal {
   absl::Status status;
   std::string reason;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as docs/security.md says. hydrantd asks the proxy for
+"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as docs/guide/gateways.md says. hydrantd asks the proxy for
 a certificate, too.
 
 usage: tls_proxy_test.py HYDRANTD HYDRANT
@@ -114,7 +114,7 @@ class Proxies(unittest.TestCase):
         path = self.files.path
         with open(f"{ROOT}/deploy/nginx/nginx.conf", encoding="utf-8") as file:
             text = file.read()
-        with open(f"{ROOT}/docs/security.md", encoding="utf-8") as file:
+        with open(f"{ROOT}/docs/guide/gateways.md", encoding="utf-8") as file:
             changes = re.search(r"```nginx\n(.*?)```", file.read(), re.DOTALL)[1]
         # The lines of the documentation in the place of those that they replace.
         text = text.replace("    listen 50051 http2;\n", changes[:changes.index("    location")])

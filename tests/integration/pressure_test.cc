@@ -223,7 +223,7 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   EXPECT_EQ((*server)[cut].usage.preemptions, 0);
 }
 
-// As docs/api.md has them.
+// As docs/guide/api.md has them.
 TEST_P(PressureTest, WhichPoliciesCanBeCut) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
   const std::set<std::string> can = {

@@ -1,4 +1,4 @@
-// Entries of a tokens' file (docs/security.md) for tests.
+// Entries of a tokens' file (docs/guide/security.md) for tests.
 #ifndef HYDRANT_TESTS_SERVER_TOKEN_ENTRY_H_
 #define HYDRANT_TESTS_SERVER_TOKEN_ENTRY_H_
 

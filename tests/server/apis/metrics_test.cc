@@ -50,9 +50,10 @@ class MetricsTest : public testing::Test {
   TestServer server_;
 };
 
-// docs/metrics.md has a row for every family, with its type and the names of its labels.
+// docs/guide/observability.md has a row for every family, with its type and the names of its
+// labels.
 TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
-  std::ifstream file("docs/metrics.md");
+  std::ifstream file("docs/guide/observability.md");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   static const std::regex kRow(R"(\n\| `([a-z_:0-9]+)` \| (gauge|counter|histogram) \| ([^|]*)\|)");
   static const std::regex kLabel(R"(`([a-z_]+)`)");

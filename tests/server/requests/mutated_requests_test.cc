@@ -40,7 +40,7 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::Reflection;
 using grpc::StatusCode;
 
-// What a client is told of in docs/api.md, and OK. INTERNAL and UNKNOWN are none of them.
+// What a client is told of in docs/guide/api.md, and OK. INTERNAL and UNKNOWN are none of them.
 const std::set<StatusCode> kOfTheContract = {
     StatusCode::OK,           StatusCode::INVALID_ARGUMENT,   StatusCode::NOT_FOUND,
     StatusCode::CANCELLED,    StatusCode::RESOURCE_EXHAUSTED, StatusCode::FAILED_PRECONDITION,
@@ -292,8 +292,8 @@ void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
     const std::string bytes = Mutator(seed).BytesOf(*method->input_type());
     const bool endless = IsEndless(*method);
     grpc::Status status = Call(&stub, path, endless, bytes);
-    // A message that is far too large may end its connection (docs/security.md), and take along the
-    // call after it: that one is made again.
+    // A message that is far too large may end its connection (docs/guide/security.md), and take
+    // along the call after it: that one is made again.
     const bool is_too_large = bytes.size() > kLargestMessage;
     if (std::exchange(follows_too_large, is_too_large) && IsLost(status))
       status = Call(&stub, path, endless, bytes);
