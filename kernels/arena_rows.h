@@ -1,6 +1,6 @@
-// Rows of queries, keys or values on their way through a layer of a prompt: elements of fp32, or of
-// 16 bits where the backend keeps them so (Backend::ArenaDType). A pointer to fp32 becomes one by
-// itself. Borrowed; plain data on host and device.
+// Query, key or value rows of a prompt layer between operations: fp32, or 16-bit elements where the
+// backend keeps them so (Backend::ArenaDType). A pointer to fp32 converts implicitly. Borrowed;
+// plain data on host and device.
 #ifndef HYDRANT_KERNELS_ARENA_ROWS_H_
 #define HYDRANT_KERNELS_ARENA_ROWS_H_
 
@@ -20,7 +20,7 @@ struct ArenaPointer {
   DType dtype = DType::kF32;  // or kF16, kBF16
 
   constexpr ArenaPointer() = default;
-  constexpr ArenaPointer(std::nullptr_t) {}                // NOLINT: as a pointer does
+  constexpr ArenaPointer(std::nullptr_t) {}                // NOLINT: implicit, as for a pointer
   constexpr ArenaPointer(Float* values) : data(values) {}  // NOLINT
   constexpr ArenaPointer(Void* memory, DType of) : data(memory), dtype(of) {}
   template <typename Other>

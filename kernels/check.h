@@ -1,5 +1,5 @@
-// HYDRANT_CHECK(condition): a broken invariant of our own ends the process with its place. What a
-// user sends never gets here: that is an absl::Status.
+// HYDRANT_CHECK(condition): a violated internal invariant aborts the process with file and line.
+// User input never reaches it; errors of users are absl::Status.
 #ifndef HYDRANT_KERNELS_CHECK_H_
 #define HYDRANT_KERNELS_CHECK_H_
 

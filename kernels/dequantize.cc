@@ -17,7 +17,7 @@ T Load(const uint8_t* src) {
 
 float LoadF16(const uint8_t* src) { return F16ToFloat(Load<uint16_t>(src)); }
 
-// Each Decode function turns one block into its values. Nibble formats of 32 hold value j in the
+// Each Decode function converts one block to its values. Nibble formats of 32 hold value j in the
 // low half of byte j and value j + 16 in the high half.
 
 void DecodeQ4_0(const uint8_t* block, float* out) {  // f16 d | 16 bytes of nibbles
@@ -52,8 +52,8 @@ void DecodeQ5_0(const uint8_t* block, float* out) {  // f16 d | u32 fifth bits |
   }
 }
 
-void DecodeQ5_1(const uint8_t* block,
-                float* out) {  // f16 d | f16 m | u32 fifth bits | 16 bytes of nibbles
+// f16 d | f16 m | u32 fifth bits | 16 bytes of nibbles
+void DecodeQ5_1(const uint8_t* block, float* out) {
   const float d = LoadF16(block);
   const float m = LoadF16(block + 2);
   const uint32_t high = Load<uint32_t>(block + 4);
@@ -75,15 +75,15 @@ struct ScaleAndMin {
 };
 
 // q4_k and q5_k keep eight 6-bit scales and eight 6-bit minima in 12 bytes: bytes 0-3 and 4-7 hold
-// the first four of each, and in their two upper bits the upper bits of the last four, whose
-// nibbles are in bytes 8-11.
+// the first four of each, and in their two upper bits the upper bits of the last four; the
+// nibbles of those are in bytes 8-11.
 ScaleAndMin UnpackScale(const uint8_t* packed, int j) {
   if (j < 4) return {packed[j] & 63, packed[j + 4] & 63};
   return {(packed[j + 4] & 15) | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4};
 }
 
-void DecodeQ4_K(const uint8_t* block,
-                float* out) {  // f16 d | f16 dmin | 12 bytes of scales | 128 bytes of nibbles
+// f16 d | f16 dmin | 12 bytes of scales | 128 bytes of nibbles
+void DecodeQ4_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block);
   const float dmin = LoadF16(block + 2);
   const uint8_t* scales = block + 4;
@@ -147,8 +147,8 @@ int LowPair(const uint8_t* quants, int i) {
   return quants[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
 
-// 16 bytes of scales (low nibbles) and minima (high ones) | 64 bytes of bit pairs | f16 d | f16
-// dmin
+// 16 bytes of scales (low nibbles) and minima (high nibbles) | 64 bytes of bit
+// pairs | f16 d | f16 dmin
 void DecodeQ2_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block + 80);
   const float dmin = LoadF16(block + 82);
@@ -160,9 +160,9 @@ void DecodeQ2_K(const uint8_t* block, float* out) {
   }
 }
 
-// 32 bytes of third bits | 64 bytes of bit pairs | 12 bytes of scales | f16 d. Bit i / 32 of byte
-// i % 32 is the third bit of value i. Sixteen 6-bit scales: nibbles in bytes 0-7, the low ones
-// first, and the pairs above them in bytes 8-11.
+// 32 bytes of third bits | 64 bytes of bit pairs | 12 bytes of scales | f16 d. Bit i / 32 of byte i
+// % 32 is the third bit of value i. Sixteen 6-bit scales: nibbles in bytes 0-7, low ones first, and
+// their upper bit pairs in bytes 8-11.
 void DecodeQ3_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block + 108);
   const uint8_t* packed = block + 96;
@@ -176,7 +176,7 @@ void DecodeQ3_K(const uint8_t* block, float* out) {
   }
 }
 
-// Nibbles as in the formats of 32, through a codebook.
+// Nibble layout of the formats of 32, through a codebook.
 void DecodeCodes(const uint8_t* nibbles, const int (&values)[16], float scale, float* out) {
   for (int j = 0; j < 16; ++j) {
     out[j] = scale * static_cast<float>(values[nibbles[j] & 15]);

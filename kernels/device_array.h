@@ -16,7 +16,7 @@ namespace hydrant {
 template <typename T>
 class DeviceArray {
  public:
-  // Zeroed. Replaces what was held.
+  // Zeroed. Replaces the previous array.
   absl::Status Allocate(Backend& backend, size_t count) {
     HYDRANT_ASSIGN_OR_RETURN(buffer_, backend.Allocate(count * sizeof(T)));
     count_ = count;

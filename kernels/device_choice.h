@@ -1,4 +1,4 @@
-// The devices by name, and which one an engine runs on. Pure functions but for ChooseDevice, which
+// Device names, and the choice of an engine's device. Pure functions except ChooseDevice, which
 // opens the device; thread-safe.
 #ifndef HYDRANT_KERNELS_DEVICE_CHOICE_H_
 #define HYDRANT_KERNELS_DEVICE_CHOICE_H_
@@ -11,11 +11,10 @@
 
 namespace hydrant {
 
-// What ChooseDevice takes; all but "auto" are names of backends (kernels/backend.h).
+// Names that ChooseDevice accepts; all but "auto" are names of backends (kernels/backend.h).
 inline constexpr std::array kDeviceNames = {"auto", "cuda", "cpu", "reference"};
 
-// Whether the device of this name, of a backend, has memory and kernels of its own, apart from the
-// host's.
+// Whether the backend's device has its own memory and kernels, apart from the host's.
 constexpr bool IsGpu(std::string_view device) { return device == "cuda"; }
 
 struct DeviceChoice {
@@ -23,8 +22,8 @@ struct DeviceChoice {
   std::string reason;  // a clause that follows "because"
 };
 
-// `wanted`: a backend's name, or "auto": cuda where it can be used, else cpu. Unavailable, with the
-// reason, where a device that was asked for by name cannot be used.
+// `wanted`: a backend's name, or "auto": cuda where it is usable, else cpu. Unavailable, with the
+// reason, where a device requested by name is not usable.
 absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view wanted);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// Element types and the block formats of quantised weights. Sizes only; conversions live beside the
-// kernels.
+// Element types and the block formats of quantised weights. Sizes only; conversions
+// live beside the kernels.
 #ifndef HYDRANT_KERNELS_DTYPE_H_
 #define HYDRANT_KERNELS_DTYPE_H_
 
@@ -9,8 +9,8 @@
 
 namespace hydrant {
 
-// The block formats are GGUF's, but for kF8_E4M3: a row is a whole number of blocks, each holding
-// BlockElements() values. Contexts on disk name a type by its number.
+// The block formats are GGUF's, except kF8_E4M3: a row is a whole number of blocks of
+// BlockElements() values. Context files store these numbers.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -28,8 +28,8 @@ enum class DType : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  kF8_E4M3,  // of no file: an fp32 scale, then 128 e4m3fn values (engine/model/hf_fp8.h)
-  kE4M3      // of pages alone: e4m3fn values without a scale (kernels/page_row.h)
+  kF8_E4M3,  // in no file format: an fp32 scale, then 128 e4m3fn values (engine/model/hf_fp8.h)
+  kE4M3      // in pages only: e4m3fn values without a scale (kernels/page_row.h)
 };
 
 struct DTypeTraits {
@@ -84,8 +84,8 @@ constexpr std::string_view DTypeName(DType dtype) { return TraitsOf(dtype).name;
 constexpr bool Is16Bits(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 constexpr int BlockElements(DType dtype) { return TraitsOf(dtype).block_elements; }
 
-// Bytes of `count` values; count is a whole number of blocks. Not in device code: the traits hold a
-// string, whose length nvcc has no code for, and it silently leaves out all that follows.
+// Bytes of `count` values; count is a whole number of blocks. Host code only: the traits hold a
+// string, nvcc cannot evaluate its length, and it silently drops the code that follows.
 constexpr size_t BytesOf(DType dtype, size_t count) {
   const DTypeTraits t = TraitsOf(dtype);
   return count / t.block_elements * t.block_bytes;

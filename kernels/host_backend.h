@@ -1,6 +1,6 @@
-// What the backends in the host's memory have in common: a device pointer is a host pointer, and an
-// operation is done when it returns. Operations are those of kernels/reference; a backend that has
-// an implementation of its own overrides that one.
+// Common base of the host backends: a device pointer is a host pointer, and an operation is
+// complete when it returns. The operations default to kernels/reference; a backend overrides those
+// that it implements itself.
 #ifndef HYDRANT_KERNELS_HOST_BACKEND_H_
 #define HYDRANT_KERNELS_HOST_BACKEND_H_
 
@@ -29,7 +29,8 @@ class HostBackend : public Backend {
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
-  // Matmul and Embed read their weights: a PackWeight of its own comes with its own of these.
+  // Matmul and Embed read their weights in packed form: a backend that overrides
+  // PackWeight overrides both too.
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override {
     return reference::PackWeight(parts, dtype);

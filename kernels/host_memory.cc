@@ -18,15 +18,14 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMapFrom = size_t{4} << 20;  // from here a mapping of its own, with huge pages
+constexpr size_t kMapFrom = size_t{4} << 20;  // from this size on: mapped, with huge pages
 
 absl::Status Exhausted(size_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot allocate ", FormatByteSize(bytes), " of host memory"));
 }
 
-// The system may promise more than it has (overcommit) and kill the process later: what is larger
-// than the whole memory is refused here.
+// The system may overcommit and kill the process later, so sizes above physical memory are refused.
 size_t PhysicalBytes() { return HostMemory().total_bytes; }
 
 }  // namespace
@@ -48,7 +47,7 @@ absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
   }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Exhausted(bytes);
-  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: failure costs speed only
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advisory: failure costs speed only
   return DeviceBuffer(memory, [bytes](void* p) { munmap(p, bytes); });
 }
 
@@ -68,7 +67,7 @@ absl::StatusOr<DeviceBuffer> AllocateFileMemory(size_t bytes, const std::string&
     memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) error = errno;
   }
-  close(file);  // the mapping keeps it
+  close(file);  // the mapping keeps the file open
   if (error != 0) return failed(error);
   return DeviceBuffer(memory, [size](void* p) { munmap(p, size); });
 }

@@ -1,6 +1,6 @@
-// The list of all operations, with their contracts. The pure virtuals of Backend, the declarations
-// of kernels/reference and kernels/cuda, the interface of the CUDA device and all that forwards
-// from one to the other are made of it.
+// The list of all operations, with their contract headers. It generates the pure virtuals of
+// Backend, the declarations of kernels/reference and kernels/cuda, the interface of the CUDA device
+// and the forwarding between them.
 #ifndef HYDRANT_KERNELS_OPS_H_
 #define HYDRANT_KERNELS_OPS_H_
 
@@ -31,7 +31,7 @@
 #include "kernels/ops/subgen.h"
 #include "kernels/ops/table_update.h"
 
-// OP(name, type of its arguments) for each operation.
+// OP(name, argument type) for each operation.
 #define HYDRANT_FOR_EACH_OP(OP)                    \
   OP(Matmul, MatmulArgs)                           \
   OP(Embed, EmbedArgs)                             \

@@ -1,5 +1,5 @@
-// Reading and writing single plain elements, for plain code. Stores round to nearest, ties to even.
-// Stateless. Rows of keys and values, of which some dtypes are no plain elements: page_row.h.
+// Loads and stores of single plain elements, for scalar code. Stores round to nearest, ties to
+// even. Stateless. Rows of keys and values, which may have block dtypes: page_row.h.
 #ifndef HYDRANT_KERNELS_PAGE_ELEMENT_H_
 #define HYDRANT_KERNELS_PAGE_ELEMENT_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// dtype is f32, f16, bf16 or e4m3.
+// REQUIRES: dtype is f32, f16, bf16 or e4m3.
 inline float LoadPageElement(DType dtype, const void* base, size_t index) {
   switch (dtype) {
     case DType::kF16:

@@ -10,9 +10,9 @@
 namespace hydrant {
 namespace {
 
-constexpr int kValues = 32;  // of a block
+constexpr int kValues = 32;  // in a block
 
-// The value of the largest magnitude, the first of equals; NaN where one is not finite.
+// The value of the largest magnitude, the first among equals; NaN if any value is not finite.
 float PeakOf(const float* x, int count = kValues) {
   float peak = x[0];
   float finite = 0.0f;  // 0, or NaN
@@ -23,8 +23,8 @@ float PeakOf(const float* x, int count = kValues) {
   return finite == 0.0f ? peak : std::numeric_limits<float>::quiet_NaN();
 }
 
-// 1 / d, or 0 where it is no number: all values are then zero, too small for a scale in half
-// precision, or spoilt.
+// 1 / d, or 0 where that is not finite: the values are then all zero, too small for a half
+// precision scale, or not finite.
 float InverseOf(float d) {
   const float inverse = 1.0f / d;
   return std::isfinite(inverse) ? inverse : 0.0f;
@@ -40,13 +40,13 @@ void EncodeQ8_0(const float* x, uint8_t* block) {
   const float inverse = InverseOf(d);
   PutScale(d, block);
   for (int i = 0; i < kValues; ++i) {
-    // Rounds halves away from zero. A value beside a spoilt scale may be anything.
+    // Rounds halves away from zero. Quants beside a scale that is not finite are arbitrary.
     const float rounded = inverse == 0.0f ? 0.0f : std::round(x[i] * inverse);
     block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(rounded));
   }
 }
 
-// The peak becomes -8, the end of the range that has one step more.
+// The peak becomes -8: the negative side of the range has one step more.
 void EncodeQ4_0(const float* x, uint8_t* block) {
   const float d = PeakOf(x) / -8.0f;
   const float inverse = InverseOf(d);

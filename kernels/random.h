@@ -1,5 +1,5 @@
-// Random numbers made from (seed, position, ...) alone: the same request draws the same numbers
-// whatever else is in the batch, and a resumed stream repeats itself. Stateless.
+// Random numbers computed from (seed, position, ...) alone: a request draws the same numbers in any
+// batch, and a resumed sequence repeats them. Stateless.
 #ifndef HYDRANT_KERNELS_RANDOM_H_
 #define HYDRANT_KERNELS_RANDOM_H_
 
@@ -25,8 +25,8 @@ constexpr uint64_t RandomBits(uint64_t seed, int32_t position) {
                  kRandomStep * (static_cast<uint64_t>(static_cast<uint32_t>(position)) + 1));
 }
 
-// Bits of number `index` among the many that a key, bits themselves, stands for: keys of several
-// numbers are made one number at a time.
+// Bits of number `index` of the sequence that `key` (bits too) seeds: keys of several numbers are
+// built one number at a time.
 constexpr uint64_t SubBits(uint64_t key, uint32_t index) {
   return MixBits(key + kRandomStep * (uint64_t{index} + 1));
 }

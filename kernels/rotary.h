@@ -1,6 +1,5 @@
-// Rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2) as kernels see it: the
-// tables, which elements make a pair, and how a rotation is undone. All pointers are borrowed and
-// device-resident.
+// Rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2) in kernels: the tables, the
+// pairing of elements, and the inverse rotation. All pointers are borrowed and device-resident.
 #ifndef HYDRANT_KERNELS_ROTARY_H_
 #define HYDRANT_KERNELS_ROTARY_H_
 
@@ -12,12 +11,12 @@ namespace hydrant {
 struct Rotary {
   const float* cos = nullptr;  // [max_positions, rotary_dim / 2]; cos^2 + sin^2 = 1
   const float* sin = nullptr;  // the same
-  int rotary_dim = 0;  // the first elements of a head are rotated, an even number; the others stay
-  bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+  int rotary_dim = 0;          // even; the first elements of a head are rotated, the others stay
+  bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
 };
 
-// Element `d` of a row that was rotated to `position`, rotated back. row(i): element i of the row,
-// in the type to compute in.
+// Element `d` of a row that was rotated to `position`, with the rotation undone. row(i): element i
+// of the row, in the type to compute in.
 template <typename Row>
 constexpr auto RotatedBack(const Rotary& rotary, int32_t position, int d, const Row& row) {
   if (d >= rotary.rotary_dim) return row(d);

@@ -1,13 +1,13 @@
-// Statements that hand an error on to the caller, for functions that return absl::Status or
-// absl::StatusOr:
+// Statements that return an error to the caller, for functions that return
+// absl::Status or absl::StatusOr:
 //
 //   HYDRANT_RETURN_IF_ERROR(CheckSizes(config));
 //   HYDRANT_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(path));
 //   HYDRANT_ASSIGN_OR_RETURN(impl->backend, CreateBackend(name, options));
 //
-// The second moves the value of an absl::StatusOr into a variable that it declares, or into what
-// its first argument names. That argument has no comma outside of parentheses: where a type has
-// one, write `auto`. It is several statements, so it is never the branch of an `if` without braces.
+// The second moves the value of an absl::StatusOr into its first argument, a declaration or an
+// existing variable. That argument has no comma outside of parentheses: where a type has one, write
+// `auto`. The macro is several statements, so it is never the branch of an `if` without braces.
 // Host code only: device sources do not include absl.
 #ifndef HYDRANT_KERNELS_STATUS_MACROS_H_
 #define HYDRANT_KERNELS_STATUS_MACROS_H_

@@ -1,8 +1,8 @@
-// How a loop runs. Tasks lie in ranges, of which a thread takes its own first. One 64-bit word
-// holds the end of a range and its next task; taking a task is one fetch_add. A taker that sees
-// next < end owns a task of the current loop, and the loop cannot end before that task is counted
-// in `done`, so reading the loop's function then is safe. A worker that wakes up late finds nothing
-// to take: the caller never waits for a sleeping thread, only for tasks that were taken.
+// Loop scheduling. Tasks lie in one range per thread; a thread drains its own range first. One
+// 64-bit word holds a range's end and its next task; taking a task is one fetch_add. A thread that
+// sees next < end owns a task of the current loop, and the loop cannot end before that task is
+// counted in `done`, so reading the loop's function then is safe. A worker that wakes up late finds
+// no task: the caller waits for taken tasks only, never for a sleeping thread.
 #include "kernels/thread_pool.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 namespace hydrant {
 namespace {
 
-constexpr auto kSpin =
-    std::chrono::microseconds(50);  // longer than the gaps between the operations of a step
+// Longer than the gaps between the operations of a step.
+constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kPausesPerClockRead = 16;
 constexpr int kTaskBits = 32;
 constexpr uint64_t kNextMask = (uint64_t{1} << kTaskBits) - 1;
@@ -35,7 +35,7 @@ void Pause() {
 #endif
 }
 
-// True as soon as `ready` is, false where it is not within kSpin.
+// Spins until `ready` returns true; false if it does not within kSpin.
 template <typename Ready>
 bool SpinUntil(const Ready& ready) {
   if (ready()) return true;
@@ -65,7 +65,7 @@ struct ThreadPool::Impl {
     void Set(uint64_t begin, uint64_t end) { tasks.store(end << kTaskBits | begin); }
     static bool HasTask(uint64_t tasks) { return (tasks & kNextMask) < tasks >> kTaskBits; }
   };
-  std::vector<Range> ranges;                    // one a thread
+  std::vector<Range> ranges;                    // one per thread
   alignas(64) std::atomic<int> done{0};         // tasks finished in this loop
   alignas(64) std::atomic<uint32_t> signal{0};  // grows with every loop and at the end
   std::atomic<uint32_t> thread_round{0};        // grows with every OnEachThread
@@ -81,11 +81,12 @@ struct ThreadPool::Impl {
   void Signal() {
     signal.fetch_add(1);
     if (sleepers.load() == 0) return;
-    { std::lock_guard<std::mutex> lock(mutex); }  // a worker between its last look and its sleep
+    // Waits for a worker between its last check and its sleep.
+    { std::lock_guard<std::mutex> lock(mutex); }
     wake.notify_all();
   }
 
-  // Counts one finished unit; the caller sleeps only where it ran out of patience.
+  // Counts one finished unit. The caller sleeps only after it has spun for kSpin.
   void Count(std::atomic<int>& counter) {
     counter.fetch_add(1);
     if (!caller_sleeps.load()) return;
@@ -109,12 +110,13 @@ struct ThreadPool::Impl {
     }
   }
 
-  // Looks at the thread's own range first, each time: a worker still here from the loop before,
-  // that finds a task of the new loop in another's range, takes that one alone and then its own.
+  // Checks the thread's own range first, each time: a worker left over from the
+  // previous loop that finds a task of the new loop in another thread's range runs that
+  // one task and then its own range.
   bool RunOneTask(int thread) {
     for (size_t i = 0; i < ranges.size(); ++i) {
       Range& range = ranges[(thread + i) % ranges.size()];
-      if (!Range::HasTask(range.tasks.load())) continue;  // looking is cheaper than taking
+      if (!Range::HasTask(range.tasks.load())) continue;  // a load is cheaper than a fetch_add
       const uint64_t taken = range.tasks.fetch_add(1);
       if (!Range::HasTask(taken)) continue;
       (*loop_fn)(static_cast<int>(taken & kNextMask), thread);

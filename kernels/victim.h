@@ -11,17 +11,17 @@
 
 namespace hydrant {
 
-// Where entry `entry` of the head that owns `blocks` lies in keys, values and positions ...
+// Index of entry `entry` of the head that owns `blocks` in keys, values and positions.
 constexpr size_t PageIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size].data) * layout.block_size +
          entry % layout.block_size;
 }
-// ... in scores ...
+// Index of the same entry in scores.
 constexpr size_t StateIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size].state) * layout.block_size +
          entry % layout.block_size;
 }
-// ... and the first of its two log weights.
+// The first of the entry's two log weights.
 constexpr float* LogWeightsOf(const KvPages& pages, const PageIds* blocks, int entry) {
   const int block_size = pages.layout.block_size;
   return pages.log_weights +
@@ -29,9 +29,9 @@ constexpr float* LogWeightsOf(const KvPages& pages, const PageIds* blocks, int e
          2 * (entry % block_size);
 }
 
-// The entry to overwrite by the token at next_position, of a head with `length` entries. A NaN
-// score counts as -infinity. Where every entry is protected (a cap below sinks + recent, which the
-// engine refuses) it is entry 0.
+// The entry that the token at next_position overwrites, in a head with `length` entries. A NaN
+// score counts as -infinity. Entry 0 where every entry is protected (a cap below sinks + recent,
+// which the engine refuses).
 inline int32_t PickVictim(const KvPages& pages, const PageIds* blocks, int32_t length,
                           const DecodeRule& rule, int32_t next_position) {
   int32_t victim = -1;

@@ -1,5 +1,5 @@
-// A weight matrix in the form its backend multiplies by. Made once at load, immutable, shared by
-// all steps.
+// A weight matrix in the form in which its backend multiplies. Made once at load,
+// immutable, shared by all steps.
 #ifndef HYDRANT_KERNELS_WEIGHT_H_
 #define HYDRANT_KERNELS_WEIGHT_H_
 
@@ -13,24 +13,24 @@
 
 namespace hydrant {
 
-// How weights are kept in memory and multiplied.
+// Storage and arithmetic of weights.
 enum class WeightDType : uint8_t {
   kFloat32,   // dequantised to fp32
   kBFloat16,  // rounded to bf16, fp32 accumulation
-  kStored,  // the file's own blocks, dequantised in registers: the same values as kFloat32, in the
-            // file's size
-  kQ8_0,    // as kStored, but rows of floats are quantised first (KeptDType)
+  kStored,    // the file's blocks and size, dequantised in registers: the values of kFloat32
+  kQ8_0,      // as kStored, but float rows are quantised first (KeptDType)
   kQ4_0,
-  kFp8  // e4m3 with a scale for 128 values of a row
+  kFp8  // e4m3 with one scale per 128 values of a row
 };
 
-// Whether rows of floats are quantised.
+// Whether float rows are quantised.
 constexpr bool Quantises(WeightDType dtype) {
   return dtype == WeightDType::kQ8_0 || dtype == WeightDType::kQ4_0 || dtype == WeightDType::kFp8;
 }
 
-// What a backend that multiplies from blocks keeps rows of `stored` as. Rows of floats become
-// blocks where these are smaller and a row is a whole number of them; blocks stay what they are.
+// The dtype in which a backend that multiplies from blocks keeps rows of `stored`.
+// Float rows become blocks where blocks are smaller and a row is a whole number of
+// them; block rows keep their dtype.
 constexpr DType KeptDType(DType stored, WeightDType dtype, int cols) {
   const bool is_float = BlockElements(stored) == 1;
   switch (dtype) {
@@ -52,28 +52,28 @@ constexpr DType KeptDType(DType stored, WeightDType dtype, int cols) {
   return stored;
 }
 
-// Makes the rows of a matrix that no file has in a form of kernels/dtype.h, when they are packed.
-// Immutable; any thread may call.
+// Generates, while packing, rows of a matrix that is stored in no file in a dtype of
+// kernels/dtype.h. Immutable; any thread may call.
 class RowMaker {
  public:
   virtual ~RowMaker() = default;
-  // Writes row `row`, BytesOf() its dtype and columns.
+  // Writes row `row`: BytesOf(the part's dtype, its cols) bytes.
   virtual void Make(int64_t row, uint8_t* out) const = 0;
 };
 
-// Rows of a weight matrix: as a file stores them, drawn or made. Borrowed: with kStored the bytes
-// must outlive the Weight.
+// Rows of a weight matrix: stored in a file, drawn at random or generated. Borrowed: with kStored
+// the bytes must outlive the Weight.
 struct WeightPart {
   DType dtype = DType::kF32;
   const void* data = nullptr;  // [rows, cols], rows contiguous, cols a whole number of blocks; null
-                               // where they are drawn or made
+                               // for drawn or generated rows
   int rows = 0;
   int cols = 0;
   std::optional<NormalStream> normals = {};  // element (r, c) is value r * cols + c, rounded to
                                              // dtype: f32 or bf16
   const RowMaker* maker = nullptr;
-  int64_t first_made = 0;      // the maker's number of row 0
-  std::string_view name = {};  // for messages: the tensor's
+  int64_t first_made = 0;      // the maker's index of row 0
+  std::string_view name = {};  // the tensor's, for messages
 };
 
 class Weight {

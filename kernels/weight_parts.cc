@@ -35,7 +35,7 @@ absl::Status CheckPart(const WeightPart& part) {
   return absl::OkStatus();
 }
 
-// Values first, first + 1, ... of a stream.
+// Writes values first, first + 1, ... of a stream.
 void Draw(const NormalStream& normals, DType dtype, uint64_t first, int count, uint8_t* out) {
   for (int i = 0; i < count; ++i) {
     const float value = NormalAt(normals.key, first + i) * normals.stddev;
@@ -48,7 +48,7 @@ void Draw(const NormalStream& normals, DType dtype, uint64_t first, int count, u
   }
 }
 
-// The row as the part has it.
+// The row in the part's dtype.
 const uint8_t* StoredRow(const WeightPart& part, int row, uint8_t* scratch) {
   if (part.data != nullptr)
     return static_cast<const uint8_t*>(part.data) + row * BytesOf(part.dtype, part.cols);
@@ -60,7 +60,7 @@ const uint8_t* StoredRow(const WeightPart& part, int row, uint8_t* scratch) {
   return scratch;
 }
 
-// No row of any dtype is larger than this; a multiple of 64.
+// Upper bound of a row's bytes in any dtype; a multiple of 64.
 size_t MostRowBytes(int cols) { return (BytesOf(DType::kF32, cols) + 63) / 64 * 64; }
 
 }  // namespace
@@ -93,7 +93,7 @@ absl::StatusOr<WeightRows> WeightRows::Make(std::span<const WeightPart> parts, W
   return rows;
 }
 
-// A stored row; where it is quantised, its floats and its blocks.
+// The stored row; if it is quantised, also its floats and its blocks.
 size_t WeightRows::scratch_bytes() const {
   return (Quantises(dtype_) ? 3 : 1) * MostRowBytes(cols());
 }

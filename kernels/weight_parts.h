@@ -1,4 +1,4 @@
-// What backends do first with the parts of a weight.
+// Checks and row access that backends share when they pack a weight's parts.
 #ifndef HYDRANT_KERNELS_WEIGHT_PARTS_H_
 #define HYDRANT_KERNELS_WEIGHT_PARTS_H_
 
@@ -13,11 +13,12 @@
 
 namespace hydrant {
 
-// InvalidArgument where the parts cannot be stacked, or are neither stored nor drawn nor made.
+// InvalidArgument where the parts cannot be stacked, or are neither stored nor drawn nor generated.
 absl::Status CheckWeightParts(std::span<const WeightPart> parts);
 
-// The rows of a weight's parts, counted through, as they are to be packed: where a file has them
-// so, or drawn, made or quantised in scratch. Immutable, so any thread may read.
+// The rows of a weight's parts, numbered consecutively, in the dtype to pack: in place where
+// the file stores that dtype, otherwise drawn, generated or quantised into scratch.
+// Immutable, so any thread may read.
 class WeightRows {
  public:
   struct Row {
@@ -25,7 +26,7 @@ class WeightRows {
     const uint8_t* bytes;  // valid as long as the parts' data and the scratch
   };
 
-  // The errors of CheckWeightParts().
+  // Errors as CheckWeightParts().
   static absl::StatusOr<WeightRows> Make(std::span<const WeightPart> parts, WeightDType dtype);
 
   int rows() const { return rows_; }
@@ -35,7 +36,7 @@ class WeightRows {
   // Bytes of scratch for one row; a multiple of 64.
   size_t scratch_bytes() const;
   Row Get(int row, uint8_t* scratch) const;
-  // InvalidArgument, with the tensor's name and the place, where a value of the row is not finite.
+  // InvalidArgument, with the tensor's name and the index, where a value of the row is not finite.
   absl::Status CheckFinite(int row) const;
 
  private:
@@ -46,9 +47,9 @@ class WeightRows {
   int rows_ = 0;
 };
 
-// Whether all are; `values` may be scanned fast, as no branch depends on them.
+// Whether all values are finite; the loop has no branch and vectorises.
 inline bool AllFinite(std::span<const float> values) {
-  float sum = 0.0f;  // of zeros, or NaN
+  float sum = 0.0f;  // a sum of zeros, or NaN
   for (const float value : values) sum += value * 0.0f;
   return sum == 0.0f;
 }

@@ -1,5 +1,6 @@
-// The cpu backend: assembles the vectorised operations of kernels/cpu over one thread pool.
-// What it does not override is the reference's: small lists, where no thread is worth waking.
+// The cpu backend: combines the vectorised operations of kernels/cpu with one thread pool.
+// Operations that it does not override run the reference code: their lists are too small to
+// pay for waking a thread.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +48,7 @@ class CpuBackend final : public HostBackend {
                                                      WeightDType dtype) override {
     return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
-  // As 8-bit activations, for speed alone. Where there are tiles of bf16, those are taken.
+  // 8-bit activations where they are faster. Machines with bf16 tiles use bf16.
   DType AttentionDType(DType kv, DType weights) const override {
     if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
     const bool in_blocks = BlockElements(weights) > 1 && weights != DType::kF8_E4M3;
@@ -55,7 +56,7 @@ class CpuBackend final : public HostBackend {
     return cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16 ? DType::kBF16
                                                      : Backend::AttentionDType(kv, weights);
   }
-  // Ranks need no more than bf16, or bytes where those are faster, whatever the weights are.
+  // Ranking needs only bf16, or bytes where those are faster, for any weights.
   DType RankingDType(DType kv, DType /*weights*/) const override {
     if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
     return AttendsInBytes() ? DType::kQ8_0 : DType::kBF16;
@@ -85,7 +86,7 @@ class CpuBackend final : public HostBackend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     cpu::DecodeAttention(args, threads_);
   }
-  // A task a row: an entry costs little, and most rows have nothing to revise.
+  // One task per row: an entry costs little, and most rows have no revision.
   void ReviseScores(const ReviseScoresArgs& args) override {
     threads_.ParallelFor(args.num_rows, [&args](int row, int) {
       ReviseScoresArgs one = args;
@@ -107,7 +108,7 @@ class CpuBackend final : public HostBackend {
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }
   void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
   void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
-  // A task a few pages: one is a few kilobytes.
+  // One task per kPages pages: a page is a few kilobytes.
   void CopyPages(const CopyPagesArgs& args) override {
     constexpr int kPages = 16;
     threads_.ParallelFor((args.count + kPages - 1) / kPages, [&](int task, int) {

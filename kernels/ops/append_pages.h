@@ -1,15 +1,15 @@
-// A run of tokens that follow what a sequence's heads hold: what decoding does for one token, for
-// many at once. Their queries have attended to the heads' entries and to each other
-// (PrefillAttention with a PagedPrefix); here the entries compete.
+// Appends a run of tokens to a sequence's heads: the decode-side insertion for many tokens at once.
+// Their queries have attended to the heads' entries and to each other (PrefillAttention with a
+// PagedPrefix); this operation evicts and stores.
 //
-// Head h holds length entries of its (slot, layer). With the n new ones it keeps keep = min(length
-// + n, cap). Protected are, as by the victim rule of kernels/kv_pages.h when the last token came,
-// those with position < rule.sinks or position >= first_position + n - rule.recent. Of the rest
-// those with the highest score stay, where the rule is by_position the highest positions; on equal
-// scores the higher position stays; a NaN score counts as -infinity. A new entry's score is
-// its sum. Entries that stay lie where they lay; new ones that stay fill the holes and
-// then the places from `length` on, in any order. lengths[...] is keep afterwards, and where the
-// rule is scored and keep == cap, victims[...] is chosen for position first_position + n.
+// Head h holds length entries of its (slot, layer). With the n new entries it keeps keep =
+// min(length + n, cap). As in the victim rule of kernels/kv_pages.h at the last token, entries with
+// position < rule.sinks or position >= first_position + n - rule.recent are protected. Of the
+// others the highest scores stay, by_position the highest positions; on equal scores the higher
+// position stays; a NaN score counts as -infinity. A new entry's score is its sum. Old entries that
+// stay keep their place; new ones that stay fill the holes and then the places from `length` on, in
+// any order. lengths[...] is keep afterwards, and where the rule is scored and keep == cap,
+// victims[...] is chosen for position first_position + n.
 #ifndef HYDRANT_KERNELS_OPS_APPEND_PAGES_H_
 #define HYDRANT_KERNELS_OPS_APPEND_PAGES_H_
 
@@ -20,18 +20,19 @@
 
 namespace hydrant {
 
-// REQUIRES: the rule is not rolling, not weighted, has no revision, and decay and gain 1; heads
-// have a cap only where it is scored; length <= cap; no head's protected entries, old and new, are
-// more than its cap. The table names pages for keep entries.
+// REQUIRES: the rule is not rolling, not weighted, has no revision, and has decay 1 and gain 1;
+// heads have a cap only where the rule is scored; length <= cap; no head has more protected
+// entries, old and new, than its cap. The table names pages for keep entries.
 struct AppendPagesArgs {
-  ArenaRows k = nullptr;       // key j of head h at k + h * kv_head_stride + j * head_dim, turned
+  ArenaRows k = nullptr;       // key j of head h at k + h * kv_head_stride + j * head_dim, rotated
   ArenaRows v = nullptr;       // the same
   int64_t kv_head_stride = 0;  // elements
   // [num_kv_heads, sum_stride] the attention that each new entry has received; read where the rule
-  // is scored and not by_position, or scores are to be written.
+  // is scored and not by_position, or where write_scores is set.
   const float* sums = nullptr;
   int64_t sum_stride = 0;  // elements
-  // Sums are written as scores even where the rule is not scored: something else ranks by them.
+  // Writes sums as scores even where the rule is not scored: another
+  // operation ranks entries by them.
   bool write_scores = false;
   int num_tokens = 0;      // n
   int first_position = 0;  // of the first new token
@@ -52,13 +53,13 @@ struct AppendPagesArgs {
   }
 };
 
-// The scores of a (slot, layer)'s entries, in their order, to and from rows: attention adds to rows
-// (ColumnStatistic::prefix_out), tile by tile, so that scores come to the same however a run is
-// sliced.
+// Copies the scores of a (slot, layer)'s entries, in entry order, to rows (GatherScores) or from
+// rows (ScatterScores). Attention adds to the rows (ColumnStatistic::prefix_out) tile by tile, so
+// scores do not depend on how a run is sliced.
 struct ScoreRowsArgs {
   float* rows = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;     // elements
-  int max_length = 0;     // no head holds more: a device plans its work by it
+  int max_length = 0;     // upper bound of every head's length, for a device's work plan
   int slot = 0;
   int layer = 0;
   KvPages pages;

@@ -1,10 +1,9 @@
-// Giving pages to the heads of a slot when only the device knows how much each keeps, and taking
-// back what they do not.
+// Assigns pages to the heads of a slot where only the device knows how many entries each head
+// keeps, and takes back the rest.
 //
-// Behind the slot's rows of the block table lies a list of ids that belong to no head:
-// `unassigned` of the slot says how many, and the list ends with the one that is assigned next.
-// The host fills it when the slot is set up; when the prompt has been read it learns which page is
-// whose from the rows.
+// The slot's rows of the block table are followed by a free list of page ids. Its length is the
+// slot's `unassigned`; the id at its end is assigned next. The host fills the list when it sets up
+// the slot, and reads the assignment from the rows after the prefill.
 #ifndef HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
 #define HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
 
@@ -14,22 +13,22 @@
 
 namespace hydrant {
 
-// The heads of a layer take PagesOf(keep[h]) ids each from the end of the list, head 0 first, the
-// last one for its first page. What a row holds past them is undefined.
-// REQUIRES: no head takes more than row_width pages, all together no more than the list has.
+// Head h of a layer takes PagesOf(keep[h]) ids from the end of the list, head 0 first; the id at
+// the very end becomes its first page. The rest of a row is undefined. REQUIRES: no head takes more
+// than row_width pages, and all together take no more than the list has.
 struct AssignPagesArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int block_size = 16;
   int slot = 0;
   int layer = 0;
-  int num_heads = 0;  // all that have rows of the slot's: the list begins behind them
+  int num_heads = 0;  // all heads with rows in the slot; the list follows them
   SequenceTables tables;
   PageIds* blocks = nullptr;  // tables.blocks, to be written
 };
 
-// The heads of the layers before layer_end are about to keep keep[layer, h] of their entries each
-// (kernels/ops/compact.h), or all where that is more: keep becomes what they keep. Their pages past
-// it go back to the end of the list, head by head, the first page first; rows keep naming them
+// The heads of the layers before layer_end are about to keep keep[layer, h] of their entries
+// (kernels/ops/compact.h), or all where keep is larger: keep is clamped to the length. The
+// pages past it are appended to the list, head by head, in page order. Rows still name them
 // until they are assigned again.
 struct ReturnPagesArgs {
   int32_t* keep = nullptr;  // [layer_end, num_kv_heads]
@@ -41,7 +40,7 @@ struct ReturnPagesArgs {
   PageIds* blocks = nullptr;
 };
 
-// Where the slot's list begins. REQUIRES: tables.row_begin is that of the slot's first rows.
+// Start of the slot's list. REQUIRES: tables.row_begin points to the slot's first rows.
 constexpr int64_t UnassignedBegin(const SequenceTables& tables, int slot, int num_heads) {
   return tables.row_begin[slot] + int64_t{num_heads} * tables.row_width[slot];
 }

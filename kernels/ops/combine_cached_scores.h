@@ -1,6 +1,6 @@
-// The weighted sum of two scores of each entry that is in its page already, where the weights are
-// known only when the prompt's last layer has been written: the first lies in the entries' scores,
-// the second in their first log-weights.
+// The weighted sum of two scores of each entry already in its page, for weights that are known
+// only after the prompt's last layer: the first score is in the entries' scores, the second in
+// their first log weights.
 #ifndef HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 #define HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 
@@ -8,12 +8,12 @@
 
 namespace hydrant {
 
-// For every entry of every head of a slot:
+// For every entry of every head of a slot,
 //
 //   score = weight_score * score + weight_second * log_weights[0]
 //
-// in fp32 without contraction: the bits of DeriveScores' kCombine. REQUIRES: the slot is not
-// weighted.
+// in fp32 without contraction: bit-equal to DeriveScores' kCombine. REQUIRES:
+// the slot is not weighted.
 struct CombineCachedScoresArgs {
   int slot = 0;
   float weight_score = 1.0f;

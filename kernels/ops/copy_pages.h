@@ -1,5 +1,5 @@
-// Copies pages, their entries' state, or both: between the KV pool and the host's memory, where
-// caches lie that nobody decodes with now, and within the pool.
+// Copies pages, their entries' state, or both: between the KV pool and host memory, which holds
+// offloaded caches, and within the pool.
 #ifndef HYDRANT_KERNELS_OPS_COPY_PAGES_H_
 #define HYDRANT_KERNELS_OPS_COPY_PAGES_H_
 
@@ -13,16 +13,16 @@ inline constexpr int32_t kNotCopied = -1;
 
 struct PageCopy {
   PageIds from;
-  PageIds to;  // what is kNotCopied stays as it is
+  PageIds to;  // kNotCopied: not copied
 };
 
-// `from` and `to` may be the same pages. Of state only what both have is copied. REQUIRES: nothing
-// is written twice, and nothing that is written is read.
+// `from` and `to` may be the same pages. State is copied only as far as both sides have it.
+// REQUIRES: copies write disjoint areas, and write no area that a copy reads.
 struct CopyPagesArgs {
   const PageCopy* copies = nullptr;  // [count]
   int count = 0;
   KvPages from;
-  KvPages to;  // the same layout, but for its number of pages and where its state lies
+  KvPages to;  // same layout, except the number of pages and the place of state
 };
 
 }  // namespace hydrant

@@ -1,5 +1,4 @@
-// The small steps between what attention has gathered of a prompt's keys and the scores they are
-// ranked by.
+// Elementwise steps from the attention statistics of a prompt's keys to the scores that rank them.
 #ifndef HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 #define HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 
@@ -14,9 +13,9 @@ namespace hydrant {
 //                  without contraction, so that every backend gives the same bits
 //   kAverageHeads  the mean of a[., j] over the heads, the same for every h (TOVA, arXiv
 //                  2401.06104: one kept set for a layer); summed in double, head 0 first
-//   kRandom        uniform in [0, 1) by (seed, layer, h, j) alone
-//   kTimesLength   a[h, j] times the length (L2) of row j of head h, whose squares are summed in
-//                  double from the first on: the attention an entry receives times what it adds
+//   kRandom        uniform in [0, 1), from (seed, layer, h, j) alone
+//   kTimesLength   a[h, j] times the L2 norm of row j of head h (squares summed in double, in
+//                  ascending order): the attention that an entry receives times its contribution
 enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom, kTimesLength };
 
 struct DeriveScoresArgs {
@@ -31,20 +30,20 @@ struct DeriveScoresArgs {
   int n = 0;
   float* out = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;    // elements
-  // Of kTimesLength: row j of head h at rows + h * row_head_stride + j * dims.
+  // For kTimesLength: row j of head h at rows + h * row_head_stride + j * dims.
   ArenaRows rows = nullptr;
   int64_t row_head_stride = 0;  // elements
   int dims = 0;
 };
 
-// The products are whole in double: contraction changes no bit.
+// The products are exact in double: contraction changes no bit.
 constexpr double SquaredLength(const float* row, int dims) {
   double sum = 0.0;
   for (int i = 0; i < dims; ++i) sum += static_cast<double>(row[i]) * static_cast<double>(row[i]);
   return sum;
 }
 
-// Of kRandom: 24 bits of the numbers of kernels/random.h.
+// For kRandom: 24 bits of the numbers of kernels/random.h.
 constexpr uint64_t ScoreSeed(uint64_t seed, int layer, int head) {
   return seed ^ (static_cast<uint64_t>(layer) << 40 | static_cast<uint64_t>(head) << 20);
 }

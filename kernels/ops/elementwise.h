@@ -1,5 +1,5 @@
-// Normalisation, rotary embedding and the activations of a decoder layer. Rows are fp32; those that
-// only a matrix product reads may be written in the dtype that it wants (Backend::ActivationDType),
+// Normalisation, rotary embedding and the activations of a decoder layer. Rows are fp32. Rows that
+// only a matrix product reads may be written in its preferred dtype (Backend::ActivationDType),
 // rounded to nearest even.
 #ifndef HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
 #define HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
@@ -12,8 +12,8 @@
 namespace hydrant {
 
 // out = x / sqrt(mean(x^2) + eps) * weight, over runs of n elements (Root Mean Square Layer
-// Normalization, arXiv 1910.07467, section 4): a row is one run, or `groups` of them side by side,
-// as the heads of a projection, which share the weight. out may be x where it is fp32.
+// Normalization, arXiv 1910.07467, section 4). A row is one run, or `groups` runs side by side that
+// share the weight, such as the heads of a projection. out may be x where out_dtype is fp32.
 struct RmsNormArgs {
   const float* x = nullptr;       // [m, groups, n]; row i begins at i * row_stride
   const float* weight = nullptr;  // [n]
@@ -21,9 +21,9 @@ struct RmsNormArgs {
   int n = 0;
   float eps = 1e-5f;
   void* out = nullptr;            // as x
-  DType out_dtype = DType::kF32;  // or what the backend wants
+  DType out_dtype = DType::kF32;  // or the backend's choice
   int groups = 1;
-  int64_t row_stride = 0;   // elements, of x and of out; 0: groups * n
+  int64_t row_stride = 0;   // elements, in x and out; 0: groups * n
   bool accumulate = false;  // out += instead of out =; REQUIRES: fp32, not in place
 
   constexpr int64_t RowStride() const {
@@ -31,9 +31,9 @@ struct RmsNormArgs {
   }
 };
 
-// out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row, var the mean of the squared
-// distances from the mean (Layer Normalization, arXiv 1607.06450, section 3). out may be x where it
-// is fp32.
+// out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row; var is the mean
+// squared distance from the mean (Layer Normalization, arXiv 1607.06450, section 3). out may
+// be x where out_dtype is fp32.
 struct LayerNormArgs {
   const float* x = nullptr;       // [m, n]
   const float* weight = nullptr;  // [n]
@@ -42,14 +42,14 @@ struct LayerNormArgs {
   int n = 0;
   float eps = 1e-5f;
   void* out = nullptr;            // [m, n]
-  DType out_dtype = DType::kF32;  // or what the backend wants
+  DType out_dtype = DType::kF32;  // or the backend's choice
 };
 
 // Splits the fused projection, rotates queries and keys by their positions (RoPE) and stores all
-// three. Of each head the first rotary_dim elements rotate, the rest is copied.
+// three. The first rotary_dim elements of each head are rotated, the rest is copied.
 struct RopeSplitArgs {
-  const float* qkv =
-      nullptr;  // [m, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
+  // [m, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
+  const float* qkv = nullptr;
   const int32_t* positions = nullptr;  // [m]
   const float* cos = nullptr;          // [max_positions, rotary_dim / 2]
   const float* sin = nullptr;          // [max_positions, rotary_dim / 2]
@@ -59,49 +59,50 @@ struct RopeSplitArgs {
   int head_dim = 0;
   int rotary_dim = 0;        // even, at most head_dim; 0: nothing is rotated, no table is read
   bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
-  float query_scale = 1.0f;  // of the turned elements of queries
-  // All of one dtype; where it is not fp32, kv_precision is the same, or kE4M3 beside kBF16.
+  float query_scale = 1.0f;  // of the rotated elements of queries
+  // All of one dtype; if it is not fp32, kv_precision is the same, or kE4M3 with kBF16.
   MutableArenaRows q = nullptr;  // [m, num_heads, head_dim]
   MutableArenaRows k = nullptr;  // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
-                                 // null: keys and values are not wanted
+                                 // null: keys and values are not written
   MutableArenaRows v = nullptr;  // the same
   int64_t kv_row_stride = 0;     // elements
   int64_t kv_head_stride = 0;    // elements
-  // Keys and values are rounded to it (kernels/page_row.h).
+  // Keys and values are rounded to this dtype (kernels/page_row.h).
   DType kv_precision = DType::kF32;
-  // Queries are rounded to one of these too, but before they are turned; to blocks only where they
-  // are stored as fp32.
+  // Queries are rounded to this dtype, before rotation; a block dtype only where
+  // they are stored as fp32.
   DType query_precision = DType::kF32;
 };
 
-// Of one number, but for the last (Gaussian Error Linear Units, arXiv 1606.08415, section 2).
+// Functions of one number, except the last (Gaussian Error Linear Units,
+// arXiv 1606.08415, section 2).
 enum class Activation : uint8_t {
   kRelu,      // max(x, 0)
   kGelu,      // x * P(X <= x), X standard normal: x * (1 + erf(x / sqrt(2))) / 2
   kGeluTanh,  // x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2
   kSilu,      // x / (1 + exp(-x))
   kIdentity,  // x
-  // Gated alone, and a function of both numbers, clamped first: gate = min(gate, limit), up in
-  // [-limit, limit]; (up + 1) * gate / (1 + exp(-slope * gate)). GPT-OSS's SwiGLU.
+  // Gated only; a function of both numbers, clamped first: gate = min(gate, limit), up in [-limit,
+  // limit]; (up + 1) * gate / (1 + exp(-slope * gate)). GPT-OSS's SwiGLU.
   kClampedSwiglu,
 };
 inline constexpr float kSwigluLimit = 7.0f, kSwigluSlope = 1.702f;
 
-// out[i, j] = activation(x[i, j]); gated, activation(gate[i, j]) * up[i, j] (but for
+// out[i, j] = activation(x[i, j]); gated, activation(gate[i, j]) * up[i, j] (except
 // kClampedSwiglu), where gate and up are the two halves of each row of x (GLU Variants, arXiv
 // 2002.05202, section 2). NaN stays NaN.
 struct ActivateArgs {
   const float* x = nullptr;          // [m, n]; gated [m, 2 n]
-  const uint16_t* x_bf16 = nullptr;  // the same in bf16, in the place of x
+  const uint16_t* x_bf16 = nullptr;  // the same in bf16, instead of x
   Activation activation = Activation::kRelu;
   bool gated = false;
   int m = 0;
   int n = 0;
   void* out = nullptr;            // [m, n]; may be x where it is fp32 and not gated
-  DType out_dtype = DType::kF32;  // or what the backend wants
+  DType out_dtype = DType::kF32;  // or the backend's choice
 };
 
-// x[i] = cap * tanh(x[i] / cap), which lies within +-cap (Gemma 2, arXiv 2408.00118, section 2).
+// x[i] = cap * tanh(x[i] / cap), within +-cap (Gemma 2, arXiv 2408.00118, section 2).
 struct SoftCapArgs {
   float* x = nullptr;  // [m, n]
   int m = 0;
@@ -109,7 +110,7 @@ struct SoftCapArgs {
   float cap = 0.0f;  // > 0
 };
 
-// out[j] += scale * the sum over i of x[i, j], whose order hangs on m alone.
+// out[j] += scale * the sum over i of x[i, j]; the order of the sum depends on m alone.
 struct SumRowsArgs {
   const float* x = nullptr;  // [m, n]
   int m = 0;

@@ -1,12 +1,12 @@
 // Greedy k-center (Gonzalez 1985; SubGen, arXiv 2402.06082, section 3.2): centres far from each
-// other cover the keys. The first centre is key 0, each next one the key that is farthest from its
-// nearest centre; on equal distances the lower position.
+// other cover the keys. The first centre is key 0, each next one the key farthest from its nearest
+// centre; on equal distances the lower position.
 //
-//   scores[h, j] = n - i where key j is the i-th centre (from 0), 0 where it is none
+//   scores[h, j] = n - i if key j is the i-th centre (from 0), else 0
 //
-// so that Select() keeps the first centres. A squared distance is a sum in fp32 (of the reference
-// in double, then rounded), in an order that follows from head_dim alone; one that is no number
-// does not count.
+// so that Select() keeps the first centres. A squared distance is a sum in fp32 (in
+// the reference in double, then rounded), in an order that follows from head_dim
+// alone; NaN distances are ignored.
 #ifndef HYDRANT_KERNELS_OPS_KCENTER_H_
 #define HYDRANT_KERNELS_OPS_KCENTER_H_
 

@@ -1,6 +1,6 @@
-// What the model thought of a token and of those that it would rather have seen: logarithms of
-// probabilities, softmax over the logits as they are given. A token's rank is 1 + the number of
-// tokens before it, by logit, ties to the lower id. NaN counts as -infinity, +infinity as FLT_MAX.
+// Log probabilities of a token and of the most probable tokens: log softmax over the logits as
+// given. A token's rank is 1 + the number of tokens before it, by logit, ties to the lower id. NaN
+// counts as -infinity, +infinity as FLT_MAX.
 #ifndef HYDRANT_KERNELS_OPS_LOGPROBS_H_
 #define HYDRANT_KERNELS_OPS_LOGPROBS_H_
 
@@ -12,11 +12,11 @@ namespace hydrant {
 inline constexpr int kTopLogprobs = 20;
 
 struct TokenLogprobs {
-  uint32_t token = 0;  // as it was asked for
-  float logprob =
-      0.0f;  // NaN: there is none, for the token is not of the vocabulary or no logit is finite
+  uint32_t token = 0;  // the requested token
+  // NaN where the token is outside the vocabulary or no logit is finite.
+  float logprob = 0.0f;
   int32_t rank = 0;
-  // The first in rank; where there are fewer, UINT32_MAX and -infinity.
+  // In rank order; unused entries are UINT32_MAX and -infinity.
   std::array<uint32_t, kTopLogprobs> top_tokens = {};
   std::array<float, kTopLogprobs> top_logprobs = {};
 };

@@ -1,10 +1,10 @@
-// Makes tokens that a sequence has seen less likely, before anything else is done to its logits.
-// For a token t that came c times among the sequence's output:
+// Penalises tokens that a sequence has already seen, before all other edits of its logits except
+// biases and masks. For a token t that occurs c times in the sequence's output:
 //   in prompt or output: logit = logit > 0 ? logit / repetition : logit * repetition
-//     (CTRL, Keskar et al. 2019, section 4.1, with the sign taken care of as everybody does since)
+//     (CTRL, Keskar et al. 2019, section 4.1, with the usual correction for the sign)
 //   then: logit -= frequency * c + presence * (c > 0)   (OpenAI's API)
-// What a sequence has seen is kept on the device, a number for each token of the vocabulary: the
-// output's count, up to kMostCounted, and kInPrompt.
+// `seen` holds one number per (slot, token) on the device: the count in the output, up to
+// kMostCounted, and the flag kInPrompt.
 #ifndef HYDRANT_KERNELS_OPS_PENALIZE_H_
 #define HYDRANT_KERNELS_OPS_PENALIZE_H_
 
@@ -30,19 +30,19 @@ struct PenalizeArgs {
   float* logits = nullptr;  // [num_rows, vocab], changed in place
   int num_rows = 0;
   int vocab = 0;
-  const SamplingRow* rows = nullptr;  // [num_rows]; rows without penalties are left alone
-  const int32_t* slots = nullptr;     // [num_rows] the row's sequence; different ones
-  const uint32_t* newest = nullptr;   // [num_rows] the output token that has come since the last
-                                      // time, counted here; UINT32_MAX: none
+  const SamplingRow* rows = nullptr;  // [num_rows]; rows without penalties are skipped
+  const int32_t* slots = nullptr;     // [num_rows] the row's sequence slot, all different
+  const uint32_t* newest = nullptr;   // [num_rows] the output token since the last call, counted
+                                      // here; UINT32_MAX: none
   uint16_t* seen = nullptr;           // [slots, vocab]
 };
 
-// What `seen` says of a token after `newest`.
+// `seen` of a token after `newest` is counted.
 constexpr uint16_t SeenWith(uint16_t seen, bool is_newest) {
   return is_newest && (seen & kMostCounted) < kMostCounted ? static_cast<uint16_t>(seen + 1) : seen;
 }
 
-// In fp32, multiplications and additions apart, so that every backend has the same bits.
+// In fp32 with separate multiplications and additions, so that every backend gives the same bits.
 constexpr float PenalizedLogit(float logit, uint16_t seen, const Penalties& penalties) {
   if (seen == 0) return logit;
   const float repeated = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;

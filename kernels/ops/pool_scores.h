@@ -1,12 +1,12 @@
-// Smoothing scores along the positions of a prompt, so that selection keeps neighbours together
+// Smooths scores along the positions of a prompt, so that selection keeps neighbours together
 // (SnapKV, arXiv 2404.14469, "clustering via pooling").
 //
 //   out[h, j] = max or mean of scores[h, i], |i - j| <= (kernel - 1) / 2, 0 <= i < n
 //
-// At the edges the window is cut to [0, n). The mean divides by `kernel` there too, as SnapKV's
-// published code does (PyTorch's avg_pool1d counts its zero padding). That code pools the positions
-// before the observation window alone: n is theirs, then. A mean is summed in double, in ascending
-// order, so that every backend gives the same bits. A max passes over NaN (all NaN: -infinity).
+// At the edges the window is cut to [0, n). The mean still divides by `kernel`, as in SnapKV's
+// published code (PyTorch's avg_pool1d counts its zero padding). That code pools only the positions
+// before the observation window; n is then their number. A mean is summed in double, in ascending
+// order, so that every backend gives the same bits. A max ignores NaN (all NaN: -infinity).
 #ifndef HYDRANT_KERNELS_OPS_POOL_SCORES_H_
 #define HYDRANT_KERNELS_OPS_POOL_SCORES_H_
 
@@ -23,7 +23,7 @@ struct PoolScoresArgs {
   int n = 0;
   int kernel = 1;  // odd
   Pooling pooling = Pooling::kMax;
-  float* out = nullptr;    // [num_kv_heads, out_stride], not the memory of scores
+  float* out = nullptr;    // [num_kv_heads, out_stride], must not alias scores
   int64_t out_stride = 0;  // elements
 };
 

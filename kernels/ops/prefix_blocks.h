@@ -1,14 +1,13 @@
-// Keys and values of prompts that have been read, kept outside the KV pool so that a prompt that
-// begins alike need not be read again. They are as attention saw them, before anything was evicted,
-// and hence right for every cache policy.
+// Keys and values of prefilled prompts, kept outside the KV pool for the prefix cache. They are
+// stored as attention saw them, before any eviction, so they are valid for every cache policy.
 //
-// A prefix block holds those of kPrefixBlockTokens tokens that follow each other, of all layers and
-// KV heads. SavePrefix writes one layer of some blocks, LoadPrefix reads it back; what is saved is
-// rounded to the blocks' dtype, so keys and values that were rounded to it before (RopeSplitArgs::
-// kv_precision) come back with the same bits.
+// A prefix block holds kPrefixBlockTokens consecutive tokens of all layers and KV heads.
+// SavePrefix writes one layer of some blocks, LoadPrefix reads it back. Saved values are rounded
+// to the blocks' dtype, so keys and values rounded to it before (RopeSplitArgs::kv_precision) are
+// restored with the same bits.
 //
-// Other blocks hold something else of a prompt in the same room (engine/cache/prefix_layout.h): the
-// queries of two groups of num_kv_heads heads in place of keys and values, or sums as raw fp32.
+// Blocks of the same size may hold other data of a prompt (engine/cache/prefix_layout.h): the
+// queries of two groups of num_kv_heads heads instead of keys and values, or sums as raw fp32.
 #ifndef HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
 #define HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
 
@@ -20,11 +19,11 @@
 
 namespace hydrant {
 
-// A prompt may be read from the end of any of its blocks on: queries are worked through in tiles.
+// Prefill can resume at the end of any block: blocks are as long as query tiles.
 inline constexpr int kPrefixBlockTokens = kQueryTile;
 
 struct PrefixBlocks {
-  DType dtype = DType::kF32;  // that pages have, too
+  DType dtype = DType::kF32;  // a page dtype
   int num_layers = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
@@ -36,14 +35,14 @@ struct PrefixBlocks {
   constexpr size_t BlockBytes() const {
     return BytesOf(dtype, HeadSize() * num_kv_heads * 2 * num_layers);
   }
-  // The element where the keys of a head begin; its values follow ValuesOffset() elements later.
+  // Index of the first element of a head's keys; its values follow ValuesOffset() elements later.
   constexpr size_t KeysAt(int block, int layer, int head) const {
     return ((static_cast<size_t>(block) * num_layers + layer) * 2 * num_kv_heads + head) *
            HeadSize();
   }
   constexpr size_t ValuesOffset() const { return HeadSize() * num_kv_heads; }
-  // Of one layer and head, a block can hold so many fp32 sums: a layer's, [num_kv_heads, SumsAHead]
-  // side by side, begin at SumsAt().
+  // Number of fp32 sums that fit in a block per layer and head. A layer's sums, [num_kv_heads,
+  // SumsAHead], begin at SumsAt().
   constexpr int SumsAHead() const {
     return static_cast<int>(BytesOf(dtype, 2 * HeadSize()) / sizeof(float));
   }
@@ -54,12 +53,12 @@ struct PrefixBlocks {
 };
 
 struct PrefixBlocksArgs {
-  // Of the first block's first token: key j of head h at k + h * kv_head_stride + j * row_stride.
-  // Those of the other blocks follow.
+  // Rows of the first block's tokens: key j of head h at k + h * kv_head_stride + j * row_stride.
+  // The rows of the other blocks follow.
   MutableArenaRows k = nullptr;
-  MutableArenaRows v = nullptr;     // null: the place of values is left alone
+  MutableArenaRows v = nullptr;     // null: values are skipped
   int64_t kv_head_stride = 0;       // elements
-  int64_t row_stride = 0;           // elements; head_dim where a head's rows lie side by side
+  int64_t row_stride = 0;           // elements; head_dim if a head's rows are contiguous
   const int32_t* blocks = nullptr;  // [count] block ids, each once
   int count = 0;
   int layer = 0;

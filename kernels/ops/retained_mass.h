@@ -1,10 +1,11 @@
-// How much attention a compressed cache retains, and how much must stay so that it retains enough.
+// The attention mass that a compressed cache retains, and the number of entries
+// needed to retain a given mass.
 //
-// Each entry of a prompt has received attention from the prompt's last queries. Where entries leave
-// only when they lie in pages, WritePages leaves it with them (WritePagesArgs::window_sums, in the
-// entry's first log weight, which nothing else reads in a slot that is not weighted). Their sum
-// over a head's entries, divided by the number of queries, is the head's retained mass: in [0, 1]
-// up to rounding, 1 where everything stayed.
+// Each entry of a prompt has received attention from the prompt's last queries. If entries are
+// evicted only after they are in pages, WritePages stores that attention with each entry
+// (WritePagesArgs::window_sums, in the entry's first log weight, which is otherwise unused in a
+// slot that is not weighted). The sum over a head's entries divided by the number of queries is the
+// head's retained mass: in [0, 1] up to rounding, 1 if every entry is kept.
 #ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 #define HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 
@@ -14,8 +15,8 @@
 
 namespace hydrant {
 
-// The sums are whole numbers of 2^-32 for the device's sake, so that every backend and every order
-// gives the same bits.
+// Sums are integers in units of 2^-32, so that every backend and every order of
+// addition gives the same bits.
 constexpr int64_t MassUnits(float weight) {
   return weight > 0.0f ? static_cast<int64_t>(static_cast<double>(weight) * 4294967296.0) : 0;
 }
@@ -24,15 +25,15 @@ constexpr int64_t MassUnits(float weight) {
 struct RetainedMassArgs {
   int slot = 0;
   int queries = 0;     // >= 1
-  int max_length = 0;  // no head holds more: a device plans its work by it
+  int max_length = 0;  // upper bound of every head's length, for a device's work plan
   KvPages pages;
   SequenceTables tables;
   float* mass = nullptr;  // [num_layers, num_kv_heads]
 };
 
-// The same of a prompt's scratch, where a layer is cut before it is written, or a choice is only
-// tried: mass[h] = the attention that the kept positions of a layer received, divided by the number
-// of queries.
+// Retained mass from a prompt's scratch, for a layer that is cut before it is written, or for
+// a trial choice: mass[h] = the attention that the kept positions of a layer received, divided
+// by the number of queries.
 struct KeptMassArgs {
   // [num_kv_heads, window_stride] the attention each position received from the last queries
   const float* window_sums = nullptr;
@@ -40,7 +41,7 @@ struct KeptMassArgs {
   // [num_kv_heads, kept_stride] positions; null: 0 .. keep[h] - 1
   const int32_t* kept = nullptr;
   int64_t kept_stride = 0;        // elements
-  const int32_t* keep = nullptr;  // [num_kv_heads] how many there are
+  const int32_t* keep = nullptr;  // [num_kv_heads] number of kept positions
   int num_kv_heads = 0;
   int queries = 0;        // >= 1
   float* mass = nullptr;  // [num_kv_heads]
@@ -50,10 +51,9 @@ struct KeptMassArgs {
   }
 };
 
-// Raises keep[layer, h] to the least number of entries that retains min_mass, best score first
-// after the protected ones (kernels/ops/compact.h: the entries that Compact would keep), but to no
-// more than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected
-// entries.
+// Raises keep[layer, h] to the smallest number of entries that retains min_mass, in the order in
+// which Compact keeps entries (kernels/ops/compact.h): protected first, then best score. If that
+// exceeds `most`, the head keeps all its entries. REQUIRES: keep >= its protected entries.
 struct KeepForMassArgs {
   int slot = 0;
   int queries = 0;

@@ -1,10 +1,10 @@
 // The next token of each row. temperature 0 is greedy: the highest logit, ties to the lower id.
 // Otherwise, in this order: logits / temperature, keep the top_k highest, keep those with
-// probability >= min_p * the highest, keep the smallest set whose probability reaches top_p (at
-// least one), renormalise, and draw. top_p is a share of what the cuts before it left. Candidates
-// rank by logit, ties to the lower id; the draw walks them by id. NaN counts as -infinity. The draw
-// uses one uniform number made from (seed, position) alone, so a row's token never depends on the
-// batch, and a resumed stream repeats itself.
+// probability >= min_p * the highest, keep the smallest set with a probability of top_p or more (at
+// least one), renormalise, and draw. top_p is relative to the candidates left by the previous cuts.
+// Candidates rank by logit, ties to the lower id; the draw walks them by id. NaN counts as
+// -infinity. The draw uses one uniform number from (seed, position) alone, so a row's token never
+// depends on the batch, and a resumed sequence repeats it.
 #ifndef HYDRANT_KERNELS_OPS_SAMPLE_H_
 #define HYDRANT_KERNELS_OPS_SAMPLE_H_
 
@@ -21,7 +21,7 @@ struct SamplingRow {
   int32_t top_k = 0;         // 0: all
   uint64_t seed = 0;
   int32_t position = 0;      // position the sampled token will have
-  Penalties penalties = {};  // Sample itself does not look at them
+  Penalties penalties = {};  // for Penalize; Sample ignores them
 };
 
 struct SampleArgs {
@@ -31,8 +31,8 @@ struct SampleArgs {
   int row_stride = 0;                 // at least vocab; 0: vocab
   const SamplingRow* rows = nullptr;  // [num_rows]
   uint32_t* tokens = nullptr;  // [num_rows]; UINT32_MAX where a row's logits hold no finite value
-  // Unset where no row draws (all have temperature 0), none has a top_k, none a top_p below 1: a
-  // device, which learns of its rows late, then leaves out passes over the logits.
+  // False where no row draws (all have temperature 0), no row has a top_k, or no row has a top_p
+  // below 1: a device, which reads its rows late, then skips passes over the logits.
   bool any_drawn = true, any_top_k = true, any_top_p = true;
 
   constexpr const float* Row(int row) const {

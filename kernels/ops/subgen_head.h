@@ -1,10 +1,11 @@
-// SubGen in plain code, over the pages of one head (the algorithm and the layout of its state:
-// kernels/ops/subgen.h). Host backends differ in how they add squares, which is their Distances:
+// SubGen in scalar code, over the pages of one head (algorithm and state layout:
+// kernels/ops/subgen.h). Host backends differ in the summation of squares, the
+// template parameter Distances:
 //
 //   static void SquaredDistances(const float* row, const float* rows, int count, int head_dim,
 //                                float* out);   // rows: [count, head_dim], out: [count]
 //
-// One object works on one head for the length of one operation, in a thread's scratch.
+// An object works on one head for the duration of one operation, in a thread's scratch.
 #ifndef HYDRANT_KERNELS_OPS_SUBGEN_HEAD_H_
 #define HYDRANT_KERNELS_OPS_SUBGEN_HEAD_H_
 
@@ -24,7 +25,7 @@ struct SubGenScratch {
   std::vector<float> counts;      // [max_clusters], 0: free
   std::vector<float> centres;     // [max_clusters, head_dim]
   std::vector<float> distances;   // [max_clusters]
-  std::vector<float> key, value;  // [head_dim] the token at work
+  std::vector<float> key, value;  // [head_dim] the current token
   std::vector<float> zeros;       // [head_dim]
 };
 
@@ -53,7 +54,7 @@ class SubGenHead {
     zeros_.assign(dim(), 0.0f);
   }
 
-  // No samples, no clusters.
+  // Empties all samples and clusters.
   void Begin() {
     mu_ = 0.0f;
     radius_squared_ = rule_.radius_squared;
@@ -65,7 +66,7 @@ class SubGenHead {
     }
   }
 
-  // The state that the pages hold.
+  // Loads the state from the pages.
   void Load() {
     mu_ = pages_.scores[State(kSubGenMuEntry)];
     radius_squared_ = pages_.scores[State(kSubGenRadiusEntry)];
@@ -98,7 +99,7 @@ class SubGenHead {
     SetLogWeights(entry, 0.0f, 0.0f);
   }
 
-  // Leaves the state in the pages.
+  // Stores the state in the pages.
   void Finish() {
     pages_.scores[State(kSubGenMuEntry)] = mu_;
     pages_.scores[State(kSubGenRadiusEntry)] = radius_squared_;
@@ -123,7 +124,7 @@ class SubGenHead {
   static constexpr float kNothing = -kInfinity;
 
   struct Nearest {
-    int cluster = -1;  // -1: there is none
+    int cluster = -1;  // -1: none
     float distance = kInfinity;
     int free = -1;  // the lowest free cluster, -1: none
   };
@@ -180,8 +181,8 @@ class SubGenHead {
   }
   bool IsWithin(float distance_squared) const { return distance_squared <= radius_squared_; }
 
-  // Squared distances of `row` to the centres [first, m) in distances_; infinite where there is no
-  // cluster or no number.
+  // Squared distances of `row` to the centres [first, m), in distances_; infinite
+  // for free clusters and NaN.
   void MeasureFrom(const float* row, int first) {
     Distances::SquaredDistances(row, Centre(0) + static_cast<size_t>(first) * dim(),
                                 rule_.max_clusters - first, dim(), &distances_[first]);
@@ -274,7 +275,7 @@ class SubGenHead {
   std::vector<float>& zeros_;
 };
 
-// One head of SubGenBuild; `head`: which.
+// One head (index `head`) of SubGenBuild.
 template <typename Distances>
 void BuildSubGenHead(const SubGenBuildArgs& args, int head) {
   const SequenceTables& tables = args.tables;
@@ -293,7 +294,7 @@ void BuildSubGenHead(const SubGenBuildArgs& args, int head) {
   tables.lengths[tables.HeadIndex(args.slot, args.layer, head)] = args.rule.Capacity();
 }
 
-// Calls build(args) with keys and values in fp32 rows, read from the pages where they are there.
+// Calls build(args) with keys and values in fp32 rows, loaded from the pages if args.k is null.
 template <typename Build>
 void WithSubGenRows(SubGenBuildArgs args, const Build& build) {
   std::vector<float> k, v;

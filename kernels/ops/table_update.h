@@ -1,5 +1,5 @@
-// The changes of a step to the block table: one small list, applied before anything reads the
-// table.
+// A step's changes to the block table: one small list, applied before any
+// operation reads the table.
 #ifndef HYDRANT_KERNELS_OPS_TABLE_UPDATE_H_
 #define HYDRANT_KERNELS_OPS_TABLE_UPDATE_H_
 
@@ -14,7 +14,7 @@ struct TableUpdate {
   PageIds block;
 };
 
-// blocks[updates[i].index] = updates[i].block, in any order: no index comes twice.
+// blocks[updates[i].index] = updates[i].block, in any order. REQUIRES: indices are distinct.
 struct UpdateTableArgs {
   const TableUpdate* updates = nullptr;  // [count]
   int count = 0;

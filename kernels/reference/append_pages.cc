@@ -14,7 +14,7 @@
 namespace hydrant::reference {
 namespace {
 
-// One head, its entries followed by the new ones.
+// One head: its entries, followed by the new ones.
 struct AppendedHead {
   const AppendPagesArgs& args;
   const DecodeRule& rule;
@@ -36,7 +36,7 @@ struct AppendedHead {
     if (!IsNew(entry)) return Stored(entry);
     return args.sums[head * args.sum_stride + entry - length];
   }
-  // Whether a stays before b does.
+  // Whether entry a is kept in preference to b.
   bool Outlives(int32_t a, int32_t b) const {
     const bool a_protected = args.IsProtected(rule, Position(a));
     if (a_protected != args.IsProtected(rule, Position(b))) return a_protected;

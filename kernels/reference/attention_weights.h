@@ -12,12 +12,12 @@
 
 namespace hydrant::reference {
 
-// A logit within +-softcap; softcap 0: as it is.
+// Caps a logit to within +-softcap; softcap 0: no cap.
 inline double SoftCap(double logit, double softcap) {
   return softcap == 0.0 ? logit : softcap * std::tanh(logit / softcap);
 }
 
-// weights: [group][entries]; the attention of each head of the group on entry `entry`.
+// weights: [group][entries]; reduces the group's weights on entry `entry`.
 inline double ReduceGroup(GroupReduce reduce, const std::vector<std::vector<double>>& weights,
                           int entry) {
   double sum = 0.0, sum_of_squares = 0.0, highest = 0.0;
@@ -42,7 +42,7 @@ inline double SinkLogit(const float* sink_logits, int head) {
   return sink_logits == nullptr ? -std::numeric_limits<double>::infinity() : sink_logits[head];
 }
 
-// logits become softmax weights beside a sink, in place. REQUIRES: not empty.
+// Softmax of the logits together with a sink, in place. REQUIRES: not empty.
 inline void Softmax(std::vector<double>& logits, double sink) {
   const double highest = std::max(sink, *std::max_element(logits.begin(), logits.end()));
   double sum = std::exp(sink - highest);

@@ -14,7 +14,7 @@
 namespace hydrant::reference {
 namespace {
 
-// One head, and its pages.
+// One head and its pages.
 struct CompactedHead {
   const CompactArgs& args;
   const PageIds* blocks;
@@ -28,7 +28,7 @@ struct CompactedHead {
     const float score = args.pages.scores[State(entry)];
     return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
   }
-  // Whether a stays before b does.
+  // Whether entry a is kept in preference to b.
   bool Outlives(int32_t a, int32_t b) const {
     const bool a_protected = args.IsProtected(Position(a));
     if (a_protected != args.IsProtected(Position(b))) return a_protected;

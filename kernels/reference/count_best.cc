@@ -14,7 +14,7 @@ void CountBest(const CountBestArgs& args) {
   struct Entry {
     float score;
     int32_t position;
-    int head;  // of all layers
+    int head;  // counted over all layers
   };
   const SequenceTables& tables = args.tables;
   const int heads = (args.layer_end - args.layer_begin) * tables.num_kv_heads;

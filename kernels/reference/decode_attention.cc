@@ -34,7 +34,7 @@ struct DecodedHead {
     LoadPageRow(layout.dtype, rows, ElementOffset(entry), layout.head_dim, row.data());
     return row;
   }
-  // An entry's key, as the logit wants it.
+  // An entry's key for the logit: rotated by its distance in rolling heads.
   std::vector<double> Key(int entry) const {
     const std::vector<float> row = Row(args.pages.keys, entry);
     std::vector<double> key(row.begin(), row.end());
@@ -49,7 +49,7 @@ struct DecodedHead {
   }
 };
 
-// The entry is about to leave: ranks above its own go down.
+// Before an eviction: decreases the ranks above the entry's rank.
 void CloseRanks(const DecodedHead& head, int entry) {
   const int32_t rank = head.Position(entry);
   for (int e = 0; e < head.length; ++e) {

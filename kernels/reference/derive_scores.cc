@@ -32,7 +32,7 @@ float Derive(const DeriveScoresArgs& args, int head, int j) {
 
 }  // namespace
 
-// Position by position: out may be a, and an average needs all heads of a position.
+// Position by position: out may alias a, and an average needs all heads of a position.
 void DeriveScores(const DeriveScoresArgs& args) {
   for (int j = 0; j < args.n; ++j) {
     if (args.step == ScoreStep::kAverageHeads) {

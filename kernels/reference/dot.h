@@ -4,7 +4,7 @@
 
 namespace hydrant::reference {
 
-// a, b: [size]. Four sums side by side: an addition need not wait for the one before.
+// a, b: [size]. Four independent sums hide the latency of an addition.
 inline double Dot(const float* a, const float* b, int size) {
   constexpr int kSums = 4;
   double sums[kSums] = {};

@@ -44,7 +44,7 @@ void LayerNorm(const LayerNormArgs& args) {
 
 namespace {
 
-// Turns the first elements of one head by the angles of its position.
+// Rotates the first rotary_dim elements of one head by the angles of its position.
 void Rotate(const float* in, const float* cos, const float* sin, double scale,
             const RopeSplitArgs& args, float* out) {
   const int half = args.rotary_dim / 2;
@@ -104,13 +104,13 @@ double Activated(Activation activation, double x) {
     case Activation::kSilu:
       return x / (1.0 + std::exp(-x));
     case Activation::kIdentity:
-    case Activation::kClampedSwiglu:  // of two numbers: ClampedSwiglu
+    case Activation::kClampedSwiglu:  // two inputs: ClampedSwiglu
       return x;
   }
   return x;
 }
 
-// A comparison with NaN is false, and keeps it.
+// Comparisons with NaN are false, so NaN is kept.
 double ClampedSwiglu(double gate, double up) {
   constexpr double kLimit = kSwigluLimit;
   gate = gate > kLimit ? kLimit : gate;

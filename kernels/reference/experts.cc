@@ -10,7 +10,7 @@
 namespace hydrant::reference {
 namespace {
 
-// Whether expert a comes before expert b.
+// Whether expert a ranks before expert b.
 bool Before(const float* logits, int a, int b) {
   const bool nan_a = std::isnan(logits[a]), nan_b = std::isnan(logits[b]);
   if (nan_a != nan_b) return nan_a;
@@ -24,7 +24,7 @@ void ChooseExperts(const RouteExpertsArgs& args, int row) {
   const float* logits = args.logits + static_cast<size_t>(row) * args.experts;
   int32_t* chosen = args.chosen + static_cast<size_t>(row) * args.per_row;
   float* weights = args.weights + static_cast<size_t>(row) * args.per_row;
-  int count = 0;  // of the best so far, in order
+  int count = 0;  // best experts so far, in rank order
   for (int e = 0; e < args.experts; ++e) {
     if (count == args.per_row && !Before(logits, e, chosen[count - 1])) continue;
     int at = count < args.per_row ? count++ : count - 1;
@@ -48,7 +48,7 @@ void GroupByExpert(const RouteExpertsArgs& args) {
   std::fill(offsets, offsets + args.experts + 1, 0);
   for (int i = 0; i < num_places; ++i) ++offsets[args.chosen[i] + 1];
   for (int e = 0; e < args.experts; ++e) offsets[e + 1] += offsets[e];
-  // offsets[e] counts the places that are taken; at the end it is where e + 1 begins.
+  // offsets[e] counts the places taken; at the end it is the start of e + 1.
   for (int i = 0; i < num_places; ++i) {
     const int32_t place = offsets[args.chosen[i]]++;
     args.sources[place] = i / args.per_row;

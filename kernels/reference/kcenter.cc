@@ -14,11 +14,11 @@ void ChooseCentres(const KCenterArgs& args, int head) {
   const float* k = args.k.f32() + head * args.kv_head_stride;
   float* scores = args.scores + head * args.score_stride;
   std::fill_n(scores, args.n, 0.0f);
-  // To the nearest centre; below 0 for the centres themselves.
+  // Distance to the nearest centre; below 0 for the centres themselves.
   std::vector<float> nearest(args.n, std::numeric_limits<float>::infinity());
   std::vector<float> distances(args.n);
   for (int i = 0; i < args.centres; ++i) {
-    const auto farthest = std::max_element(nearest.begin(), nearest.end());  // of equals the first
+    const auto farthest = std::max_element(nearest.begin(), nearest.end());  // ties: the first
     const int64_t centre = farthest - nearest.begin();
     scores[centre] = static_cast<float>(args.n - i);
     DoubleDistances::SquaredDistances(k + centre * args.head_dim, k, args.n, args.head_dim,

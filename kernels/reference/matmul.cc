@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> p
 
 namespace {
 
-// Row `row` of x as the weight is multiplied by it.
+// Row `row` of x, rounded to bf16 if the weight is bf16.
 void TakeRow(const ReferenceWeight& weight, DType dtype, const void* rows, size_t row,
              std::vector<float>* x) {
   const size_t cols = weight.cols();

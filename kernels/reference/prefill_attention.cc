@@ -16,7 +16,7 @@
 namespace hydrant::reference {
 namespace {
 
-// What the queries of one KV head may see: the prefix, then the suffix up to the run's last query.
+// Keys and values of one KV head: the prefix, then the suffix up to the run's last query.
 struct Keys {
   std::vector<float> k, v;  // [prefix + suffix, head_dim]
   int prefix = 0;
@@ -51,8 +51,8 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
   return keys;
 }
 
-// Attends with one head of one query over the keys [begin, count) and returns the weights, from
-// key 0 on.
+// Attends with one head of one query over the keys [begin, count) and returns the
+// weights, starting with key 0.
 std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, int query, int head,
                            int begin, int count) {
   const int d = args.head_dim;
@@ -75,14 +75,14 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
 
 using Kind = ColumnStatistic::Kind;
 
-// What one query adds to a statistic of a key it sees: its weight, or that this is below the mean
-// of `count` weights.
+// The contribution of one query to a statistic of a key that it sees: its weight, or whether that
+// is below the mean of `count` weights.
 double Contribution(Kind kind, double weight, int count) {
   if (kind != Kind::kBelowMean) return weight;
   return weight * count < 1.0 - kBelowMeanMargin ? 1.0 : 0.0;
 }
 
-// Adds what a tile gave, prefix first, to the totals that are wanted.
+// Adds a tile's values, prefix first, to the totals that have an output.
 void AddTile(const ColumnStatistic& statistic, int kv_head, int prefix,
              const std::vector<double>& tile) {
   const auto add = [&](float* totals, size_t begin, size_t end) {
@@ -99,13 +99,13 @@ void AddTile(const ColumnStatistic& statistic, int kv_head, int prefix,
   add(row(statistic.out, statistic.stride), prefix, tile.size());
 }
 
-// The first key that a query at `position` sees, the prefix's included.
+// The first key that a query at `position` sees, counted from the prefix's first.
 int FirstSeen(const PrefillAttentionArgs& args, const Keys& keys, int position) {
   if (args.window == kNoWindow) return 0;
   return std::max(0, keys.prefix + position - args.window + 1);
 }
 
-// Queries [begin, end) of one KV head: a tile, whose sums enter the totals as one number.
+// Queries [begin, end) of one KV head: a tile. Its sum is added to each total once.
 void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head, int begin,
                 int end) {
   const int group = args.num_heads / args.num_kv_heads;

@@ -6,8 +6,8 @@
 namespace hydrant::reference {
 namespace {
 
-// Calls move(element of k and v, element of the blocks' keys, element of their values) where each
-// row begins.
+// Calls move(index in k and v, index in the blocks' keys, index in their values) with the
+// first element of each row.
 template <typename Move>
 void ForEachRow(const PrefixBlocksArgs& args, const Move& move) {
   const int dims = args.pool.head_dim;

@@ -1,4 +1,4 @@
-// The two halves of RouteExperts, so that the cpu backend may choose for many rows at once.
+// The two halves of RouteExperts: the cpu backend runs the first for many rows at once.
 // Stateless: any thread may call.
 #ifndef HYDRANT_KERNELS_REFERENCE_ROUTE_EXPERTS_H_
 #define HYDRANT_KERNELS_REFERENCE_ROUTE_EXPERTS_H_
@@ -7,10 +7,10 @@
 
 namespace hydrant::reference {
 
-// `chosen` and `weights` of one row.
+// Writes `chosen` and `weights` of one row.
 void ChooseExperts(const RouteExpertsArgs& args, int row);
 
-// `offsets`, `sources` and `places`, of the experts chosen for all rows.
+// Writes `offsets`, `sources` and `places` from the experts chosen for all rows.
 void GroupByExpert(const RouteExpertsArgs& args);
 
 }  // namespace hydrant::reference

@@ -32,7 +32,7 @@ void SelectHead(const SelectArgs& args, int head) {
   std::copy(order.begin(), order.end(), args.kept + head * args.kept_stride);
 }
 
-// Sets counts: what is protected first, then what is left of the total, one best entry at a time.
+// Sets counts: the protected entries first, then the rest of the total, one best entry at a time.
 void ShareTotal(const SelectArgs& args) {
   struct Entry {
     float score;
@@ -41,7 +41,7 @@ void ShareTotal(const SelectArgs& args) {
   };
   const int begin = std::min(args.sinks, args.n), end = std::max(begin, args.n - args.recent);
   const int guarded = args.n - (end - begin);
-  std::vector<Entry> open;  // of all heads
+  std::vector<Entry> open;  // unprotected entries of all heads
   for (int h = 0; h < args.num_kv_heads; ++h) {
     for (int i = begin; i < end; ++i)
       open.push_back({Score(args.scores[h * args.score_stride + i]), i, h});

@@ -8,7 +8,7 @@
 namespace hydrant::reference {
 namespace {
 
-// Of the prompt, which the entry is.
+// The prompt position of an entry.
 int32_t PositionOf(const WritePagesArgs& args, int head, int entry) {
   return args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
 }

@@ -1,6 +1,6 @@
-// Memory a thread keeps for attention: grows when a larger call comes, never shrinks, so that
-// steady decoding allocates nothing. Contents are undefined after every Reserve(). One owner, not
-// thread safe.
+// A thread's scratch memory for attention: grows with the largest call and never shrinks,
+// so that steady decoding does not allocate. Contents are undefined after every Reserve().
+// One owner, not thread safe.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SCRATCH_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SCRATCH_H_
 
@@ -16,7 +16,7 @@ class AttentionScratch {
   float* Reserve(size_t floats) {
     if (floats > capacity_) {
       capacity_ = floats + floats / 2;
-      buffer_.reset();  // before the new one: the peak is the larger of the two, not their sum
+      buffer_.reset();  // frees first: the peak is the new size, not the sum
       buffer_.reset(static_cast<float*>(::operator new(capacity_ * sizeof(float), kAlignment)));
     }
     return buffer_.get();

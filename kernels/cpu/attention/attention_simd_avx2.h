@@ -1,5 +1,5 @@
-// The vector words the attention kernels are written in, for AVX2 with FMA and F16C: see
-// attention_simd_avx512.h. Include only from *_avx2.cc files.
+// SIMD wrappers for the attention kernels, for AVX2 with FMA and F16C: see attention_simd_avx512.h.
+// Include only from *_avx2.cc files.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SIMD_AVX2_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SIMD_AVX2_H_
 
@@ -120,7 +120,7 @@ HYDRANT_INLINE IntVec IntLoad(const int32_t* p) {
 HYDRANT_INLINE Vec ToFloat(IntVec v) { return _mm256_cvtepi32_ps(v); }
 
 HYDRANT_INLINE Vec Exp(Vec x) {
-  // min and max return their second operand where one is NaN, so NaN passes through.
+  // min and max return their second operand if one is NaN, so NaN passes through.
   const Vec clamped = _mm256_min_ps(Set(kExpHighest), Max(Set(kExpLowest), x));
   const Vec n =
       _mm256_round_ps(Mul(clamped, Set(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -1,11 +1,11 @@
-// The vector words the attention kernels are written in, for AVX-512 (F, BW, DQ, VL). The same
-// words for AVX2 are in attention_simd_avx2.h; a kernel's -inl.h file is compiled once over each.
-// Include only from *_avx512.cc files. Everything here is always inlined and lives in a namespace
-// of its own, so that no AVX-512 code can be picked by the linker for another file.
+// SIMD wrappers for the attention kernels, for AVX-512 (F, BW, DQ, VL). attention_simd_avx2.h has
+// the same wrappers for AVX2; a kernel's -inl.h file is compiled once with each. Include only from
+// *_avx512.cc files. All functions are always inlined and have a namespace of their own, so that
+// the linker cannot pick AVX-512 code for another file.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SIMD_AVX512_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_SIMD_AVX512_H_
 
-// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for a mistake.
+// GCC 12 warns about the deliberately undefined operands of its own AVX-512 intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -27,11 +27,11 @@ using IntVec = __m512i;
 using Mask = __mmask16;
 
 inline constexpr int kLanes = 16;
-inline constexpr int kGroupTile =
-    4;  // query heads that share one pass of decode attention in registers
-inline constexpr int kDimTile = 4;  // vectors of the value row held in registers with them
-inline constexpr int kPanelTile =
-    12;  // rows of a prefill panel held in registers, two vectors each
+// Query heads that share one pass of decode attention in registers.
+inline constexpr int kGroupTile = 4;
+inline constexpr int kDimTile = 4;  // vectors of the value row in registers beside them
+// Rows of a prefill panel in registers, two vectors each.
+inline constexpr int kPanelTile = 12;
 
 HYDRANT_INLINE Vec Zero() { return _mm512_setzero_ps(); }
 HYDRANT_INLINE Vec Set(float x) { return _mm512_set1_ps(x); }
@@ -45,7 +45,7 @@ HYDRANT_INLINE Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 HYDRANT_INLINE Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 HYDRANT_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-// Elements of a page.
+// Loads of page elements.
 HYDRANT_INLINE Vec LoadAs(const float* p) { return Load(p); }
 HYDRANT_INLINE Vec LoadAs(const F16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -54,8 +54,8 @@ HYDRANT_INLINE Vec LoadAs(const BF16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-// As a half the byte is 2^8 too small; kE4M3Carry sets the rest of a half's exponent where it is
-// NaN.
+// Read as a half, the byte is 2^8 too small; kE4M3Carry sets the rest of the
+// half's exponent for NaN.
 HYDRANT_INLINE Vec LoadAs(const E4M3* p) {
   const __m256i bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(bytes, 7), _mm256_set1_epi16(kE4M3Mask));
@@ -63,7 +63,7 @@ HYDRANT_INLINE Vec LoadAs(const E4M3* p) {
   const __m256i nan = _mm256_and_si256(carried, _mm256_set1_epi16(kE4M3Carry));
   return Mul(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), Set(kE4M3Scale));
 }
-// Elements first .. first + kLanes of a block.
+// Elements first .. first + kLanes - 1 of a block.
 HYDRANT_INLINE Vec ScaleOf(uint16_t half) {
   return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half)));
 }
@@ -138,8 +138,8 @@ HYDRANT_INLINE Vec Exp(Vec x) {
   return _mm512_mask_scalef_ps(Zero(), static_cast<Mask>(~zero), p, n);
 }
 
-// e^x within 3 millionths of it, where the logits have been rounded more: 2^f by a polynomial of
-// the least largest error. 0 as Exp().
+// e^x within a relative error of 3e-6, for logits that have been rounded more coarsely: 2^f by a
+// minimax polynomial. 0 where Exp() is 0.
 HYDRANT_INLINE Vec RoughExp(Vec x) {
   const Vec n =
       _mm512_roundscale_ps(Mul(x, Set(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -152,28 +152,28 @@ HYDRANT_INLINE Vec RoughExp(Vec x) {
   return _mm512_mask_scalef_ps(Zero(), static_cast<Mask>(~zero), p, n);
 }
 
-// Words of 16 bits. Of each 128 bits four of a, rounded, then four of b; at least 0.
+// 16-bit words. Each 128 bits hold four of a, rounded, then four of b; at least 0.
 HYDRANT_INLINE IntVec WordsOf(Vec a, Vec b) {
   const IntVec words = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
   return _mm512_max_epi16(words, _mm512_setzero_si512());
 }
 HYDRANT_INLINE IntVec MaxWords(IntVec a, IntVec b) { return _mm512_max_epi16(a, b); }
 HYDRANT_INLINE IntVec SubWords(IntVec a, IntVec b) { return _mm512_subs_epi16(a, b); }
-// Words as bf16.
+// Words read as bf16.
 HYDRANT_INLINE Vec EvenWeights(IntVec words) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
 }
 HYDRANT_INLINE Vec OddWeights(IntVec words) {
   return _mm512_castsi512_ps(_mm512_and_si512(words, IntSet(-65536)));
 }
-// Of each 128 bits the larger of words i and 4 + i, which are at least 0.
+// In each 128 bits the larger of words i and 4 + i, which are at least 0.
 HYDRANT_INLINE IntVec LargestOfPair(IntVec words) {
   const IntVec turned = _mm512_shuffle_epi32(words, _MM_PERM_BADC);
   return _mm512_unpacklo_epi16(MaxWords(words, turned), _mm512_setzero_si512());
 }
 HYDRANT_INLINE Vec UnpackLow(Vec a, Vec b) { return _mm512_unpacklo_ps(a, b); }
 HYDRANT_INLINE Vec UnpackHigh(Vec a, Vec b) { return _mm512_unpackhi_ps(a, b); }
-// 128 bits, again and again.
+// Broadcasts 128 bits.
 HYDRANT_INLINE Vec Quad(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
 HYDRANT_INLINE IntVec IntQuad(const int16_t* p) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -185,16 +185,16 @@ struct Sum {
 struct Largest {
   HYDRANT_INLINE Vec operator()(Vec a, Vec b) const { return Max(a, b); }
 };
-// Folds four vectors by Sum() or Largest(): lane 4 b + i of the result is the four lanes of
-// block b of vector i, folded.
+// Folds four vectors by Sum() or Largest(): lane 4 b + i of the result is the fold of the four
+// lanes of block b of vector i.
 template <typename Op>
 HYDRANT_INLINE Vec FoldQuad(Op op, Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = op(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const Vec cd = op(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
   return op(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
 }
-// Joins kLanes / 4 folded quads: lane 4 q + i of the result is the whole vector i of quad q,
-// folded.
+// Joins kLanes / 4 folded quads: lane 4 q + i of the result is the fold of all
+// lanes of vector i of quad q.
 template <typename Op>
 HYDRANT_INLINE Vec JoinQuads(Op op, const Vec* q) {
   const Vec q01 =
@@ -203,9 +203,9 @@ HYDRANT_INLINE Vec JoinQuads(Op op, const Vec* q) {
       op(_mm512_shuffle_f32x4(q[2], q[3], 0x88), _mm512_shuffle_f32x4(q[2], q[3], 0xdd));
   return op(_mm512_shuffle_f32x4(q01, q23, 0x88), _mm512_shuffle_f32x4(q01, q23, 0xdd));
 }
-// Lane j of vector i to lane i of vector j.
+// Moves lane j of vector i to lane i of vector j.
 HYDRANT_INLINE void Transpose(Vec (&rows)[kLanes]) {
-  Vec quads[kLanes / 4][4];  // [g][k]: rows 4g to 4g + 3 of columns k, 4 + k, ..
+  Vec quads[kLanes / 4][4];  // [g][k]: rows 4g to 4g + 3 of columns k, 4 + k, ...
   Unroll<kLanes / 4>(HYDRANT_UNROLLED(g) {
     const Vec low[2] = {_mm512_unpacklo_ps(rows[4 * g], rows[4 * g + 1]),
                         _mm512_unpacklo_ps(rows[4 * g + 2], rows[4 * g + 3])};

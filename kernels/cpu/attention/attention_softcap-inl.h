@@ -1,5 +1,5 @@
-// Logits that a softcap bounds. Included once per instruction set, after the vector words
-// (attention_simd_*.h).
+// Soft-capping of logits. Included once per instruction set, after the SIMD
+// wrappers (attention_simd_*.h).
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -16,8 +16,8 @@ HYDRANT_INLINE Vec Tanh(Vec x) {
   return Select(Less(size, Set(kTanhBorder)), below, with_sign);
 }
 
-// logit -> softcap * tanh(logit / softcap), in place. What lies between `count` and a whole vector
-// becomes `rest`.
+// logit -> softcap * tanh(logit / softcap), in place. Elements from `count` to the end of the
+// last vector become `rest`.
 HYDRANT_INLINE void CapLogits(float softcap, int count, float rest, float* logits) {
   const Vec inverse = Set(1.0f / softcap);
   for (int i = 0; i < count; i += kLanes) {

@@ -1,4 +1,4 @@
-// Element types and constants the vector headers of the attention kernels share. Plain data.
+// Element types and constants shared by the SIMD headers of the attention kernels. Plain data.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_TYPES_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_ATTENTION_TYPES_H_
 
@@ -6,7 +6,7 @@
 
 namespace hydrant::cpu {
 
-// Elements of a page as they lie in memory; distinct types, so that loads pick the conversion.
+// Elements of a page in memory; distinct types, so that loads pick the conversion.
 struct F16 {
   uint16_t bits;
 };
@@ -23,16 +23,16 @@ struct Q8Block {
 };
 struct Q4Block {
   uint16_t scale;
-  uint8_t quants[16];  // 8 is zero; low halves first, then high ones
+  uint8_t quants[16];  // 8 encodes zero; low nibbles first, then high ones
 };
 inline constexpr int kBlockElements = 32;
 
-// E4M3 in the place of a half: sign, four of five bits of its exponent, three of its fraction. NaN,
-// all ones, is where the last of these carries into the exponent's upper bit.
+// E4M3 in the bit positions of a half: sign, four of the five exponent bits, three fraction bits.
+// NaN (all ones) is where adding to the last fraction bit carries into the exponent's upper bit.
 inline constexpr int16_t kE4M3Mask = static_cast<int16_t>(0xbf80);
 inline constexpr int16_t kE4M3Last = 0x0080;
 inline constexpr int16_t kE4M3Carry = 0x4000;
-inline constexpr float kE4M3Scale = 256.0f;  // 2^(15 - 7), of the exponents' biases
+inline constexpr float kE4M3Scale = 256.0f;  // 2^(15 - 7), the difference of the exponents' biases
 
 template <typename T>
 inline constexpr bool kIsBlock = false;
@@ -40,7 +40,7 @@ template <>
 inline constexpr bool kIsBlock<Q8Block> = true;
 template <>
 inline constexpr bool kIsBlock<Q4Block> = true;
-// Rows that kernels/cpu/pages/page_rows.h stores.
+// Rows stored by kernels/cpu/pages/page_rows.h.
 template <typename T>
 inline constexpr bool kIsPacked = kIsBlock<T> || sizeof(T) == 1;
 
@@ -59,8 +59,7 @@ inline constexpr float kExpLowest = -87.3f;  // e^x is a normal float down to he
 inline constexpr float kExpHighest = 88.0f;
 
 // tanh x = x + x^3 p(x^2) for |x| below the border, 1 - 2 / (e^2x + 1) above it: Cephes' tanhf and
-// its polynomial (S. Moshier, netlib.org/cephes). Near 0 the second form would lose what the 1
-// cancels.
+// its polynomial (S. Moshier, netlib.org/cephes). Near 0 the second form suffers from cancellation.
 inline constexpr float kTanhBorder = 0.625f;
 inline constexpr float kTanhC3 = -3.33332819422e-1f;
 inline constexpr float kTanhC5 = 1.33314422036e-1f;

@@ -16,23 +16,22 @@ namespace hydrant::cpu {
 namespace {
 
 constexpr int kWholeHead = -1;
-// A head is spread over threads where it is more than this fraction of a thread's share of the
-// work.
+// A head is split over threads if it exceeds 1 / kTasksPerThread of a thread's share of the work.
 constexpr int kTasksPerThread = 4;
 
-// One unit of work: a part of a head that is spread over threads, or a whole head.
+// One unit of work: a part of a head that is split over threads, or a whole head.
 struct DecodeTask {
   int head = 0;
   int part = kWholeHead;
 };
 
-// The work of one call, kept between calls for its memory.
+// The work of one call; kept between calls to reuse its memory.
 struct DecodePlan {
   DecodeShape shape;
   std::vector<DecodeHead> heads;
   std::vector<DecodeTask> tasks;
-  std::vector<DecodeTask> sorted;  // of LongestFirst
-  AttentionScratch scratch;        // of heads that are spread over threads
+  std::vector<DecodeTask> sorted;  // scratch of LongestFirst
+  AttentionScratch scratch;        // for heads that are split over threads
 };
 
 DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
@@ -52,7 +51,7 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   return shape;
 }
 
-// Decides where the new entry goes, and grows the head's length.
+// Chooses the new entry's index and grows the head's length.
 DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
   const SequenceTables& tables = args.tables;
   const int head_dim = args.pages.layout.head_dim;
@@ -113,7 +112,7 @@ void PlaceNewEntries(const DecodeAttentionArgs& args, DecodePlan* plan) {
   }
 }
 
-// Cuts the work into tasks. Bits do not depend on it: parts are the same either way.
+// Cuts the work into tasks. Results do not depend on the cut: the parts are the same.
 void CutIntoTasks(int num_threads, DecodePlan* plan) {
   int64_t parts_in_all = 0;
   for (const DecodeHead& head : plan->heads) parts_in_all += NumParts(head.num_entries);
@@ -143,10 +142,10 @@ int EntriesOf(const DecodePlan& plan, const DecodeTask& task) {
   return std::min(kPartEntries, entries - task.part * kPartEntries);
 }
 
-// Orders tasks by length, to a thirty-second of the longest: the last one that a thread takes is
-// short, so that heads of different lengths keep all threads busy as well as equal ones do. (In
-// steps, since a batch may have thousands of tasks and one thread sorts them.) False: they are
-// equal.
+// Sorts tasks by length, longest first, in steps of a thirty-second of the longest: the last task
+// of a thread is then short, so that threads finish together even if head lengths differ. (Steps
+// rather than a full sort, because a batch may have thousands of tasks and one thread sorts them.)
+// Returns false if all lengths are equal.
 bool LongestFirst(DecodePlan* plan) {
   constexpr int kSteps = 32;
   int longest = 0, shortest = std::numeric_limits<int>::max();
@@ -158,7 +157,7 @@ bool LongestFirst(DecodePlan* plan) {
   const auto step_of = [&](const DecodeTask& task) {
     return static_cast<int>(int64_t{longest - EntriesOf(*plan, task)} * kSteps / longest);
   };
-  int begin[kSteps + 1] = {};  // of each step's tasks
+  int begin[kSteps + 1] = {};  // start of each step's tasks
   for (const DecodeTask& task : plan->tasks) ++begin[step_of(task) + 1];
   for (int step = 0; step < kSteps; ++step) begin[step + 1] += begin[step];
   plan->sorted.resize(plan->tasks.size());
@@ -167,7 +166,7 @@ bool LongestFirst(DecodePlan* plan) {
   return true;
 }
 
-// Each thread's range of tasks becomes one with the longest first, too.
+// Deals the sorted tasks round-robin, so that each thread's range also starts with the longest.
 void DealToThreads(int num_threads, DecodePlan* plan) {
   const size_t threads = num_threads;
   plan->sorted.clear();
@@ -178,7 +177,7 @@ void DealToThreads(int num_threads, DecodePlan* plan) {
   plan->tasks.swap(plan->sorted);
 }
 
-// What the task begins with.
+// The first part of the task.
 DecodePart FirstPart(const DecodePlan& plan, size_t task) {
   if (task >= plan.tasks.size()) return {};
   return {&plan.heads[plan.tasks[task].head], std::max(plan.tasks[task].part, 0)};
@@ -193,7 +192,7 @@ void RunTask(const DecodeKernels& kernels, int index, DecodePlan* plan) {
   const size_t part_floats = PartScratch(shape.group, shape.head_dim, head.rule->rolling);
   if (task.part != kWholeHead) {
     kernels.attend_part(shape, {&head, task.part}, next, thread_scratch.Reserve(part_floats));
-    // The thread that finishes last sees what the others wrote, and joins.
+    // The thread that finishes last sees the results of the others, and joins them.
     if (std::atomic_ref<int>(head.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
       kernels.join(shape, head);
     return;
@@ -217,7 +216,7 @@ void DecodeAttention(const DecodeAttentionArgs& args, ThreadPool& pool) {
   PlaceNewEntries(args, &plan);
   CutIntoTasks(pool.num_threads(), &plan);
   if (pool.num_threads() > 1 && LongestFirst(&plan)) DealToThreads(pool.num_threads(), &plan);
-  DecodePlan* work = &plan;  // the caller's, not each worker's own
+  DecodePlan* work = &plan;  // the caller's plan: thread_local would name the worker's own
   pool.ParallelForRanges(static_cast<int>(plan.tasks.size()),
                          [&kernels, work](int task, int) { RunTask(kernels, task, work); });
 }

@@ -1,9 +1,9 @@
-// Decode attention of the cpu backend: the contract is kernels/ops/decode_attention.h.
+// Decode attention of the cpu backend (contract: kernels/ops/decode_attention.h).
 //
-// A head's entries are cut into parts of kPartEntries, whatever the batch or the number of threads.
-// Each part leaves its own maximum, sum and unnormalised output; the parts are then joined in
-// order. So a long head can be spread over threads without changing a bit. Must be called from one
-// thread at a time per pool.
+// A head's entries are cut into parts of kPartEntries, independent of the batch and the number of
+// threads. Each part produces its own maximum, sum and unnormalised output; the parts are then
+// joined in order (flash decoding). So a long head can be split over threads with the same bits.
+// Must be called from one thread at a time per pool.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_DECODE_ATTENTION_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_DECODE_ATTENTION_H_
 

@@ -1,6 +1,6 @@
-// Decode attention's kernels, compiled for AVX2: see decode_attention_kernels.h.
+// The decode attention kernels, compiled for AVX2: see decode_attention_kernels.h.
 #include "kernels/cpu/attention/decode_attention_kernels.h"
-// The vector words come first.
+// The SIMD wrappers must come first.
 // clang-format off
 #include "kernels/cpu/attention/attention_simd_avx2.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"

@@ -1,11 +1,11 @@
-// Joining the parts of one head: the output, then scores and victim in one pass over the head's
-// slots. Included once per instruction set, after the vector words (attention_simd_*.h).
+// Joins the parts of one head: the output, then scores and victim in one pass over the head's
+// slots. Included once per instruction set, after the SIMD wrappers (attention_simd_*.h).
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// The factors that turn a part's weights into shares of the whole, exp(part_max - max) / sum,
-// written over part_max; those of the numerator's weights over part_numerator_max. (max and sum are
-// the denominator's, and a sink is in both.)
+// Computes the factors from a part's weights to shares of the whole, exp(part_max - max) / sum, and
+// writes them over part_max; those of the numerator's weights over part_numerator_max. (max and sum
+// are the denominator's and include the sink.)
 HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   const bool weighted = head.part_numerator_max != head.part_max;
   const auto max_of_parts = [=](const float* maxima, int g) {
@@ -38,7 +38,7 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   }
 }
 
-// Values that lie transformed give a sum that is.
+// The sum of transformed values is transformed; this undoes it.
 HYDRANT_INLINE void TransformBack(int head_dim, float* out) {
   cpu::HadamardTransform(head_dim, out);
   for (int d = 0; d < head_dim; d += kLanes) Store(out + d, Mul(Load(out + d), Set(kFromPage)));
@@ -65,7 +65,7 @@ HYDRANT_INLINE void JoinOutput(const DecodeShape& shape, const DecodeHead& head,
   }
 }
 
-// Best victim seen so far, lane by lane.
+// Best victim so far, per lane.
 struct VictimLanes {
   Vec score;
   IntVec position;
@@ -107,7 +107,7 @@ HYDRANT_INLINE int32_t PickVictim(const VictimLanes& best) {
   return entry[lane] < 0 ? 0 : entry[lane];  // all protected: kernels/victim.h
 }
 
-// The group's weight on kLanes entries, before gain: DecodeRule.
+// The group's weight on kLanes entries, before gain (DecodeRule).
 template <GroupReduce kReduce>
 HYDRANT_INLINE Vec GroupWeight(const float* weights, int64_t stride, const float* factors,
                                int group, Mask live) {
@@ -125,7 +125,7 @@ HYDRANT_INLINE Vec GroupWeight(const float* weights, int64_t stride, const float
   return kReduce == GroupReduce::kMean ? Mul(w, Set(1.0f / static_cast<float>(group))) : w;
 }
 
-// Runs of entries that share a page and a part, a vector at a time.
+// Processes runs of entries that share a page and a part, one vector at a time.
 template <bool kByPosition, GroupReduce kReduce>
 void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
   const DecodeRule& rule = *head.rule;

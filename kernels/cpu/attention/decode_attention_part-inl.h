@@ -1,10 +1,10 @@
-// One part of one head: store the new entry, logits, weights, unnormalised output. Included once
-// per instruction set, after attention_softcap-inl.h.
+// One part of one head: stores the new entry, computes logits, weights and unnormalised output.
+// Included once per instruction set, after attention_softcap-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Offsets of a part's rows in the pool, in elements; padded so that whole quads of rows can be
-// read: the padding repeats the last row, and no dead slot is ever touched.
+// Element offsets of a part's rows in the pool, padded so that whole quads of rows can be loaded.
+// The padding repeats the last row, so unused slots are never read.
 struct PartRows {
   int count = 0;
   int64_t offsets[kPartEntries];
@@ -15,7 +15,7 @@ HYDRANT_INLINE int64_t SlotOf(const DecodeShape& shape, const DecodeHead& head, 
          entry % shape.block_size;
 }
 
-// Of its score.
+// Index of the entry's score.
 HYDRANT_INLINE int64_t StateSlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
   return static_cast<int64_t>(head.blocks[entry / shape.block_size].state) * shape.block_size +
          entry % shape.block_size;
@@ -44,13 +44,13 @@ HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, i
   for (int i = rows->count; i % kLanes != 0; ++i) rows->offsets[i] = rows->offsets[i - 1];
 }
 
-// Where the row that begins at an element lies.
+// The row that begins at an element.
 template <typename T>
 HYDRANT_INLINE const T* RowAt(const void* rows, int64_t element) {
   return static_cast<const T*>(rows) + (kIsBlock<T> ? element / kBlockElements : element);
 }
 
-// Elements kFirst .. kFirst + kLanes of a row.
+// Elements kFirst .. kFirst + kLanes - 1 of a row.
 template <int kFirst, typename T>
 HYDRANT_INLINE Vec LoadElements(const T* row) {
   if constexpr (kIsBlock<T>) {
@@ -67,7 +67,7 @@ HYDRANT_INLINE Vec LoadTail(const T* p, int count) {
   return LoadAs(padded);
 }
 
-// Elements d .. d + count, fewer than kLanes, of which blocks have none.
+// Elements d .. d + count - 1, count < kLanes. Block dtypes have no such tail.
 template <typename T>
 HYDRANT_INLINE Vec LoadTail(const T* row, int d, int count) {
   if constexpr (kIsBlock<T>) {
@@ -105,12 +105,12 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   pair[0] = pair[1] = 0.0f;
 }
 
-// Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
-// asked for in time.
+// A head's pages are scattered, which defeats the hardware prefetcher at every block, so rows
+// are prefetched explicitly.
 inline constexpr int kRowsAhead = 16;
 inline constexpr int kCacheLineBytes = 64;
 
-// kLocality: __builtin_prefetch's, 3 for the first cache, 2 for the second.
+// kLocality as in __builtin_prefetch: 3 for L1, 2 for L2.
 template <int kLocality = 3, typename T>
 HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
   const char* bytes = reinterpret_cast<const char*>(row);
@@ -119,7 +119,7 @@ HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
   for (int i = 0; i < count; i += kCacheLineBytes) __builtin_prefetch(bytes + i, 0, kLocality);
 }
 
-// Keys that come next: fetched while values are read, when memory has nothing else to do.
+// Keys of the next part, prefetched while values are multiplied, when memory is idle.
 struct KeysAhead {
   const void* keys = nullptr;
   PartRows rows;  // count 0: none
@@ -130,13 +130,13 @@ struct KeysAhead {
   }
 };
 
-// Logits of kGroup query heads against every row of the part, in whole vectors of kLanes rows; what
-// lies past the last row is -inf. Four rows are worked on at a time, so that a query vector is
-// loaded once for all of them. Meanwhile the part's values, where given, are fetched for Output().
+// Logits of kGroup query heads for every row of the part, in whole vectors of kLanes rows; -inf
+// past the last row. Four rows are processed at a time, so that a query vector is loaded once for
+// all four. Meanwhile the part's values, if given, are prefetched for Output().
 template <int kGroup, typename T>
 void Logits(const void* keys, const void* values, const PartRows& rows, int head_dim,
             const float* q, int64_t q_stride, float* logits, int64_t logit_stride) {
-  constexpr int kStep = kIsBlock<T> ? kBlockElements : kLanes;  // a scale is read once
+  constexpr int kStep = kIsBlock<T> ? kBlockElements : kLanes;  // a block's scale is loaded once
   const int whole = head_dim / kStep * kStep;
   for (int i = 0; i < rows.count; i += kLanes) {
     if (values != nullptr) {
@@ -182,7 +182,7 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
   }
 }
 
-// Rotates the logits of one query head into exp(logit - maximum), in place; whole vectors.
+// Converts the logits of one query head to exp(logit - maximum), in place; whole vectors.
 HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum_out) {
   Vec max = Load(logits);
   for (int i = kLanes; i < count; i += kLanes) max = Max(max, Load(logits + i));
@@ -197,7 +197,7 @@ HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum
   *sum_out = ReduceAdd(sum);
 }
 
-// The log weights of a part's entries, zeros up to a whole vector.
+// The log weights of a part's entries, zero-padded to a whole vector.
 struct PartLogWeights {
   float numerators[kPartEntries];
   float denominators[kPartEntries];
@@ -215,8 +215,8 @@ HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& h
   for (; i % kLanes != 0; ++i) found->numerators[i] = found->denominators[i] = 0.0f;
 }
 
-// Weights() of logit + log weight, to `weights` (which may be `logits`). Where nothing counts, the
-// maximum is a number all the same, and the weights are 0.
+// Weights() of logit + log weight, written to `weights` (which may be `logits`). If all log weights
+// are -infinity, the maximum is still finite and the weights are 0.
 HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, int count,
                                 float* weights, float* max_out, float* sum_out) {
   Vec max = Set(-1e30f);
@@ -234,7 +234,7 @@ HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, i
 }
 
 // out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row], from element
-// `first` of each row on. With kTail the columns are one vector of which only `tail` exist.
+// `first` of each row. With kTail the columns are one vector with only `tail` elements.
 template <int kGroup, int kVecs, bool kTail, typename T>
 void WeightedValues(const void* values, const PartRows& rows, const KeysAhead* ahead, int first,
                     int tail, const float* weights, int64_t weight_stride, float* out,
@@ -272,14 +272,13 @@ void Output(const void* values, const PartRows& rows, const KeysAhead* ahead, in
   if (d < head_dim) columns(Int<1>(), Int<1>());
 }
 
-// The keys of a rolling head's part as the logits want them.
+// The rotated keys of a rolling head's part.
 struct RotatedKeys {
-  const float* data = nullptr;  // null: the pages' own keys will do
+  const float* data = nullptr;  // null: the pages' keys are used directly
   PartRows rows;
 };
 
-// Rotates `row` back by a position in place: RotatedBack(), a vector of pairs at a time where they
-// lie apart.
+// Rotates `row` back by a position in place, as RotatedBack(); vectorised for pairs of halves.
 HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* row) {
   const int half = rotary.rotary_dim / 2;
   const float* cos = rotary.cos + static_cast<int64_t>(position) * half;
@@ -303,7 +302,7 @@ HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* ro
   for (; pair < half; ++pair) rotate(pair, row + pair, row + half + pair);
 }
 
-// The key whose row begins at an element, as it was stored; whole vectors.
+// The stored key in the row that begins at an element; whole vectors.
 template <typename T>
 HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* key) {
   if (kIsBlock<T>) return cpu::LoadPageRow(shape.dtype, shape.keys, element, shape.head_dim, key);
@@ -314,8 +313,8 @@ HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* ke
   if (d < shape.head_dim) Store(key + d, LoadTail(row, d, shape.head_dim - d));
 }
 
-// Moves the ranks of a rolling head's part, and rotates its keys to `scratch` [kPartEntries,
-// RoundUpDim(head_dim)].
+// Updates the ranks of a rolling head's part, and rotates its keys into `scratch`
+// [kPartEntries, RoundUpDim(head_dim)].
 template <typename T>
 void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
                 float* scratch, RotatedKeys* rotated) {
@@ -334,7 +333,7 @@ void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, cons
     rotated->rows.offsets[i] = rotated->rows.offsets[i - 1];
 }
 
-// kGroup of the head's query heads, from the g-th on.
+// Attends with kGroup of the head's query heads, from head g on.
 template <int kGroup, typename T>
 void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
                  const RotatedKeys& rotated, const PartLogWeights& log_weights,
@@ -357,7 +356,7 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
       continue;
     }
     float* shares = head.shares + (logits - head.weights);
-    float numerator_sum = 0.0f;  // not used
+    float numerator_sum = 0.0f;  // unused
     LogWeighted(logits, log_weights.denominators, rows.count, shares, &head.part_max[row],
                 &head.part_sum[row]);
     LogWeighted(logits, log_weights.numerators, rows.count, logits, &head.part_numerator_max[row],
@@ -389,7 +388,7 @@ void AttendPartOf(const DecodeShape& shape, const DecodePart& of_head, const Dec
   for (int g = 0; g < shape.group; ++g) {
     for (int d = 0; d < dim; ++d)
       q[g * dim + d] = d < shape.head_dim ? head.q[g * shape.head_dim + d] * scale : 0.0f;
-    // Rolling heads' keys have been transformed back.
+    // The keys of rolling heads are already transformed back.
     if (transformed && !head.rule->rolling) cpu::HadamardTransform(shape.head_dim, q + g * dim);
   }
   int g = 0;

@@ -15,15 +15,15 @@
 namespace hydrant::cpu {
 namespace {
 
-// Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
-// memory for statistics.
+// Tasks per thread in a wave: enough that threads finish together, few enough to bound
+// the memory for statistics.
 constexpr int kPiecesPerThread = 16;
-constexpr int kColumnsPerTask = 512;  // of statistics that are merged
+constexpr int kColumnsPerTask = 512;  // of statistics, when merging
 
-// Whose words for one query head's tile are as large as weights that are kept.
+// Up to here the words of one query head's tile need no more memory than kept weights.
 constexpr int kMostRankedKeys = kMaxKeptWeights / kQueryTile * 2;
 
-constexpr int kEntriesPerTask = 128;  // of a prefix that is read
+constexpr int kEntriesPerTask = 128;  // when loading a prefix
 
 // Keys and values of all heads: [num_kv_heads], k_stride and v_stride apart.
 struct KeyRows {
@@ -32,21 +32,21 @@ struct KeyRows {
   int64_t k_stride = 0, v_stride = 0;
 };
 
-// A prefix, in fp32 or as a kernel takes it.
+// A prefix, in fp32 or in the kernel's format.
 struct PrefixRows {
   KeyRows keys;
   int longest = 0;
 };
 
-// Of the keys that some query of the run sees.
+// Length of a head's prefix; 0 if no query of the run sees it.
 int PrefixLength(const PrefillAttentionArgs& args, int kv_head) {
   if (!args.SeesPrefixAt(args.first_position)) return 0;
   const SequenceTables& tables = args.prefix->tables;
   return tables.lengths[tables.HeadIndex(args.prefix->slot, args.prefix->layer, kv_head)];
 }
 
-// Entries [begin, end) of a head into rows: in their order, or, where a window counts keys, in that
-// of their positions.
+// Loads entries [begin, end) of a head into rows: in entry order or, with a window, which counts
+// keys, in the order of their positions.
 void ReadPrefixEntries(const PrefillAttentionArgs& args, int head, int begin, int end, float* k,
                        float* v) {
   const PagedPrefix& prefix = *args.prefix;
@@ -55,13 +55,13 @@ void ReadPrefixEntries(const PrefillAttentionArgs& args, int head, int begin, in
   const int32_t first = prefix.next_position - PrefixLength(args, head);
   for (int entry = begin; entry < end; ++entry) {
     const int32_t position = prefix.pages.positions[PageIndex(prefix.pages.layout, blocks, entry)];
-    // Rows are counted from the entry's own number on.
+    // ReadEntries writes row `entry`.
     const int64_t shift = int64_t{position - first - entry} * args.head_dim;
     ReadEntries(prefix.pages, blocks, entry, entry + 1, k + shift, v + shift);
   }
 }
 
-// Reads a prefix out of its pages into memory of the calling thread.
+// Loads a prefix from its pages into memory of the calling thread.
 PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
   PrefixRows rows;
@@ -82,23 +82,23 @@ PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
   return rows;
 }
 
-// One call, and the tiles of its run.
+// One call and its tiles.
 struct Run {
   const PrefillAttentionArgs& args;
   PrefillShape shape;
   PrefillTileKernel attend;
   PrefixRows prefix;
   KeyRows keys;
-  bool ranks = false;  // by a RankKernel
+  bool ranks = false;  // uses a RankKernel
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }
-  // Numbers of one statistic of a tile, at most.
+  // Upper bound of the columns of one statistic of a tile.
   size_t num_columns() const { return static_cast<size_t>(prefix.longest) + args.NumKeys(); }
   int num_merges() const {
     return static_cast<int>((num_columns() + kColumnsPerTask - 1) / kColumnsPerTask);
   }
-  // Up to the last that is wanted.
+  // Up to the last statistic that is computed.
   int num_statistics() const {
     int count = kMaxColumnStatistics;
     while (count > 0 && !args.statistics[count - 1].Touches(0, end_position())) --count;
@@ -111,9 +111,9 @@ struct Run {
   }
 };
 
-// How a kernel takes keys and values: rounded panel by panel, once for all tiles of queries.
+// A kernel's format of keys and values: rounded panel by panel, once for all query tiles.
 struct RoundedForm {
-  int64_t (*key_words)(int rows, int head_dim);  // of the rows before one, too, in whole panels
+  int64_t (*key_words)(int rows, int head_dim);  // for whole panels, also the offset of a row
   int64_t (*value_words)(int rows, int head_dim);
   void (*round_keys)(const float* keys, int rows, int head_dim, float* to);
   void (*round_values)(const float* values, int rows, int head_dim, float* to);
@@ -124,8 +124,8 @@ constexpr RoundedForm kBytes = {
     ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni};
 constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx};
 
-// Of each head so many rows, of which those before `first_panel` are not needed; values only where
-// there is an output.
+// Number of rows of each head. Rows before `first_panel` are skipped; values are rounded
+// only if there is an output.
 struct RowCounts {
   std::vector<int> rows;
   int first_panel = 0;
@@ -155,7 +155,7 @@ KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, con
   return {k, v, k_stride, v_stride};
 }
 
-// The run's keys and values, in memory of the calling thread.
+// Rounds the run's keys and values into memory of the calling thread.
 KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
   const KeyRows from = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
@@ -164,7 +164,7 @@ KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, Thre
   return RoundRows(form, args, from, counts, scratch, pool);
 }
 
-// A prefix's.
+// Rounds a prefix.
 PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args, PrefixRows prefix,
                        ThreadPool& pool) {
   thread_local AttentionScratch scratch;
@@ -175,7 +175,8 @@ PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args
   return prefix;
 }
 
-// Whether a RankKernel tells the keys apart: where weights may be rough, and it can.
+// Whether a RankKernel can compute the statistics: approximate weights suffice
+// and its requirements hold.
 bool Ranks(const PrefillAttentionArgs& args) {
   const ColumnStatistic &sum = args.statistics[0], &largest = args.statistics[1];
   const bool both = sum.out != nullptr && largest.out != nullptr &&
@@ -202,7 +203,8 @@ bool TakesBytes(const PrefillAttentionArgs& args) {
          args.prefix == nullptr;
 }
 
-// Whether in bf16: what is to be in 8 bits, and cannot be, too, where it has an output.
+// Whether they are multiplied in bf16: also where 8 bits are requested but not
+// possible, if there is an output.
 bool TakesBf16(const PrefillAttentionArgs& args) {
   const bool wanted =
       args.precision == DType::kBF16 || (args.precision == DType::kQ8_0 && args.out != nullptr);
@@ -267,8 +269,8 @@ void Attend(const Run& run, const PrefillTile& tile) {
   run.attend(run.shape, tile, scratch.Reserve(floats));
 }
 
-// Tiles that no statistic wants anything of. The last ones see the most keys: they are handed out
-// first, so that no thread ends with a long one.
+// Tiles without statistics. The last tiles see the most keys and are started first, so that no
+// thread ends with a long one.
 void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool) {
   const int kv_heads = run.args.num_kv_heads;
   const int count = static_cast<int>(tiles.size());
@@ -277,8 +279,8 @@ void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool
   });
 }
 
-// What the statistics of one (tile, KV head) are written to before they are merged:
-// [num_statistics, num_columns].
+// Points the statistics of one (tile, KV head) at their part of `partial`, [num_statistics,
+// num_columns], until they are merged.
 void GivePartial(const Run& run, int tile, float* partial, PrefillTile* work) {
   for (int s = 0; s < kMaxColumnStatistics; ++s) {
     const ColumnStatistic& statistic = run.args.statistics[s];
@@ -300,8 +302,8 @@ void Merge(ColumnStatistic::Kind kind, const float* part, int begin, int end, fl
   }
 }
 
-// Merges a tile's statistics of columns [begin, end), the prefix's first, into the totals that are
-// wanted.
+// Merges a tile's statistics of columns [begin, end), the prefix's first, into the
+// totals that have an output.
 void MergeTile(const Run& run, int kv_head, int tile, int begin, int end, const float* partial) {
   const int prefix_keys = PrefixLength(run.args, kv_head);
   const int keys = run.args.KeysSeenAt(run.TileEnd(tile) - 1);
@@ -318,9 +320,9 @@ void MergeTile(const Run& run, int kv_head, int tile, int begin, int end, const 
   }
 }
 
-// Some tiles of every head, their statistics side by side in `partial` [tiles, kv_heads,
-// num_statistics, num_columns], then merged tile by tile: the order of additions depends on
-// neither the threads nor the runs a prompt is cut into.
+// Attends some tiles of every head with their statistics in `partial` [tiles, kv_heads,
+// num_statistics, num_columns], then merges them tile by tile: the order of additions depends
+// neither on the threads nor on the slicing of a prompt into runs.
 void AttendWave(const Run& run, std::span<const int> tiles, float* partial, ThreadPool& pool) {
   const int kv_heads = run.args.num_kv_heads;
   const size_t stride = run.num_statistics() * run.num_columns();

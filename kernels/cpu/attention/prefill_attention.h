@@ -1,11 +1,10 @@
-// Prefill attention of the cpu backend: the contract is kernels/ops/prefill_attention.h. fp32
-// throughout.
+// Prefill attention of the cpu backend (contract: kernels/ops/prefill_attention.h).
 //
 // The unit of work is a tile: kQueryTile queries of the query heads that share one KV head. A tile
 // walks its keys in panels of kKeyPanel, with a running maximum, so its memory does not depend on
-// the prompt; for column sums it keeps the weights of all panels where they fit a bound, and
-// computes the logits a second time where they do not. Column sums of a tile are added to the total
-// in the order of tiles. Must be called from one thread at a time per pool.
+// the prompt. For column sums it keeps the weights of all panels if they fit a bound, and computes
+// the logits a second time if not. Column sums of a tile are added to the total in tile order. Must
+// be called from one thread at a time per pool.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_PREFILL_ATTENTION_H_
 

@@ -1,6 +1,6 @@
-// Prefill attention's kernel, compiled for AVX-512: see prefill_attention_kernels.h.
+// The prefill attention kernel, compiled for AVX-512: see prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The vector words come first.
+// The SIMD wrappers must come first.
 // clang-format off
 #include "kernels/cpu/attention/attention_simd_avx512.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"

@@ -1,13 +1,13 @@
-// Prefill attention's kernel, compiled for AVX-512 with bf16 products: see
+// The prefill attention kernel, compiled for AVX-512 with bf16 products: see
 // prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The vector words come first; what is built of them here has a namespace of its own.
+// The SIMD wrappers must come first; code built on them here has a namespace of its own.
 // clang-format off
 #include "kernels/cpu/attention/attention_simd_avx512.h"
 #undef HYDRANT_SIMD_NAMESPACE
 #define HYDRANT_SIMD_NAMESPACE avx512bf16
 namespace hydrant::cpu::avx512bf16 {
-using namespace avx512;  // NOLINT(google-build-using-namespace): the words
+using namespace avx512;  // NOLINT(google-build-using-namespace): the SIMD wrappers
 }
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/prefill_panel_blocks-inl.h"

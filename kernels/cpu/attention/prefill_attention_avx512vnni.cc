@@ -1,13 +1,13 @@
-// Prefill attention's kernel, compiled for AVX-512 with products in 8 bits: see
+// The prefill attention kernel, compiled for AVX-512 with 8-bit products: see
 // prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The vector words come first; what is built of them here has a namespace of its own.
+// The SIMD wrappers must come first; code built on them here has a namespace of its own.
 // clang-format off
 #include "kernels/cpu/attention/attention_simd_avx512.h"
 #undef HYDRANT_SIMD_NAMESPACE
 #define HYDRANT_SIMD_NAMESPACE avx512vnni
 namespace hydrant::cpu::avx512vnni {
-using namespace avx512;  // NOLINT(google-build-using-namespace): the words
+using namespace avx512;  // NOLINT(google-build-using-namespace): the SIMD wrappers
 }
 #include "kernels/cpu/isa/byte_dots.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"

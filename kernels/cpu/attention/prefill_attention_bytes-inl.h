@@ -1,24 +1,25 @@
-// Queries, keys and values of prefill attention in 8 bits. Each row of q, k and v has a scale of
-// its own, its largest number / 127. Included after prefill_panel_blocks-inl.h.
+// Queries, keys and values of prefill attention in 8 bits. Each row of q, k and v has its own
+// scale, its largest magnitude / 127. Included after prefill_panel_blocks-inl.h.
 //
-// A key is KeyStride() words: its numbers, four a word, then its scale, then what its sums begin
-// with. Queries are unsigned for the instructions' sake, 128 more than they are, which adds 128
-// times the sum of the key's numbers; that is taken off at the beginning.
+// A key takes KeyStride() words: its elements, four per word, then its scale, then the
+// initial value of its sums. The instruction needs unsigned queries, so queries are stored
+// with 128 added, which adds 128 times the sum of the key's elements to each product; the
+// initial value subtracts it.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return ByteKeyStride(head_dim); }
-// Of a row of a product, and of one in the lanes, in floats.
+// Floats per row of a product, and per row in the lanes.
 HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return ByteKeyStride(head_dim); }
 HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return NumByteWords(head_dim) + 1; }
 HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
   return int64_t{1} * (key / kByteValueRows) * ByteValueStride(head_dim);
 }
 
-// Of a logit less the maximum.
+// The weight of a logit minus the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
-// The largest magnitude of n numbers; NaN where one is: its bits are larger than all others.
+// The largest magnitude of n numbers; NaN if one is NaN: its bits exceed all others.
 HYDRANT_INLINE float LargestOf(const float* row, int n) {
   __m512i largest = _mm512_setzero_si512();
   for (int d = 0; d < n; d += kLanes) {
@@ -28,12 +29,12 @@ HYDRANT_INLINE float LargestOf(const float* row, int n) {
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest))));
 }
 
-// kLanes of n numbers in steps of 1 / inverse, to nearest; zero behind the last.
+// kLanes of n numbers in units of 1 / inverse, rounded to nearest; zero past the end.
 HYDRANT_INLINE __m512i Steps(const float* row, int n, float inverse) {
   return _mm512_cvtps_epi32(Mul(MaskLoad(FirstN(n), row), Set(inverse)));
 }
 
-// Up to kLanes words of n numbers, 128 up; zero words behind the last.
+// Up to kLanes words of n numbers, with 128 added; zero words past the end.
 HYDRANT_INLINE Vec WordsOfRow(const float* row, int n, float inverse) {
   __m512i words = _mm512_setzero_si512();
   Unroll<4>(HYDRANT_UNROLLED(i) {
@@ -47,8 +48,8 @@ HYDRANT_INLINE Vec WordsOfRow(const float* row, int n, float inverse) {
   return _mm512_castsi512_ps(words);
 }
 
-// [words of head_dim, kQueryTile], then [kQueryTile] scales, which hold the logits' scale, too. Of
-// lanes without a query the scale is zero.
+// [words of head_dim, kQueryTile], then [kQueryTile] scales, which include the logits' scale. Lanes
+// without a query have scale zero.
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
   const int words = NumByteWords(shape.head_dim);
@@ -80,8 +81,8 @@ void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
   }
 }
 
-// Sixteen words of the low bytes of sixteen numbers each: word i has four[0][i] in its lowest byte.
-// kSigned: of -128 to 127; otherwise of 0 to 255.
+// Packs the low bytes of four vectors of numbers: word i has four[0][i] in its lowest byte.
+// kSigned: numbers from -128 to 127; otherwise from 0 to 255.
 template <bool kSigned>
 HYDRANT_INLINE __m512i BytesOf(const __m512i (&four)[4]) {
   __m512i bytes;
@@ -116,7 +117,7 @@ void RoundValues(const float* values, int rows, int head_dim, float* to) {
   }
 }
 
-// They have been rounded before.
+// The operands were rounded before.
 HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* v,
                                        int /*rows*/, float* /*scratch*/) {
   return {k, v};

@@ -1,13 +1,13 @@
-// What prefill attention asks of its vector kernel: one tile at a time. Plain data and raw pointers
-// only: the implementations are compiled for an instruction set of their own
+// The interface between prefill attention and its vector kernel, which processes one tile at a
+// time. Plain data and raw pointers only: each implementation is compiled for its instruction set
 // (prefill_attention_avx2.cc, ..._avx512.cc).
 //
 // Queries lie in the lanes: a tile's queries, logits, weights and output are stored transposed,
-// [..., kQueryTile], so that keys and values are read as they are, maxima and sums run down the
-// columns without a horizontal step, and every head_dim takes the same path. A short tile, such as
-// the question after a cached prefix, has the query heads of a group side by side in its lanes
-// (pack_gqa of FlashAttention-3): each key is then multiplied once for all of them. What a lane
-// computes does not depend on its neighbours, so this changes no bit.
+// [..., kQueryTile], so that keys and values are read untransposed, maxima and sums run down the
+// columns without horizontal operations, and every head_dim takes the same path. A short tile, such
+// as the question after a cached prefix, has the query heads of a group side by side in its lanes
+// (pack_gqa of FlashAttention-3): each key is then multiplied once for all of them. A lane's result
+// does not depend on its neighbours, so packing does not change the bits.
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_PREFILL_ATTENTION_KERNELS_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_PREFILL_ATTENTION_KERNELS_H_
 
@@ -19,9 +19,9 @@
 
 namespace hydrant::cpu {
 
-inline constexpr int kKeyPanel = 128;  // keys of a step; 16 KiB of logits
-// Weights a tile may keep for its statistics (8 MiB); depends on the tile's position and the model
-// alone.
+inline constexpr int kKeyPanel = 128;  // keys per step; 16 KiB of logits
+// Weights that a tile may keep for its statistics (8 MiB); depends only on the
+// tile's position and the model.
 inline constexpr size_t kMaxKeptWeights = size_t{2} << 20;
 
 constexpr int NumPanels(int keys) { return (keys + kKeyPanel - 1) / kKeyPanel; }
@@ -40,23 +40,23 @@ struct TileStatistic {
   GroupReduce reduce = GroupReduce::kMean;
   int begin = 0;  // queries of the tile
   int end = 0;
-  float* out = nullptr;  // [num_prefix_keys + num_keys], written; null: not wanted
+  float* out = nullptr;  // [num_prefix_keys + num_keys], overwritten; null: not computed
 };
 
 struct PrefillTile {
   const float* q = nullptr;         // first query, first query head of the group
-  const float* k = nullptr;         // [num_keys, head_dim], or as its kernel wants them
+  const float* k = nullptr;         // [num_keys, head_dim], or the kernel's format
   const float* v = nullptr;         // the same
-  float* out = nullptr;             // as q; null: not wanted
+  float* out = nullptr;             // layout of q; null: not computed
   const float* sinks = nullptr;     // [group], the query heads' sink logits; null: none
   int first_position = 0;           // a multiple of kQueryTile
-  int end_key = 0;                  // no query sees this one or one after it
-  int window = kNoWindow;           // each sees so many, its own included
+  int end_key = 0;                  // no query sees this key or a later one
+  int window = kNoWindow;           // keys that each query sees, its own included
   int num_queries = 0;              // <= kQueryTile
-  const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query whose window
-                                    // reaches them
+  const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by queries with a window
+                                    // that reaches them
   const float* prefix_v = nullptr;  // the same
-  int num_prefix_keys = 0;          // 0 where no query's window reaches them
+  int num_prefix_keys = 0;          // 0 if no query's window reaches the prefix
   std::array<TileStatistic, kMaxColumnStatistics> statistics = {};
 
   int num_keys() const {
@@ -70,28 +70,28 @@ struct PrefillTile {
   }
   // No panel holds keys of both the prefix and the run.
   int num_panels() const { return NumPanels(num_prefix_keys) + NumPanels(num_keys()); }
-  // The first panel with a key that some query sees.
+  // The first panel with a key that any query sees.
   int first_panel() const {
     const int first_seen = num_prefix_keys + first_position - window + 1;
     return first_seen > 0 ? first_seen / kKeyPanel : 0;
   }
 };
 
-// Where a tile's scratch lies, in floats. Query i of query head g is lane g * head_lanes + i of
-// [packs, kQueryTile]; lanes behind the last head's compute what nobody reads.
+// Offsets of a tile's scratch, in floats. Query i of query head g is lane g * head_lanes + i of
+// [packs, kQueryTile]; the results of lanes past the last head are unused.
 struct PrefillScratchLayout {
-  int head_lanes = 0;         // those of a query head
-  int packs = 0;              // the query heads of a KV head take so many tiles of lanes
+  int head_lanes = 0;         // lanes per query head
+  int packs = 0;              // kQueryTile-lane packs for the query heads of a KV head
   bool keep_weights = false;  // of every panel, for the statistics
-  int panels = 0;             // weights are kept for
+  int panels = 0;             // panels with kept weights
   size_t queries = 0;         // [packs, head_dim, kQueryTile], scaled
   size_t outputs = 0;         // [packs, head_dim, kQueryTile], unnormalised
   size_t maxima = 0;          // [packs, kQueryTile], running
   size_t sums = 0;            // [packs, kQueryTile], running
-  size_t panel_maxima =
-      0;               // [panels, packs, kQueryTile]: what the weights of a panel are relative to
-  size_t factors = 0;  // [packs, kQueryTile]: what turns those of one panel into attention weights
-  // Of a kernel that multiplies in fewer bits: a panel's keys and values, and a pack's weights.
+  // [panels, packs, kQueryTile]: the reference of a panel's weights
+  size_t panel_maxima = 0;
+  size_t factors = 0;  // [packs, kQueryTile]: one panel's weights to attention weights
+  // For a kernel with reduced precision: a panel's keys and values, and a pack's weights.
   size_t operands = 0;
   size_t rounded = 0;
   size_t weights = 0;  // [panels, packs, kKeyPanel, kQueryTile]
@@ -118,11 +118,11 @@ inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, const PrefillTil
   return layout;
 }
 
-// Where the scratch of a tile that is ranked lies, in floats.
+// Offsets of the scratch of a RankKernel's tile, in floats.
 struct RankLayout {
   int strips = 0;        // of kQueryTile keys
-  int rows = 0;          // queries of some query heads, as many as there is room for at a time
-  size_t operands = 0;   // [rows, head_dim + 2] at most, as a product takes them
+  int rows = 0;          // queries of as many query heads as fit at a time
+  size_t operands = 0;   // [rows, head_dim + 2] at most, in the product's format
   size_t logits = 0;     // [kQueryTile, kQueryTile]
   size_t origins = 0;    // [rows]
   size_t sums = 0;       // [rows / 2, 16]
@@ -133,7 +133,7 @@ struct RankLayout {
 };
 
 inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& tile) {
-  constexpr int kMostHeads = 4;  // whose logits of a strip stay in the first cache
+  constexpr int kMostHeads = 4;  // so that their logits of a strip stay in L1
   RankLayout layout;
   layout.strips = (tile.num_keys() + kQueryTile - 1) / kQueryTile;
   const size_t head_words = size_t{1} * layout.strips * kQueryTile * kQueryTile / 2;
@@ -153,21 +153,21 @@ inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& til
   return layout;
 }
 
-// scratch: LayoutOf(...).total floats of the calling thread; RankLayoutOf(...).total of a kernel
-// that ranks.
+// scratch: LayoutOf(...).total floats of the calling thread; for a RankKernel
+// RankLayoutOf(...).total.
 using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile& tile,
                                    float* scratch);
 
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
 PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v to bf16; weights are within 1 %
-// The same; PrefillTile's keys and values, a prefix's too, are what RoundKeysAmx() and
-// RoundValuesAmx() left. REQUIRES: a head_dim that is a multiple of kAmxHeadDim
+// As PrefillTileAvx512Bf16(); PrefillTile's keys and values, a prefix's too, are rounded by
+// RoundKeysAmx() and RoundValuesAmx(). REQUIRES: head_dim is a multiple of kAmxHeadDim
 PrefillTileKernel PrefillTileAmx();
 inline constexpr int kAmxHeadDim = 32;
-// Rows of keys with those that fill the last tiles, which are zero.
+// Number of key rows, padded with zero rows to whole tiles.
 constexpr int TileRowsOf(int rows) { return (rows + 31) / 32 * 32; }
-// Words of 32 bits that pairs of keys, or of values in panels of their own, take.
+// 32-bit words of pairs of keys, and of values, which are stored panel by panel.
 constexpr int64_t TileKeyWords(int rows, int head_dim) {
   return int64_t{1} * TileRowsOf(rows) * (head_dim / 2);
 }
@@ -176,35 +176,35 @@ constexpr int64_t TileValueWords(int rows, int head_dim) {
 }
 // keys: [rows, head_dim]; to: TileKeyWords(rows, head_dim) words.
 void RoundKeysAmx(const float* keys, int rows, int head_dim, float* to);
-// values: [rows, head_dim], at most kKeyPanel; to: TileValueWords(rows, head_dim) words.
+// values: [rows, head_dim], at most kKeyPanel rows; to: TileValueWords(rows, head_dim) words.
 void RoundValuesAmx(const float* values, int rows, int head_dim, float* to);
 
-// Tells weights apart, within 7 %: see prefill_rank-inl.h. REQUIRES of a tile: no output, softcap,
-// sinks or prefix; two statistics, a mean's sum and the largest weight, of the same queries, which
-// see all keys; these as `to_lanes` left them.
+// Approximates weights within 7 %, for ranking: see prefill_rank-inl.h. REQUIRES, of a tile: no
+// output, softcap, sinks or prefix; two statistics, the sum of the mean and the maximum, over the
+// same queries, which see all keys; keys prepared by `to_lanes`.
 struct RankKernel {
   PrefillTileKernel tile;
-  int64_t (*lane_words)(int keys, int head_dim);  // words of 32 bits, of the keys before one, too
-  // keys: [rows, head_dim], from a multiple of kQueryTile on.
+  int64_t (*lane_words)(int keys, int head_dim);  // 32-bit words; also the offset of a key
+  // keys: [rows, head_dim], starting at a multiple of kQueryTile.
   void (*to_lanes)(const float* keys, int rows, int head_dim, float* to);
 };
 const RankKernel& RankAvx2();
 const RankKernel& RankAvx512();
 const RankKernel& RankAvx512Bf16();  // rounds q and k to bf16
-const RankKernel& RankAvx512Vnni();  // to 8 bits. REQUIRES: a head_dim of at least 4
-const RankKernel& RankAmx();         // to bf16. REQUIRES: a multiple of kAmxHeadDim
+const RankKernel& RankAvx512Vnni();  // rounds to 8 bits. REQUIRES: head_dim >= 4
+const RankKernel& RankAmx();         // rounds to bf16. REQUIRES: a multiple of kAmxHeadDim
 
-// Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
+// 32-bit words of a row in 8 bits, and of a key with its scale and sum.
 constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }
 constexpr int ByteKeyStride(int head_dim) { return NumByteWords(head_dim) + 2; }
-// Values lie four rows together: a word for each column, then their scales.
+// Values are grouped by four rows: one word per column, then the rows' scales.
 inline constexpr int kByteValueRows = 4;
 constexpr int ByteValueStride(int head_dim) { return head_dim + kByteValueRows; }
 constexpr int64_t ByteValueWords(int rows, int head_dim) {
   return int64_t{1} * ((rows + kByteValueRows - 1) / kByteValueRows) * ByteValueStride(head_dim);
 }
-// Rounds q to 8 bits, and a panel's weights; PrefillTile::k and v are what RoundKeysAvx512Vnni()
-// and RoundValuesAvx512Vnni() left. REQUIRES: a head_dim of at least 4, no prefix
+// Rounds q and each panel's weights to 8 bits; PrefillTile::k and v are rounded by
+// RoundKeysAvx512Vnni() and RoundValuesAvx512Vnni(). REQUIRES: head_dim >= 4, no prefix
 PrefillTileKernel PrefillTileAvx512Vnni();
 // keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);

@@ -1,22 +1,22 @@
-// Operands of prefill attention in bf16, for the kernels whose products take two terms at a time.
-// q, k, v and weights are rounded to nearest. Queries are scaled by a power of two, logits by what
-// is left of the scale when they have been summed: so queries that bf16 holds stay what they are.
-// Included after prefill_panel_blocks-inl.h.
+// Operands of prefill attention in bf16, for kernels with products of two terms per instruction. q,
+// k, v and weights are rounded to nearest. Queries are scaled by a power of two, and summed logits
+// by the rest of the scale, so queries that are exact in bf16 stay exact. Included after
+// prefill_panel_blocks-inl.h.
 //
-// A pair is two bf16 numbers in 32 bits: of queries and keys two neighbours along head_dim, of
-// weights and values two keys. Where there is an odd number the last one's partner is zero.
+// A pair is two bf16 numbers in 32 bits: for queries and keys two neighbours along head_dim, for
+// weights and values two keys. With an odd count the last one's partner is zero.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Of a logit less the maximum.
+// The weight of a logit minus the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
 HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
-// Of a row of a product, and of one in the lanes, in floats.
+// Floats per row of a product, and per row in the lanes.
 HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return Pairs(head_dim); }
 HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return Pairs(head_dim); }
 
-// The scale without its mantissa, and what is left: of the usual head_dims, powers of 4, nothing.
+// The scale without its mantissa, and the remaining factor, which is 1 if head_dim is a power of 4.
 HYDRANT_INLINE float QueryScale(float scale) {
   return FirstLane(_mm512_and_ps(Set(scale), Set(__builtin_inff())));
 }
@@ -31,7 +31,7 @@ HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
                                   (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
-// The first kLanes pairs of a row of `left` elements, times `factor`; zero behind them.
+// The first kLanes pairs of a row of `left` elements, times `factor`; zero past the end.
 HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left, float factor) {
   const Vec low = MaskLoad(FirstN(left), row);
   const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), row + kLanes);

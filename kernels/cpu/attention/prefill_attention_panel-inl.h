@@ -1,20 +1,20 @@
-// The two products of a panel of keys with a tile of queries, register-blocked. Included once per
+// The two products of a key panel with a query tile, register-blocked. Included once per
 // instruction set, after prefill_panel_blocks-inl.h. Queries lie in the lanes; two vectors of them
-// are worked on at a time.
+// are processed at a time.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Of keys as the tile has them, in floats.
+// Floats per key in the tile.
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
 HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
   return int64_t{1} * key * head_dim;
 }
 
-// Of a row of a product, and of one in the lanes, in floats.
+// Floats per row of a product, and per row in the lanes.
 HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return head_dim; }
 HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return head_dim; }
 
-// Of a logit less the maximum.
+// The weight of a logit minus the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return Exp(x); }
 
 // logits[r, lanes] = sum over d of keys[r, d] * queries[d, lanes], for kRows keys.
@@ -39,7 +39,7 @@ HYDRANT_INLINE void LogitBlock(const float* keys, int head_dim, const float* que
 }
 
 // out[c, lanes] = out[c, lanes] * decay[lanes] + sum over the rows of values[row, c] * weights[row,
-// lanes], for kColumns.
+// lanes], for kColumns columns.
 template <int kColumns>
 HYDRANT_INLINE void OutputBlock(const float* values, int rows, int head_dim, const float* weights,
                                 const float* decay, float* out) {
@@ -71,12 +71,12 @@ HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const
   });
 }
 
-// As they are.
+// Copies: fp32 keys are not rounded.
 HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
   for (int64_t i = 0; i < int64_t{1} * rows * head_dim; ++i) to[i] = keys[i];
 }
 
-// Keys and values are multiplied where they lie.
+// Keys and values are used in place.
 HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* v,
                                        int /*rows*/, float* /*scratch*/) {
   return {k, v};

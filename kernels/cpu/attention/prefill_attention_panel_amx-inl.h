@@ -1,13 +1,13 @@
-// The two products of a panel of keys with a tile of queries in AMX's bf16, the sums in fp32: as
-// prefill_attention_panel-inl.h, whose words it gives another meaning. Keys and values have been
-// rounded, once for all tiles of queries. Included after amx_tiles-inl.h and
-// prefill_attention_pairs-inl.h. Of head_dims that are a whole number of tiles.
+// The two products of a key panel with a query tile in AMX bf16 with fp32 sums: the
+// interface of prefill_attention_panel-inl.h. Keys and values were rounded once for all
+// query tiles. Included after amx_tiles-inl.h and prefill_attention_pairs-inl.h. REQUIRES:
+// head_dim is a whole number of tiles.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 static_assert(kQueryTile == 2 * kLanes && kKeyPanel % kQueryTile == 0);
 
-// Tiles of 16 rows of 64 bytes: 32 keys, or columns of values, by the tile's queries.
+// Tiles of 16 rows of 64 bytes: 32 keys, or value columns, by the tile's queries.
 //   0, 1   16 keys each
 //   2, 3   16 queries each
 //   4..7   their products, keys first: rows of kQueryTile lanes
@@ -44,7 +44,7 @@ HYDRANT_INLINE void StoreSums(float* to) {
   _tile_stored(7, to + kLanes * kQueryTile + kLanes, kStride);
 }
 
-inline constexpr int kValueStride = kKeyPanel / 2;  // pairs of a column of values
+inline constexpr int kValueStride = kKeyPanel / 2;  // pairs per value column
 
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return Pairs(head_dim); }
 HYDRANT_INLINE int64_t ValuesBefore(int key, int head_dim) { return TileValueWords(key, head_dim); }
@@ -53,7 +53,7 @@ HYDRANT_INLINE void ZeroRows(float* rows, int from, int to, int row_floats) {
   for (int i = from * row_floats; i < to * row_floats; i += kLanes) Store(rows + i, Zero());
 }
 
-// Keys [rows, pairs of head_dim], and zeros up to whole tiles.
+// Keys [rows, pairs of head_dim], zero-padded to whole tiles.
 HYDRANT_INLINE void RoundTileKeys(const float* keys, int rows, int head_dim, float* to) {
   RoundKeys(keys, rows, head_dim, to);
   ZeroRows(to, rows, TileRowsOf(rows), Pairs(head_dim));
@@ -81,8 +81,8 @@ HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, cons
   return {k, v};
 }
 
-// Tiles 4 to 7 += rows of a, which are a_stride floats apart, by the two vectors of lanes of b's
-// rows, over so many pairs.
+// Tiles 4 to 7 += rows of a, a_stride floats apart, times the two lane vectors of b's
+// rows, over `pairs` pairs.
 HYDRANT_INLINE void AddTiles(const float* a, int a_stride, const float* b, int pairs) {
   const float* const below = a + kLanes * a_stride;
   const int a_bytes = a_stride * static_cast<int>(sizeof(float));
@@ -114,7 +114,7 @@ void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows
   }
 }
 
-// Whether some query's maximum has risen: after the first panels few do.
+// Whether any query's maximum has risen: rare after the first panels.
 HYDRANT_INLINE bool Decays(const float* decay) {
   const Mask one = And(Equal(Load(decay), Set(1.0f)), Equal(Load(decay + kLanes), Set(1.0f)));
   return one != FirstN(kLanes);

@@ -1,10 +1,10 @@
-// The two products of a panel of keys with a tile of queries in bf16, two terms an instruction, the
-// sums in fp32: as prefill_attention_panel-inl.h, whose words it gives another meaning. Included
-// after prefill_attention_pairs-inl.h.
+// The two products of a key panel with a query tile in bf16, two terms per instruction, with fp32
+// sums: the interface of prefill_attention_panel-inl.h. Included after
+// prefill_attention_pairs-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Of keys as the tile has them, in floats.
+// Floats per key in the tile.
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
 HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
   return int64_t{1} * key * head_dim;

@@ -1,6 +1,5 @@
-// The two products of a panel of keys with a tile of queries in 8 bits, four terms an instruction:
-// as prefill_attention_panel-inl.h, whose words it gives another meaning. Included after
-// prefill_attention_bytes-inl.h.
+// The two products of a key panel with a query tile in 8 bits, four terms per instruction: the
+// interface of prefill_attention_panel-inl.h. Included after prefill_attention_bytes-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -39,12 +38,12 @@ void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows
   });
 }
 
-// What a panel's weights are multiplied with to become bytes, per query. A weight first takes the
-// scale of its value: so a key that gets much attention, but has a small value, as first tokens
-// often do, leaves the others their bits.
+// Factors that convert a panel's weights to bytes, per query. A weight is first multiplied by the
+// scale of its value, so that a key with much attention but a small value, as first tokens often
+// have, leaves the others their bits.
 struct ByteWeights {
-  Vec up[2];     // to bytes; 0 where no weight counts
-  Vec share[2];  // of a byte
+  Vec up[2];     // weight to byte
+  Vec share[2];  // byte to weight
 };
 
 HYDRANT_INLINE ByteWeights ByteWeightsOf(const float* values, int head_dim, int rows,
@@ -65,7 +64,7 @@ HYDRANT_INLINE ByteWeights ByteWeightsOf(const float* values, int head_dim, int 
   return to;
 }
 
-// Weights [rows / 4, kQueryTile], four bytes a word.
+// Weights [rows / 4, kQueryTile], four bytes per word.
 HYDRANT_INLINE void RoundWeights(const float* values, int head_dim, int rows, const float* weights,
                                  const ByteWeights& by, float* to) {
   for (int first = 0; first < rows; first += kByteValueRows, to += kQueryTile) {

@@ -1,14 +1,14 @@
 // A tile of queries over all of its keys: softmax with a running maximum, panel by panel (the
-// online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics. Included
-// once per instruction set, after attention_softcap-inl.h, prefill_attention_panel-inl.h and
-// prefill_softmax-inl.h.
+// online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics.
+// Included once per instruction set, after attention_softcap-inl.h,
+// prefill_attention_panel-inl.h and prefill_softmax-inl.h.
 
 #include <type_traits>
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Which query a lane of a pack holds: query head of the group, and query of the tile. The head may
-// be past the last one, and so may the query.
+// The query in a lane of a pack: query head of the group, and query of the tile. Head and query
+// may be past the last one.
 struct Lane {
   int head;
   int query;
@@ -19,7 +19,7 @@ HYDRANT_INLINE Lane LaneOf(const PrefillScratchLayout& layout, int pack, int lan
   return {index / layout.head_lanes, index % layout.head_lanes};
 }
 
-// Where each lane's query lies in q and out; -1: the lane has none.
+// Offset of each lane's query in q and out; -1: the lane has none.
 HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& tile,
                                  const PrefillScratchLayout& layout, int pack, int64_t* offsets) {
   for (int i = 0; i < kQueryTile; ++i) {
@@ -30,7 +30,7 @@ HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& t
   }
 }
 
-// from: [head_dim, kQueryTile], divided by its lane's sum on the way.
+// from: [head_dim, kQueryTile]; divides each lane by its sum.
 HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, const float* from, const float* sums,
                                 const int64_t* offsets, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
@@ -48,12 +48,12 @@ HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, const float* from, co
   }
 }
 
-// Query i does not see keys past its own: -inf where first_key + r > first_position + i.
-// queries[kQueryTile]: the lanes'.
+// Causal mask: -inf where first_key + r > first_position + queries[i].
+// queries[kQueryTile]: the lanes' queries.
 HYDRANT_INLINE void MaskFuture(const int* queries, int first_key, int rows, int first_position,
                                float* logits) {
   for (int r = 0; r < rows; ++r) {
-    const int blind = first_key + r - first_position;  // queries before this do not see the key
+    const int blind = first_key + r - first_position;  // queries before this one do not see the key
     for (int i = 0; i < kQueryTile; ++i) {
       float* logit = logits + r * kQueryTile + i;
       *logit = queries[i] < blind ? kMinusInfinity : *logit;
@@ -61,13 +61,13 @@ HYDRANT_INLINE void MaskFuture(const int* queries, int first_key, int rows, int 
   }
 }
 
-// Query i does not see keys past its window: those up to first_position + i - window. A panel may
-// lie before all that a query sees, whose weights are then any number: the first key that it does
-// see wipes them out, because e^(kPastLogit - logit) is 0.
+// Window mask: keys up to first_position + i - window are hidden from query i. A panel may lie
+// entirely before a query's window; its weights are then arbitrary, and the first visible key
+// cancels them, because e^(kPastLogit - logit) is 0.
 HYDRANT_INLINE void MaskPast(const int* queries, int first_key, int rows, int first_position,
                              int window, float* logits) {
   for (int r = 0; r < rows; ++r) {
-    const int last = first_key + r - first_position + window;  // queries from there on do not see
+    const int last = first_key + r - first_position + window;  // first query that does not see it
     for (int i = 0; i < kQueryTile; ++i) {
       float* logit = logits + r * kQueryTile + i;
       *logit = queries[i] >= last ? kPastLogit : *logit;
@@ -75,13 +75,13 @@ HYDRANT_INLINE void MaskPast(const int* queries, int first_key, int rows, int fi
   }
 }
 
-// The keys of a panel: first those of the prefix, in panels of their own, then the run's.
+// The keys of a panel: first those of the prefix, in separate panels, then the run's.
 struct Panel {
   const float* k;
   const float* v;
   int rows;
-  int first_key;  // counted within the run; of the prefix below 0
-  int column;     // where its statistics lie
+  int first_key;  // index in the run; below 0 in the prefix
+  int column;     // first column of its statistics
 };
 
 HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile, int panel) {
@@ -116,13 +116,13 @@ HYDRANT_INLINE void PackLogits(const PrefillShape& shape, const PrefillTile& til
     MaskPast(queries, panel.first_key, panel.rows, tile.first_position, tile.window, logits);
 }
 
-// The lanes of queries [0, count) among those from `lane` on.
+// The lanes of queries [0, count) among the lanes from `lane` on.
 HYDRANT_INLINE Mask QueriesBefore(int count, int lane) {
   return FirstN(count > lane ? count - lane : 0);
 }
 
-// What turns a panel's weights into attention weights, per query: exp(panel_max - max) / sum; 0 for
-// queries outside [begin, end).
+// The factor from a panel's weights to attention weights, per query: exp(panel_max - max) / sum; 0
+// for queries outside [begin, end).
 HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, const float* panel_maxima,
                                  int begin, int end, float* factors) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
@@ -139,15 +139,15 @@ using Kind = ColumnStatistic::Kind;
 struct PanelStatistic {
   const float* weights;  // [group, kKeyPanel, kQueryTile]
   const float* factors;  // [group, kQueryTile]
-  const float* limits;   // [kQueryTile], of kBelowMean: weights less than this count
+  const float* limits;   // [kQueryTile], for kBelowMean: weights below these count
   int group;
   int rows;
   int blind;   // queries before this one do not see the panel's first key
   float* out;  // [rows]
 };
 
-// Adds a head's attention weights, weights * factors, to those of the group's heads before it
-// (GroupReduce, a mean as a sum).
+// Combines a head's attention weights, weights * factors, with those of the group's earlier heads
+// (GroupReduce; a mean as a sum).
 template <GroupReduce kReduce>
 HYDRANT_INLINE Vec JoinHeads(Vec before, Vec weights, Vec factors) {
   if (kReduce == GroupReduce::kMean) return Fma(weights, factors, before);
@@ -166,7 +166,7 @@ HYDRANT_INLINE Vec GroupWeight(const float* weights, const float* factors, int g
   return w;
 }
 
-// What the tile's queries give to key `row`, down to one vector of lanes.
+// The tile's contribution to key `row`, reduced to one vector of lanes.
 template <Kind kKind, GroupReduce kReduce>
 HYDRANT_INLINE Vec KeyStatistic(const PanelStatistic& panel, int row) {
   Vec total = Zero();
@@ -187,7 +187,7 @@ HYDRANT_INLINE Vec KeyStatistic(const PanelStatistic& panel, int row) {
              : total;
 }
 
-// Of `rows` keys, or of a vector of them where there are more.
+// Stores `rows` values, at most one vector.
 HYDRANT_INLINE void StoreKeys(Vec values, int rows, float* out) {
   if (rows >= kLanes) {
     Store(out, values);
@@ -196,7 +196,7 @@ HYDRANT_INLINE void StoreKeys(Vec values, int rows, float* out) {
   }
 }
 
-// Rows past the last one in a vector are computed from what scratch holds, and dropped.
+// Rows past the last one in a vector are computed from stale scratch and dropped.
 template <Kind kKind, GroupReduce kReduce>
 void ReducePanel(const PanelStatistic& panel) {
   constexpr std::conditional_t<kKind == Kind::kMax, Largest, Sum> kFold;
@@ -230,7 +230,7 @@ HYDRANT_INLINE void KeySumAndMax(const PanelStatistic& panel, int row, Vec* sum,
   if (kReduce == GroupReduce::kMean) *sum = Mul(*sum, Set(1.0f / static_cast<float>(panel.group)));
 }
 
-// Both at once, for those who want both: weights are read once. maxima: [rows].
+// Computes both statistics in one pass over the weights. maxima: [rows].
 template <GroupReduce kReduce>
 void ReduceSumAndMax(const PanelStatistic& panel, float* maxima) {
   for (int r = 0; r < panel.rows; r += kLanes) {
@@ -281,8 +281,8 @@ HYDRANT_INLINE void ReducePanel(Kind kind, GroupReduce reduce, const PanelStatis
   }
 }
 
-// What a query's GroupWeight() must be below to count as below the mean; 0 for queries outside the
-// statistic's.
+// The bounds below which a query's GroupWeight() counts as below the mean; 0 for queries
+// outside the statistic's range.
 HYDRANT_INLINE void FindLimits(const PrefillShape& shape, const PrefillTile& tile,
                                const TileStatistic& statistic, float* limits) {
   const bool sum_for_mean = statistic.reduce == GroupReduce::kMean;
@@ -294,8 +294,8 @@ HYDRANT_INLINE void FindLimits(const PrefillShape& shape, const PrefillTile& til
   }
 }
 
-// Attends over every panel; leaves unnormalised outputs, maxima and sums, and the weights where
-// they are kept.
+// Attends over every panel. Results: unnormalised outputs, maxima and sums, and the
+// weights if they are kept.
 void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
                   const PrefillScratchLayout& layout, float* scratch) {
   const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
@@ -323,8 +323,8 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-// The logits of a panel once more, for statistics whose weights were not kept; relative to the
-// final maxima. A pack is then a query head.
+// Recomputes the weights of a panel relative to the final maxima, for statistics without kept
+// weights. A pack is then a query head.
 void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
                     const PrefillScratchLayout& layout, const Panel& panel, float* scratch) {
   const PanelOperands operands =
@@ -344,7 +344,7 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-// max: of the same queries, counted with it; null: no other.
+// max: a maximum over the same queries, computed in the same pass; null: none.
 void CountPanel(const PrefillShape& shape, const PrefillTile& tile, const TileStatistic& statistic,
                 const TileStatistic* max, const PrefillScratchLayout& layout, const Panel& panel,
                 int64_t first_row, const float* limits, float* scratch) {
@@ -365,7 +365,7 @@ void CountPanel(const PrefillShape& shape, const PrefillTile& tile, const TileSt
   ReducePanel(statistic.kind, statistic.reduce, of_panel);
 }
 
-// Whether two statistics are counted at once: a sum and the largest weight, of the same queries.
+// Whether two statistics are computed in one pass: a sum and a maximum over the same queries.
 HYDRANT_INLINE bool AreSumAndMax(const TileStatistic& a, const TileStatistic& b) {
   return a.out != nullptr && b.out != nullptr && a.kind == Kind::kSum && b.kind == Kind::kMax &&
          b.reduce == GroupReduce::kMax && a.begin == b.begin && a.end == b.end;
@@ -392,7 +392,7 @@ void CountTile(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-// Zero outputs; maxima and sums as before the first key. A sink comes before all keys.
+// Initialises outputs, maxima and sums. A sink precedes all keys.
 void StartPack(const PrefillShape& shape, const PrefillTile& tile,
                const PrefillScratchLayout& layout, int pack, float* scratch) {
   const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;

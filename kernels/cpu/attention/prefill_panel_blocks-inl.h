@@ -1,23 +1,23 @@
-// How the products of prefill attention are cut into blocks that registers hold. Included once per
-// instruction set, after the vector words (attention_simd_*.h).
+// Register blocking of prefill attention's products. Included once per instruction set, after the
+// SIMD wrappers (attention_simd_*.h).
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr int kPair = 2 * kLanes;
 
 inline constexpr float kMinusInfinity = -__builtin_inff();
-// Below every logit, but finite: less a maximum of -infinity, -infinity would be NaN.
+// Below every logit, but finite: -infinity minus a maximum of -infinity would be NaN.
 inline constexpr float kPastLogit = -1e30f;
 
-// A panel as its products take it: the keys and values themselves, or what scratch has of them.
+// A panel's operands: the keys and values in place, or copies in scratch.
 struct PanelOperands {
   const float* k;
   const float* v;
 };
 
-// Rows of queries to lanes: to[column * kQueryTile + i] is word `column` of query i, for `words` of
-// them. words_of(row, lane, first): words [first, first + kLanes) of the lane's query, which is
-// `row`, zero behind the last. Lanes whose offset is negative have no query and are zero.
+// Transposes query rows to lanes: to[column * kQueryTile + i] is word `column` of query i, for
+// `words` words. words_of(row, lane, first): words [first, first + kLanes) of the lane's query
+// `row`, zero past the end. Lanes with a negative offset have no query and are zero.
 template <typename WordsOf>
 HYDRANT_INLINE void RowsToLanes(const float* q, const int64_t* offsets, int words, float* to,
                                 const WordsOf& words_of) {
@@ -35,8 +35,8 @@ HYDRANT_INLINE void RowsToLanes(const float* q, const int64_t* offsets, int word
   }
 }
 
-// Calls block(Int<n>, first) for pieces of [0, count) of at most kPanelTile, as equal as they come:
-// registers stay busy at the end too.
+// Calls block(Int<n>, first) for pieces of [0, count) of at most kPanelTile, as equal as possible,
+// so that the last piece uses the registers too.
 template <int kSize, typename Block>
 HYDRANT_INLINE void CallBlock(int size, int first, const Block& block) {
   if constexpr (kSize > 1) {

@@ -1,16 +1,16 @@
-// What a tile's queries give to every key where weights are only to be told apart: their sum and
-// the largest, from logarithms in 16 bits. Included once per instruction set, after a
-// prefill_attention_panel*-inl.h, in whose product queries are the rows here and keys the lanes.
+// Approximate statistics of a tile's queries for every key, for ranking: the sum and the maximum of
+// the weights, from 16-bit logarithms. Included once per instruction set, after a
+// prefill_attention_panel*-inl.h; in its product, queries are the rows here and keys the lanes.
 //
-// A word w stands for the weight 2^(w / 128 - 127): its logarithm, with 7 bits behind the point,
-// which tells the largest. Read as bf16 it is the same number but for the mantissa, which stands
-// for itself and not for its logarithm (Schraudolph, "A Fast, Compact Approximation of the
-// Exponential Function", Neural Computation 1999): at most 6.2 % more than the weight, and
-// kMeanExcess times it on average, which cancels between a query's weights and their sum. So a key
-// costs one exponential, not one for each query.
+// A word w stands for the weight 2^(w / 128 - 127): its base-2 logarithm with 7 fractional bits,
+// which gives the maximum. Read as bf16, it is the same number with a linear instead of an
+// exponential mantissa (Schraudolph, "A Fast, Compact Approximation of the Exponential
+// Function", Neural Computation 1999): at most 6.2 % more than the weight, and kMeanExcess times
+// it on average, which cancels between a query's weights and their sum. So a key costs one
+// exponential, not one per query.
 //
-// Words of two queries share a vector: of each 128 bits four keys of the first query, then the same
-// keys of the second.
+// Words of two queries share a vector: each 128 bits hold four keys of the first query, then the
+// same keys of the second.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -18,21 +18,22 @@ inline constexpr float kLowest = -1e30f;  // of a lane without a key
 inline constexpr float kWordsOfOctave = 128.0f;
 inline constexpr float kWordOfOne = 127 * kWordsOfOctave;
 inline constexpr float kLn2 = 0.69314718f;
-inline constexpr float kMeanExcess = 1.0406845f;  // (1 + f) / 2^f, f from 0 to 1: 1 / (2 ln(2)^2)
-inline constexpr int kRankVectors = kQueryTile / kLanes;  // of a query and a strip of keys
-inline constexpr int kPairStride = kQueryTile;  // of two queries and a strip, in words of 32 bits
+// Mean of (1 + f) / 2^f for f from 0 to 1: 1 / (2 ln(2)^2).
+inline constexpr float kMeanExcess = 1.0406845f;
+inline constexpr int kRankVectors = kQueryTile / kLanes;  // per query and strip of keys
+inline constexpr int kPairStride = kQueryTile;  // per two queries and strip, in 32-bit words
 inline constexpr int kQueryPairs = kQueryTile / 2;
 inline constexpr int kPairSums = 16;
-inline constexpr int16_t kNoShare = 32767;  // more than any word: less it, none is left
+inline constexpr int16_t kNoShare = 32767;  // more than any word: subtracting it leaves no share
 
 struct RankScratch {
   RankLayout layout;
   float* operands;
   float* logits;
   float* origins;      // [rows], the word of a logit of 0
-  float* sums;         // [pairs, kPairSums]: of weights, as words are packed
-  int16_t* sum_words;  // [pairs, 8]: logarithms of the sums, as words are packed
-  float* factors;      // [pairs, 4]: what a weight becomes its share by, the same
+  float* sums;         // [pairs, kPairSums]: sums of weights, in the packing of words
+  int16_t* sum_words;  // [pairs, 8]: logarithms of the sums, in the packing of words
+  float* factors;      // [pairs, 4]: factors from weights to shares, in the same packing
   int32_t* words;      // [strips, pairs, kPairStride]
 
   int heads() const { return layout.rows / kQueryTile; }
@@ -55,7 +56,7 @@ HYDRANT_INLINE RankScratch ScratchOf(const PrefillShape& shape, const PrefillTil
           .words = reinterpret_cast<int32_t*>(scratch + layout.words)};
 }
 
-// Keys of a strip, as lanes.
+// Floats of a strip's keys in the lanes.
 HYDRANT_INLINE int64_t StripFloats(int head_dim) {
   return int64_t{1} * LaneWords(head_dim) * kQueryTile;
 }
@@ -73,7 +74,7 @@ void KeysToLanes(const float* keys, int rows, int head_dim, float* to) {
   }
 }
 
-// Queries of some heads as rows; zero where there is none.
+// Loads queries of some heads as rows; zero where there is none.
 void LoadRows(const PrefillShape& shape, const PrefillTile& tile, int first_head, int rows,
               float* to) {
   const int stride = OperandStride(shape.head_dim);
@@ -87,7 +88,7 @@ void LoadRows(const PrefillShape& shape, const PrefillTile& tile, int first_head
   }
 }
 
-// Logits of a head's queries and a strip, unscaled: [kQueryTile, kQueryTile].
+// Unscaled logits of a head's queries and a strip: [kQueryTile, kQueryTile].
 void BlockLogits(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
                  int strip, int head, float* logits) {
   PrefillShape unscaled = shape;
@@ -102,7 +103,7 @@ void BlockLogits(const PrefillShape& shape, const PrefillTile& tile, const RankS
   }
 }
 
-// Of each of kLanes rows of kQueryTile.
+// The largest element of each of kLanes rows of kQueryTile.
 HYDRANT_INLINE Vec LargestOfRows(const float* rows) {
   Vec quads[kLanes / 4];
   Unroll<kLanes / 4>(HYDRANT_UNROLLED(quad) {
@@ -117,7 +118,7 @@ HYDRANT_INLINE Vec LargestOfRows(const float* rows) {
   return JoinQuads(Largest(), quads);
 }
 
-// The origins by which the largest logit of strips [0, strips) is the word of 1.
+// Sets the origins so that the largest logit of strips [0, strips) gets the word of 1.
 void FindOrigins(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
                  float step, int strips) {
   float* const origins = scratch.origins;
@@ -133,9 +134,9 @@ void FindOrigins(const PrefillShape& shape, const PrefillTile& tile, const RankS
   for (int r = 0; r < scratch.layout.rows; ++r) origins[r] = kWordOfOne - origins[r] * step;
 }
 
-// The words of a block, and their weights into the sums. From 32640 on a word is no number as bf16,
-// so that a sum shows what lies too far above its origin. (Ten million above it a logit is no
-// number of 32 bits any more, and counts as none.)
+// Computes the words of a block and adds their weights to the sums. From 32640 on a word is
+// infinite or NaN as bf16, so a sum shows if a logit is too far above its origin. (A logit ten
+// million above it overflows 32 bits, and counts as 0.)
 HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float step, int32_t* words,
                               float* sums) {
   for (int pair = 0; pair < kQueryPairs; ++pair, words += kPairStride, sums += kPairSums) {
@@ -153,7 +154,7 @@ HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float s
   }
 }
 
-// Words of every strip, and the sums of what they stand for.
+// Computes the words of every strip, and the sums of their weights.
 void FindWords(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
                float step) {
   const int heads = scratch.heads();
@@ -167,7 +168,7 @@ void FindWords(const PrefillShape& shape, const PrefillTile& tile, const RankScr
   }
 }
 
-// The sums of a pair's two rows. Lanes: two of the first row, two of the second, and so on.
+// The sums of a pair's two rows. Lanes alternate: two of the first row, two of the second.
 struct PairSum {
   float of[2];
 };
@@ -182,8 +183,8 @@ HYDRANT_INLINE PairSum SumsOf(const RankScratch& scratch, int pair) {
   return {{folded[0] + folded[1], folded[2] + folded[3]}};
 }
 
-// The logarithm of a positive number in words, within one of them: its exponent, and a parabola
-// for its mantissa.
+// The logarithm of a positive number in words, with an error below one word: its exponent, and a
+// parabola for its mantissa.
 HYDRANT_INLINE float LogWords(float x) {
   const auto bits = __builtin_bit_cast(int32_t, x);
   const auto mantissa = __builtin_bit_cast(float, (bits & 0x7fffff) | 0x3f800000);
@@ -192,7 +193,7 @@ HYDRANT_INLINE float LogWords(float x) {
          (exponent + (-0.34484843f * mantissa + 2.02466578f) * mantissa - 1.67487759f);
 }
 
-// What turns the words of each row into shares of its sum; nothing of rows that do not count.
+// Computes the factors from each row's words to shares of its sum; 0 for rows that do not count.
 void FindShares(const PrefillShape& shape, const TileStatistic& statistic, int first_head,
                 const RankScratch& scratch) {
   for (int pair = 0; pair < scratch.pairs(); ++pair) {
@@ -221,7 +222,7 @@ bool SumsAreFinite(const RankScratch& scratch) {
   return finite;
 }
 
-// The statistics of a strip's keys by the rows at hand: [kQueryTile].
+// The statistics of a strip's keys over the current rows: [kQueryTile].
 struct StripStatistics {
   Vec sums[kRankVectors];
   Vec largest[kRankVectors];
@@ -256,7 +257,7 @@ HYDRANT_INLINE StripStatistics CountStrip(const RankScratch& scratch, int strip)
   return found;
 }
 
-// Into the tile's statistics: those of the first rows are written, of others joined.
+// Writes the tile's statistics for the first rows, and accumulates for later ones.
 void CountStrips(const PrefillTile& tile, const RankScratch& scratch, bool first, float* sums,
                  float* largest) {
   for (int strip = 0; strip < scratch.layout.strips; ++strip) {
@@ -272,8 +273,8 @@ void CountStrips(const PrefillTile& tile, const RankScratch& scratch, bool first
   }
 }
 
-// While it lives, what is less than the least normal number is 0: words of that octave would cost
-// an assist a vector.
+// Flushes denormals to zero during its lifetime: words of that octave would cost a
+// microcode assist per vector.
 class NoDenormals {
  public:
   NoDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
@@ -292,8 +293,8 @@ void RankTile(const PrefillShape& shape, const PrefillTile& tile, float* memory)
   const float step = shape.scale * kLog2E * kWordsOfOctave;
   for (int head = 0; head < shape.group; head += scratch.heads()) {
     LoadRows(shape, tile, head, scratch.layout.rows, scratch.operands);
-    // By the first keys, among which is the one that takes most in most heads: words have room for
-    // logits 88 above theirs.
+    // Uses the first strip, which contains the key with the most attention in most heads: words
+    // have room for logits 88 above it.
     FindOrigins(shape, tile, scratch, step, 1);
     FindWords(shape, tile, scratch, step);
     if (!SumsAreFinite(scratch)) {

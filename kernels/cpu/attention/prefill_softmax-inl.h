@@ -1,18 +1,18 @@
-// A panel's logits to weights, in fp32: included once per instruction set, before
+// A panel's logits to weights, in fp32. Included once per instruction set, before
 // prefill_attention_tile-inl.h, by kernels that do not include prefill_softmax_pairs-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Weights are relative to the largest logit so far and so much more, in nats; what the largest
-// weighs then.
+// Weights are relative to the largest logit so far plus kHeadroom, in nats; kTopWeight is then
+// the weight of the largest.
 inline constexpr float kHeadroom = 0.0f;
 inline constexpr float kTopWeight = 1.0f;
 
-// Raises the running maximum by a panel's logits, turns them into weights relative to it, and adds
-// those to the running sum. decay[lanes]: what earlier sums and outputs must be multiplied by.
+// Raises the running maximum by a panel's logits, converts them to weights relative to it, and adds
+// those to the running sum. decay[lanes]: the factor for earlier sums and outputs.
 HYDRANT_INLINE void PanelWeights(int rows, bool /*kept*/, float* logits, float* maxima, float* sums,
                                  float* decay, float* /*rounded*/) {
-  constexpr int kVectors = kQueryTile / kLanes;  // side by side: none waits for its own last one
+  constexpr int kVectors = kQueryTile / kLanes;  // independent sums hide the latency of an addition
   Vec max[kVectors], sum[kVectors];
   Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Load(maxima + i * kLanes); });
   for (int r = 0; r < rows; ++r) {

@@ -1,34 +1,33 @@
-// A panel's logits to weights in bf16, two keys a pair, for the kernels whose products take two
-// terms at a time. As prefill_softmax-inl.h, whose place it takes; included after
-// prefill_attention_pairs-inl.h.
+// A panel's logits to weights in bf16, two keys per pair, for kernels with products of two terms
+// per instruction. Replaces prefill_softmax-inl.h; included after prefill_attention_pairs-inl.h.
 //
-// A weight is made of its logarithm in words of 1/128 of an octave, as integer of 16 bits: read as
-// bf16 that is the weight but for the mantissa, which stands for itself and not for its logarithm
-// (Schraudolph, "A Fast, Compact Approximation of the Exponential Function", Neural Computation
-// 1999). A table takes it to within 1 % of the weight (root mean square 0.26 %; rounding to bf16
-// 0.4 % and 0.17 %). What is summed are these same weights.
+// A weight is computed from its logarithm in words of 1/128 octave, a 16-bit integer: read as bf16,
+// that is the weight with a linear instead of an exponential mantissa (Schraudolph, "A Fast,
+// Compact Approximation of the Exponential Function", Neural Computation 1999). A table corrects it
+// to within 1 % of the weight (root mean square 0.26 %; rounding to bf16 0.4 % and 0.17 %). The
+// sums are over these same weights.
 //
-// The largest logit of the first panel that a lane sees weighs 2^-kHeadroomOctaves. Later ones may
-// rise above it by as much and a little more before anything has to be multiplied again; so a panel
-// is read once.
+// The largest logit of a lane's first visible panel weighs 2^-kHeadroomOctaves. Later
+// logits may exceed it by kHeadroomOctaves and a little more before a rescaling is needed,
+// so a panel is read once.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr int kHeadroomOctaves = 32;
 inline constexpr float kHeadroom = kHeadroomOctaves * 0.69314718f;
 inline constexpr float kTopWeight = 1.0f / (uint64_t{1} << kHeadroomOctaves);
-inline constexpr float kWordStep = 128 * kLog2E;  // words of a nat
+inline constexpr float kWordStep = 128 * kLog2E;  // words per nat
 inline constexpr float kOneAsWord = 127 * 128;
-// From twice the weight of 1 on a word has one of these bits, and no other word has.
+// Words from twice the weight of 1 on have one of these bits, and smaller words have none.
 inline constexpr int32_t kTooLarge = static_cast<int32_t>(0xc000c000);
 
-// 128 (2^f - 1) - 128 f, rounded, for the four steps of f = i / 32 .. (i + 1) / 32, on average.
+// 128 (2^f - 1) - 128 f, rounded, averaged over the four steps of f = i / 32 .. (i + 1) / 32.
 alignas(64) inline constexpr int16_t kOfMantissa[32] = {
     0,   -2,  -3,  -4,  -5,  -6,  -7,  -7, -8, -9, -9, -10, -10, -10, -11, -11,
     -11, -11, -11, -11, -10, -10, -10, -9, -8, -8, -7, -6,  -5,  -4,  -2,  -1};
 
 // Pair i: the weights of first[i] and second[i]; 0 for -infinity. origin: the word of a logit of 0.
-// A logit ten million above one that weighs 1 is no number of 32 bits any more, and counts as none.
+// A logit ten million above one that weighs 1 overflows 32 bits, and counts as 0.
 HYDRANT_INLINE IntVec WeightPairs(Vec first, Vec second, Vec origin) {
   const auto words = [&](Vec logits) {
     return _mm512_cvtps_epi32(Fma(logits, Set(kWordStep), origin));
@@ -41,11 +40,11 @@ HYDRANT_INLINE IntVec WeightPairs(Vec first, Vec second, Vec origin) {
   return _mm512_shuffle_epi8(_mm512_add_epi16(logs, of_mantissa), turns);
 }
 
-// Of one vector of lanes.
+// State of one vector of lanes.
 struct LaneWeights {
-  Vec maximum;  // what weights are relative to; -infinity: nothing has been seen
+  Vec maximum;  // reference of the weights; -infinity: no logit seen
   Vec sum;
-  Mask risen;  // lanes with a weight that is too large: theirs are to be made anew
+  Mask risen;  // lanes with a weight that is too large, to be recomputed
 };
 
 // The weights of a panel, relative to before.maximum.
@@ -54,7 +53,7 @@ HYDRANT_INLINE LaneWeights MakeWeights(int rows, const float* logits, const Lane
   const Mask unseen = Equal(before.maximum, Set(kMinusInfinity));
   const Vec origin =
       Select(unseen, before.maximum, Sub(Set(kOneAsWord), Mul(before.maximum, Set(kWordStep))));
-  Vec sums[2] = {before.sum, Zero()};  // side by side: none waits for its own last one
+  Vec sums[2] = {before.sum, Zero()};  // independent sums hide the latency of an addition
   IntVec all = IntSet(0);
   const auto add = [&](int row, Vec first, Vec second, Vec* sum) {
     const IntVec pairs = WeightPairs(first, second, origin);
@@ -72,7 +71,7 @@ HYDRANT_INLINE LaneWeights MakeWeights(int rows, const float* logits, const Lane
   return {before.maximum, Add(sums[0], sums[1]), _mm512_test_epi32_mask(all, IntSet(kTooLarge))};
 }
 
-// `lanes` get the largest logit of the panel as their maximum, where they see one.
+// Sets the maximum of `lanes` to the largest logit of the panel, if they see one.
 HYDRANT_INLINE LaneWeights Raise(int rows, const float* logits, Mask lanes,
                                  const LaneWeights& before, float* decay) {
   Vec largest = Set(kMinusInfinity);
@@ -95,9 +94,9 @@ HYDRANT_INLINE void KeepWeights(int rows, const float* pairs, float* to) {
   }
 }
 
-// Turns a panel's logits into pairs of weights relative to the running maximum, which is raised
-// where it must, and adds them to the running sum. decay[lanes]: what earlier outputs must be
-// multiplied by. kept: the weights are wanted in place of the logits, too.
+// Converts a panel's logits to pairs of weights relative to the running maximum, raises that where
+// necessary, and adds the weights to the running sum. decay[lanes]: the factor for earlier outputs.
+// kept: also writes the weights in place of the logits.
 HYDRANT_INLINE void PanelWeights(int rows, bool kept, float* logits, float* maxima, float* sums,
                                  float* decay, float* pairs) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {

@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/pages/page_rows-inl.h"
@@ -25,8 +25,8 @@ using D = hn::ScalableTag<float>;
 using D64 = hn::ScalableTag<double>;
 using HalfD = hn::Rebind<float, D64>;
 
-// In double: activations of a few thousand squared would cost half of a float's digits, and the
-// conversion is hidden behind the loads.
+// In double: activations of a few thousand squared would lose half of a float's digits, and the
+// loads hide the conversion.
 double SumOfSquares(const float* x, size_t n, double center) {
   const D64 d64;
   const HalfD half;
@@ -168,7 +168,7 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   }
 }
 
-// x / divisor within 3 units in the last place, without a division: one step of Newton's. The
+// x / divisor within 3 units in the last place, by one Newton step instead of a division. The
 // divisor is from 1 to 2^125.
 HWY_INLINE hn::Vec<D> Quotient(hn::Vec<D> x, hn::Vec<D> divisor) {
   const auto rough = hn::ApproximateReciprocal(divisor);
@@ -176,7 +176,7 @@ HWY_INLINE hn::Vec<D> Quotient(hn::Vec<D> x, hn::Vec<D> divisor) {
   return hn::Mul(x, hn::MulAdd(rough, error, rough));
 }
 
-// Below -86, where 1 / exp(-x) is no normal number, the result is smaller than 1e-35 and becomes 0.
+// Below -86, where 1 / exp(-x) is denormal, the result is smaller than 1e-35 and becomes 0.
 HWY_INLINE hn::Vec<D> Silu(hn::Vec<D> x) {
   const D d;
   const auto lowest = hn::Set(d, -86.0f);
@@ -185,8 +185,8 @@ HWY_INLINE hn::Vec<D> Silu(hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, lowest), result);
 }
 
-// P(X > z) * 2 of the normal distribution, z = |x| / sqrt(2): erfc by formula 7.1.26 of Abramowitz
-// and Stegun, Handbook of Mathematical Functions, whose error is at most 1.5e-7.
+// 2 * P(X > |x|) for a standard normal X, as erfc(z) with z = |x| / sqrt(2): formula 7.1.26 of
+// Abramowitz and Stegun, Handbook of Mathematical Functions, with an error of at most 1.5e-7.
 hn::Vec<D> UpperTails(hn::Vec<D> x) {
   const D d;
   const auto z = hn::Min(hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678f)), hn::Set(d, 9.3f));
@@ -219,7 +219,7 @@ hn::Vec<D> GeluTanh(hn::Vec<D> x) {
 
 hn::Vec<D> Relu(hn::Vec<D> x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x); }
 
-// Clamped by comparisons, which keep a NaN. Below -51, where exp(-slope * gate) leaves the range of
+// Clamps by comparisons, which keep NaN. Below -51, where exp(-slope * gate) leaves the range of
 // Exp, the result is smaller than 1e-35 and becomes 0.
 hn::Vec<D> ClampedSwiglu(hn::Vec<D> gate, hn::Vec<D> up) {
   const D d;
@@ -234,7 +234,7 @@ hn::Vec<D> ClampedSwiglu(hn::Vec<D> gate, hn::Vec<D> up) {
   return hn::IfThenElse(hn::Lt(gate, lowest), hn::Mul(up, hn::Zero(d)), result);
 }
 
-// out = map(x, up), by lanes. Where there is no `up`, x stands in for it.
+// out = map(x, up), by vectors. If `up` is null, x takes its place.
 template <typename Map>
 void MapLanes(const Map& map_lanes, const float* x, const float* up, size_t n, float* out) {
   const D d;
@@ -253,7 +253,7 @@ void MapLanes(const Map& map_lanes, const float* x, const float* up, size_t n, f
   std::memcpy(out + i, x_rest, (n - i) * sizeof(float));
 }
 
-// out = function(x), or function(x) * up where there is an `up`.
+// out = function(x), or function(x) * up if `up` is not null.
 template <typename Function>
 void MapRow(const Function& function, const float* x, const float* up, size_t n, float* out) {
   if (up == nullptr)
@@ -332,7 +332,7 @@ void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads) {
 void Activate(const ActivateArgs& args, ThreadPool& threads) {
   const size_t n = args.n, width = args.gated ? 2 * n : n;
   ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
-    std::vector<float> wide;  // products here write fp32, so nothing asks for bf16 in earnest
+    std::vector<float> wide;  // for completeness: products on the cpu write fp32
     if (args.x_bf16 != nullptr) {
       for (size_t i = 0; i < width; ++i) wide.push_back(BF16ToFloat(args.x_bf16[row * width + i]));
     }
@@ -350,7 +350,7 @@ void SoftCap(const SoftCapArgs& args, ThreadPool& threads) {
 }
 
 void SumRows(const SumRowsArgs& args, ThreadPool& threads) {
-  constexpr int kColumns = 64;  // of a task
+  constexpr int kColumns = 64;  // per task
   ParallelRows(threads, (args.n + kColumns - 1) / kColumns, int64_t{args.m} * kColumns,
                [&](int task) {
                  const int first = task * kColumns, count = std::min(kColumns, args.n - first);

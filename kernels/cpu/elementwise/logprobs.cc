@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/logprobs.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -21,8 +21,8 @@ namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The log of the sum of exp(logit - highest). Terms are fp32, in runs that are short enough for
-// fp32; these add up in double precision.
+// The log of the sum of exp(logit - highest). Terms are summed in fp32 over short runs; the runs'
+// sums are added in double.
 double LogOfSum(const float* logits, size_t n, float highest) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
@@ -44,7 +44,7 @@ double LogOfSum(const float* logits, size_t n, float highest) {
   return std::log(total);
 }
 
-// How many of the logits [begin, end) are above `least`, or equal to it where ties count.
+// Number of logits in [begin, end) above `least`, or equal to it where ties count.
 size_t CountAbove(const float* logits, size_t begin, size_t end, float least, bool ties) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
@@ -52,7 +52,7 @@ size_t CountAbove(const float* logits, size_t begin, size_t end, float least, bo
   size_t count = 0, i = begin;
   for (; i + lanes <= end; i += lanes) {
     auto value = hn::LoadU(d, logits + i);
-    value = hn::IfThenElse(hn::Gt(value, largest), largest, value);  // Min() would take it for NaN
+    value = hn::IfThenElse(hn::Gt(value, largest), largest, value);  // Min() would treat it as NaN
     count += hn::CountTrue(d, ties ? hn::Ge(value, least_v) : hn::Gt(value, least_v));
   }
   for (; i < end; ++i) {
@@ -62,7 +62,7 @@ size_t CountAbove(const float* logits, size_t begin, size_t end, float least, bo
   return count;
 }
 
-// The first index from `begin` whose logit is above `least`, or n. NaN never is.
+// The first index from `begin` with a logit above `least`, or n. NaN is never above.
 size_t FindAbove(const float* logits, size_t begin, size_t n, float least) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
@@ -92,7 +92,8 @@ HWY_EXPORT(FindAbove);
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Fills the first ranks with ids and logits: ids come in order, so an equal one stays behind.
+// Fills the top ranks with ids and logits. Ids come in ascending order, so the later of two
+// equal logits ranks lower.
 void FindTop(const float* logits, size_t vocab, TokenLogprobs* out) {
   out->top_tokens.fill(UINT32_MAX);
   out->top_logprobs.fill(kNever);
@@ -100,7 +101,7 @@ void FindTop(const float* logits, size_t vocab, TokenLogprobs* out) {
   while ((i = HWY_DYNAMIC_DISPATCH(FindAbove)(logits, i, vocab, out->top_logprobs.back())) <
          vocab) {
     const float logit = CandidateLogit(logits[i]);
-    // +infinity is above a FLT_MAX that it equals.
+    // FindAbove treats +infinity as greater than the FLT_MAX that it counts as here.
     size_t place = kTopLogprobs;
     while (place > 0 && out->top_logprobs[place - 1] < logit) --place;
     for (size_t last = kTopLogprobs; last-- > place + 1;) {
@@ -113,7 +114,7 @@ void FindTop(const float* logits, size_t vocab, TokenLogprobs* out) {
     }
     ++i;
   }
-  // Those of -infinity have ranks, too.
+  // Tokens with logit -infinity also get ranks.
   size_t known = std::ranges::find(out->top_tokens, UINT32_MAX) - out->top_tokens.begin();
   for (size_t id = 0; id < vocab && known < kTopLogprobs; ++id) {
     if (CandidateLogit(logits[id]) == kNever) out->top_tokens[known++] = static_cast<uint32_t>(id);
@@ -137,7 +138,7 @@ void LogprobsOfRow(const float* logits, size_t vocab, uint32_t token, TokenLogpr
   const float logit = CandidateLogit(logits[token]);
   out->logprob = logprob(logit);
   const auto above = HWY_DYNAMIC_DISPATCH(CountAbove);
-  // NaN is one of those of -infinity.
+  // NaN counts as -infinity.
   const size_t ids_before = logit == kNever ? token : above(logits, 0, token, logit, true);
   out->rank = static_cast<int32_t>(ids_before + above(logits, token, vocab, logit, false)) + 1;
 }

@@ -1,5 +1,5 @@
-// Logprobs on the cpu (contract: kernels/ops/logprobs.h): three vectorised passes over a row. Rows
-// are shared out over the pool.
+// Logprobs on the cpu (contract: kernels/ops/logprobs.h): three vectorised passes over
+// a row, rows in parallel.
 #ifndef HYDRANT_KERNELS_CPU_ELEMENTWISE_LOGPROBS_H_
 #define HYDRANT_KERNELS_CPU_ELEMENTWISE_LOGPROBS_H_
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Most words of a grammar's mask are empty, and most of the others nearly full.
+// Most words of a grammar's mask are 0, and most of the others nearly full.
 void MaskRow(const uint32_t* mask, int vocab, float* logits) {
   for (int first = 0; first < vocab; first += 32, ++mask) {
     const int tokens = std::min(32, vocab - first);

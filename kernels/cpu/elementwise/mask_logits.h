@@ -1,5 +1,5 @@
-// MaskLogits on the cpu (contract: kernels/ops/edit_logits.h): a word of 32 tokens at a time, rows
-// shared out over the pool.
+// MaskLogits on the cpu (contract: kernels/ops/edit_logits.h): one word of 32 tokens at
+// a time, rows in parallel.
 #ifndef HYDRANT_KERNELS_CPU_ELEMENTWISE_MASK_LOGITS_H_
 #define HYDRANT_KERNELS_CPU_ELEMENTWISE_MASK_LOGITS_H_
 

@@ -1,5 +1,5 @@
-// Compiled without contraction into fused multiply-add: WeighLogits must have the bits of
-// SampleWeight.
+// Compiled without contraction into fused multiply-add: WeighLogits must have
+// the bits of SampleWeight.
 #include "kernels/cpu/elementwise/sample.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/sample.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -49,7 +49,7 @@ float HighestLogit(const float* logits, size_t n) {
   return finite >= -FLT_MAX ? result : -std::numeric_limits<float>::infinity();
 }
 
-// SampleWeight of each logit into weights. The steps are SampleWeight's.
+// SampleWeight of each logit into weights, by the same steps.
 void WeighLogits(const float* logits, size_t n, double highest, double inverse_temperature,
                  uint64_t* weights) {
   namespace w = sample_weight;
@@ -59,7 +59,7 @@ void WeighLogits(const float* logits, size_t n, double highest, double inverse_t
   const size_t lanes = hn::Lanes(d);
   const auto round_shift = hn::Set(d, w::kRoundShift);
   const auto mask = hn::Set(du, w::kMantissaMask);
-  constexpr size_t kTogether = 4;  // each step waits for the one before it: others fill the time
+  constexpr size_t kTogether = 4;  // independent chains hide the latency of each step
   size_t i = 0;
   for (; i + kTogether * lanes <= n; i += kTogether * lanes) {
     hn::Vec<decltype(d)> r[kTogether], shifted[kTogether], exp_r[kTogether];
@@ -91,7 +91,7 @@ void WeighLogits(const float* logits, size_t n, double highest, double inverse_t
     weights[i] = SampleWeight((CandidateLogit(logits[i]) - highest) * inverse_temperature);
 }
 
-// The first index from `begin` whose logit is at least `threshold`, or n. NaN never is.
+// The first index from `begin` with a logit of at least `threshold`, or n; NaN fails.
 size_t FindAtLeast(const float* logits, size_t begin, size_t n, float threshold) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
@@ -107,9 +107,9 @@ size_t FindAtLeast(const float* logits, size_t begin, size_t n, float threshold)
   return n;
 }
 
-// Walks the entries of [begin, end) whose logit is at least `least_logit` and whose weight is at
-// least `least_weight`: the first with which their weights exceed `target`, or `end`; target: less
-// the weights that were walked past.
+// Walks the entries of [begin, end) with logit >= `least_logit` and weight >= `least_weight`.
+// Returns the first at which their cumulative weight exceeds `target`, or `end`. Subtracts the
+// weights before it from `target`.
 size_t FindByWeight(const float* logits, const uint64_t* weights, size_t begin, size_t end,
                     float least_logit, uint64_t least_weight, uint64_t* target) {
   const hn::ScalableTag<double> d;
@@ -138,8 +138,8 @@ size_t FindByWeight(const float* logits, const uint64_t* weights, size_t begin, 
   return end;
 }
 
-// The bin of each logit: the less, the further it is below the highest. `bins_of_one`: of a
-// difference of 1.
+// The bin of each logit, by its distance below the highest; bin 0 is the highest. bins_of_one:
+// bins per difference of 1.
 void FindBins(const float* logits, size_t n, float highest, float bins_of_one, uint16_t* bins) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -150,7 +150,7 @@ void FindBins(const float* logits, size_t n, float highest, float bins_of_one, u
   for (; i + lanes <= n; i += lanes) {
     const auto below = hn::Sub(hn::Set(d, highest), hn::LoadU(d, logits + i));
     const auto bin = hn::Mul(hn::Max(below, hn::Zero(d)), hn::Set(d, bins_of_one));
-    const auto number = hn::IfThenElse(hn::Lt(bin, last), bin, last);  // a NaN is in the last
+    const auto number = hn::IfThenElse(hn::Lt(bin, last), bin, last);  // NaN goes to the last bin
     hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, number)), d16, bins + i);
   }
   for (; i < n; ++i) {
@@ -179,7 +179,7 @@ bool RanksBefore(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// One row at work.
+// The current row.
 struct Row {
   const float* logits;
   size_t vocab;
@@ -187,8 +187,8 @@ struct Row {
   float highest;
 };
 
-// The logit of rank top_k: a buffer of twice that size is cut down to the best half whenever it is
-// full, and the cut rises, so most of the vocabulary is passed over by one comparison of a vector.
+// The logit of rank top_k. A buffer of twice that size is cut to its best half whenever it is full,
+// which raises the threshold, so most of the vocabulary is skipped by one vector comparison.
 // -FLT_MAX where fewer than top_k logits are candidates.
 float TopKThreshold(const Row& row, size_t top_k, std::vector<float>& best) {
   best.clear();
@@ -209,7 +209,7 @@ float TopKThreshold(const Row& row, size_t top_k, std::vector<float>& best) {
   return best[top_k - 1];
 }
 
-// The entries of at least this logit and weight, by ascending id.
+// Collects the entries of at least this logit and weight, by ascending id.
 void Collect(const Row& row, float least_logit, uint64_t least_weight, Scratch& scratch) {
   scratch.candidates.clear();
   for (size_t i = 0;; ++i) {
@@ -227,7 +227,7 @@ uint64_t Total(const std::vector<Candidate>& candidates) {
   return total;
 }
 
-// Of those equal to the top_k'th logit the lowest ids stay. Candidates hold no logit below it.
+// Among logits equal to the top_k'th the lowest ids stay. REQUIRES: no candidate is below it.
 void CutTies(float top_k_logit, size_t top_k, std::vector<Candidate>& candidates) {
   if (candidates.size() <= top_k) return;
   const auto above = std::count_if(candidates.begin(), candidates.end(),
@@ -239,7 +239,7 @@ void CutTies(float top_k_logit, size_t top_k, std::vector<Candidate>& candidates
   });
 }
 
-// The last candidate in rank of the smallest prefix that weighs `need` or more: quickselect by
+// The lowest-ranked candidate of the smallest prefix that weighs `need` or more: quickselect by
 // weight. REQUIRES: 1 <= need <= the candidates' total.
 Candidate LastOfPrefix(std::vector<Candidate>& candidates, uint64_t need) {
   auto begin = candidates.begin(), end = candidates.end();
@@ -264,7 +264,7 @@ void CutTopP(float top_p, uint64_t total, Scratch& scratch) {
   std::erase_if(scratch.candidates, [&](const Candidate& c) { return RanksBefore(last, c); });
 }
 
-// What top_k leaves, and of that min_p, and of that top_p, in the scratch.
+// Leaves in the scratch the candidates that pass top_k, then min_p, then top_p.
 void Restrict(const Row& row, uint64_t least_weight, Scratch& scratch) {
   const SamplingRow& sampling = row.sampling;
   const float least_logit = TopKThreshold(row, sampling.top_k, scratch.highest);
@@ -282,17 +282,16 @@ uint32_t Draw(const std::vector<Candidate>& candidates, uint64_t random_bits) {
   return UINT32_MAX;  // not reached: the target is below the total
 }
 
-// Without top_k, what stays may be most of the vocabulary and is not listed: the entries of at
-// least this weight and this logit; of those equal to that logit the ones with an id before
-// `ties_end`.
+// The kept set without top_k, which may be most of the vocabulary and is not listed: entries of at
+// least this weight and this logit; entries equal to that logit only with an id before `ties_end`.
 struct Kept {
   uint64_t least_weight;
   float least_logit;
   size_t ties_end;
 };
 
-// The entry with which the weights of those that stay, by id, exceed `target`; the vocabulary's
-// size where they do not. target: less what was walked past.
+// The kept entry, by id, at which the cumulative weight exceeds `target`; the vocabulary's size if
+// none does. Subtracts the weights before it from `target`.
 size_t Walk(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t* target) {
   const auto find = [&](size_t begin, size_t end, float least_logit) {
     return HWY_DYNAMIC_DISPATCH(FindByWeight)(row.logits, scratch.weights.data(), begin, end,
@@ -312,16 +311,17 @@ uint32_t Draw(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t
   return static_cast<uint32_t>(Walk(row, kept, scratch, &target));
 }
 
-// The last candidate in rank of top_p. Weights are added up in bins of like logits; those of one
-// bin alone are ranked.
+// The lowest-ranked candidate that top_p keeps. Weights are summed in bins of similar
+// logits; only one bin is ranked.
 Candidate LastOfTopP(const Row& row, uint64_t least_weight, Scratch& scratch) {
-  constexpr float kBinsOfOne = 8.0f;  // of e: the least weights are 64 of these below the highest
+  // Bins per factor of e. The smallest weights are 64 such factors below the highest.
+  constexpr float kBinsOfOne = 8.0f;
   const float bins_of_one =
       std::min(kBinsOfOne / row.sampling.temperature, std::numeric_limits<float>::max());
   scratch.bins.resize(row.vocab);
   HWY_DYNAMIC_DISPATCH(FindBins)
   (row.logits, row.vocab, row.highest, bins_of_one, scratch.bins.data());
-  constexpr size_t kTables = 4;  // one after another: neighbours often are in the same bin
+  constexpr size_t kTables = 4;  // used in rotation: neighbours often share a bin
   uint64_t sums[kTables][kNumLogitBins] = {};
   for (size_t i = 0; i < row.vocab; ++i) {
     const uint64_t weight = scratch.weights[i];

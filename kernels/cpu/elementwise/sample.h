@@ -14,7 +14,7 @@ namespace hydrant::cpu {
 
 inline constexpr int kNumLogitBins = 512;
 
-// Rows are shared out over the pool; a row uses scratch of its thread, kept between calls.
+// Rows run in parallel; each uses its thread's scratch, which is kept between calls.
 class Sampler {
  public:
   void Sample(const SampleArgs& args, ThreadPool& threads);
@@ -26,10 +26,10 @@ class Sampler {
   };
   struct Scratch {
     std::vector<uint64_t> weights;      // [vocab]
-    std::vector<Candidate> candidates;  // what passed so far, by ascending id
-    std::vector<Candidate> selection;   // a copy, in the order of a selection at work
+    std::vector<Candidate> candidates;  // candidates left so far, by ascending id
+    std::vector<Candidate> selection;   // a copy for quickselect to reorder
     std::vector<float> highest;         // the top_k logits seen so far
-    std::vector<uint16_t> bins;         // [vocab], of logits that are nearly the same
+    std::vector<uint16_t> bins;         // [vocab] bins of similar logits
   };
 
  private:

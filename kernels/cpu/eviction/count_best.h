@@ -1,5 +1,5 @@
-// CountBest on the cpu (contract: kernels/ops/count_best.h): one linear-time selection over all
-// heads' entries.
+// CountBest on the cpu (contract: kernels/ops/count_best.h): one linear-time selection
+// over all heads' entries.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_COUNT_BEST_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_COUNT_BEST_H_
 

@@ -11,7 +11,7 @@ namespace hydrant::cpu {
 namespace {
 
 constexpr int kPositionsPerTask = 128;
-constexpr int kRows = 8;  // side by side: none waits for its own last sum
+constexpr int kRows = 8;  // independent sums hide the latency of an addition
 
 // kRows positions of one head from j on.
 void TimesLengths(const DeriveScoresArgs& args, int head, int j) {
@@ -41,7 +41,7 @@ void TimesLength(const DeriveScoresArgs& args, int head, int begin, int end) {
 
 }  // namespace
 
-// Of the others a position costs a few operations.
+// Only kTimesLength is worth threads: the other steps cost a few operations per position.
 void DeriveScores(const DeriveScoresArgs& args, ThreadPool& pool) {
   if (args.step != ScoreStep::kTimesLength) return reference::DeriveScores(args);
   const int tasks = (args.n + kPositionsPerTask - 1) / kPositionsPerTask;

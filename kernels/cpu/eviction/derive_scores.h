@@ -1,4 +1,4 @@
-// DeriveScores of ops/derive_scores.h.
+// DeriveScores on the cpu (contract: kernels/ops/derive_scores.h).
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_DERIVE_SCORES_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_DERIVE_SCORES_H_
 

@@ -11,15 +11,15 @@
 namespace hydrant::cpu {
 namespace {
 
-constexpr int kPiece = 256;  // keys measured at once
+constexpr int kPiece = 256;  // keys per distance computation
 
-// The key that is farthest from its nearest centre, of equals the first.
+// The key farthest from its nearest centre; the first among equals.
 struct Farthest {
   float distance = -1.0f;
   int key = 0;
 };
 
-// Puts `centre` into force: what it is nearest to moves closer.
+// Adds `centre`: updates each key's distance to its nearest centre.
 Farthest Approach(const KCenterArgs& args, const float* k, int centre, float* nearest) {
   std::array<float, kPiece> distances = {};
   Farthest farthest;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kPiecePooled = 1024;  // positions per task
 
-// Calls add(total of position j, score) for the window's offsets in turn, over all positions
-// [begin, end) of a piece at a time: loops that a compiler turns into vectors.
+// Calls add(total of position j, score) for one window offset after the other, each over all
+// positions [begin, end) of a piece: loops that the compiler vectorises.
 template <typename T, typename Add>
 void OverWindows(const float* scores, int n, int kernel, int begin, int end, T* totals,
                  const Add& add) {

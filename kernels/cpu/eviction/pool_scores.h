@@ -1,5 +1,5 @@
-// PoolScores on the cpu (contract: kernels/ops/pool_scores.h): a task per piece of a head's
-// positions.
+// PoolScores on the cpu (contract: kernels/ops/pool_scores.h): one task per
+// piece of a head's positions.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_POOL_SCORES_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_POOL_SCORES_H_
 

@@ -1,4 +1,4 @@
-// Entries of a head in the order in which selection keeps them, as one integer each. Stateless.
+// The order in which selection keeps a head's entries, as one integer per entry. Stateless.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_RANK_KEY_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_RANK_KEY_H_
 

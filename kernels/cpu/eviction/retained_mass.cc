@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kUnits = 4294967296.0;
 
-// The entries of head `head` of all layers, in pages.
+// The entries of one head (index over all layers) in pages.
 struct Head {
   const PageIds* blocks;
   int32_t length;

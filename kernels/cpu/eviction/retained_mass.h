@@ -1,4 +1,5 @@
-// RetainedMass and KeepForMass on the cpu (contract: kernels/ops/retained_mass.h): a task per head.
+// RetainedMass and KeepForMass on the cpu (contract:
+// kernels/ops/retained_mass.h): one task per head.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_RETAINED_MASS_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_RETAINED_MASS_H_
 

@@ -11,7 +11,7 @@
 namespace hydrant::cpu {
 namespace {
 
-// Writes the `count` highest of positions [begin, end) in ascending order.
+// Writes the positions of the `count` highest scores in [begin, end), in ascending order.
 void SelectHighest(const float* scores, int32_t begin, int32_t end, int32_t count, int32_t* kept) {
   if (count <= 0) return;
   std::vector<uint64_t> keys(end - begin);
@@ -35,13 +35,13 @@ void SelectHead(const SelectArgs& args, int head) {
   for (int32_t i = recent_begin; i < args.n; ++i) *kept++ = i;
 }
 
-// An unprotected entry of some head.
+// An unprotected entry of any head.
 struct RankedEntry {
   uint64_t rank;
   int head;
 };
 
-// A selection whose heads share a total.
+// A selection with one total for all heads.
 class SharedSelection {
  public:
   explicit SharedSelection(const SelectArgs& args)
@@ -73,7 +73,7 @@ class SharedSelection {
                      [](const RankedEntry& a, const RankedEntry& b) {
                        return a.rank != b.rank ? a.rank > b.rank : a.head < b.head;
                      });
-    // Of the entries that rank as the last one does, those of higher heads go.
+    // Entries with the same rank as the last kept one are dropped in higher heads.
     for (int head = 0; head < args_.num_kv_heads; ++head)
       cuts_[head] = last->rank + (head > last->head ? 1 : 0);
   }
@@ -90,7 +90,7 @@ class SharedSelection {
 
   const SelectArgs& args_;
   const int32_t begin_, end_;
-  std::vector<uint64_t> cuts_;  // of each head the lowest rank that stays
+  std::vector<uint64_t> cuts_;  // per head, the lowest rank that is kept
 };
 
 }  // namespace

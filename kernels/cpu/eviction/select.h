@@ -1,5 +1,5 @@
 // Select and WritePages on the cpu (contracts: kernels/ops/select.h): linear-time selection, one
-// task per head; pages written with vectorised narrowing, a task per few pages.
+// task per head; pages are written with vectorised narrowing, one task per few pages.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_SELECT_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_SELECT_H_
 

@@ -5,8 +5,8 @@
 namespace hydrant::cpu {
 
 struct VectorDistances {
-  // out[i] = |row - rows[i]|^2; rows: [count, head_dim]. The order of a sum depends on head_dim
-  // alone.
+  // out[i] = |row - rows[i]|^2; rows: [count, head_dim]. The order of a sum
+  // depends on head_dim alone.
   static void SquaredDistances(const float* row, const float* rows, int count, int head_dim,
                                float* out);
 };

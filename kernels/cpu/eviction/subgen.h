@@ -1,4 +1,4 @@
-// SubGenBuild and SubGenInsert on the cpu (contract: kernels/ops/subgen.h): a task per head.
+// SubGenBuild and SubGenInsert on the cpu (contract: kernels/ops/subgen.h): one task per head.
 #ifndef HYDRANT_KERNELS_CPU_EVICTION_SUBGEN_H_
 #define HYDRANT_KERNELS_CPU_EVICTION_SUBGEN_H_
 

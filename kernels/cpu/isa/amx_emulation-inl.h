@@ -1,6 +1,6 @@
-// The instructions of AMX as plain code (Intel SDM, volume 2), under the names of the compiler's
-// intrinsics: tests of the kernels run on any machine. What a processor would fault at ends the
-// program. Included by amx_tiles-inl.h in builds for tests.
+// Scalar emulation of the AMX instructions (Intel SDM, volume 2), under the names of the compiler's
+// intrinsics, so that tests of the kernels run on any machine. It traps where a processor would
+// fault. Included by amx_tiles-inl.h in builds for tests.
 #ifndef HYDRANT_KERNELS_CPU_ISA_AMX_EMULATION_INL_H_
 #define HYDRANT_KERNELS_CPU_ISA_AMX_EMULATION_INL_H_
 
@@ -49,7 +49,7 @@ inline void EmulatedConfigure(const TileConfig& config) {
   }
 }
 
-// Rows and bytes behind the configured ones become zero.
+// Zeroes the rows and bytes beyond the configured ones.
 inline void EmulatedLoad(int to, const void* from, size_t stride) {
   EmulatedTile& tile = EmulatedTileAt(to);
   std::memset(tile.data, 0, sizeof(tile.data));
@@ -68,7 +68,7 @@ inline void EmulatedZero(int tile) {
   std::memset(zeroed.data, 0, sizeof(zeroed.data));
 }
 
-// A product's tiles: [rows, words] times [words, columns], of words of 32 bits.
+// The tiles of a product: [rows, words] times [words, columns], in words of 32 bits.
 struct EmulatedProduct {
   EmulatedTile& sum;
   const EmulatedTile& a;
@@ -82,7 +82,7 @@ struct EmulatedProduct {
   }
 };
 
-// Denormal numbers are taken for zero.
+// Denormal numbers count as zero.
 inline float WidenBf16(uint16_t bits) {
   if ((bits & 0x7f80) == 0) bits &= 0x8000;
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
@@ -91,7 +91,7 @@ inline float WidenBf16(uint16_t bits) {
   return value;
 }
 
-// Even and odd terms have sums of their own, which are joined at the end (TDPBF16PS).
+// Even and odd terms are summed separately and added at the end (TDPBF16PS).
 inline void EmulatedDotBf16(int to, int left, int right) {
   const EmulatedProduct product(to, left, right);
   for (int m = 0; m < product.sum.rows; ++m) {

@@ -1,6 +1,6 @@
-// The tile registers of AMX: their configuration, and what GCC's intrinsics leave to the caller.
-// Included by files compiled for AMX. A thread configures its tiles before a range of work and
-// releases them after it.
+// The tile registers of AMX: their configuration, and the memory ordering that GCC's intrinsics
+// leave to the caller. Included by files compiled for AMX. A thread configures its tiles before a
+// range of work and releases them after it.
 #ifndef HYDRANT_KERNELS_CPU_ISA_AMX_TILES_INL_H_
 #define HYDRANT_KERNELS_CPU_ISA_AMX_TILES_INL_H_
 
@@ -25,7 +25,7 @@ struct alignas(64) TileConfig {
 }  // namespace
 }  // namespace hydrant::cpu
 
-// For tests on machines without the units.
+// For tests on machines without AMX.
 #ifdef HYDRANT_EMULATE_AMX
 #include "kernels/cpu/isa/amx_emulation-inl.h"
 #endif
@@ -33,7 +33,7 @@ struct alignas(64) TileConfig {
 namespace hydrant::cpu {
 namespace {
 
-// GCC's tile loads do not tell the compiler that they read memory.
+// GCC's tile loads do not declare to the compiler that they read memory.
 inline void OrderMemory() { asm volatile("" ::: "memory"); }
 
 inline void Configure(const TileConfig& config) {

@@ -1,5 +1,5 @@
-// Dot products of bytes, for files compiled for AVX-512 VNNI. Always inlined, so that no code for
-// it can be picked by the linker for another file.
+// Dot products of bytes, for files compiled for AVX-512 VNNI. Always inlined, so that the linker
+// cannot pick this code for a file of another instruction set.
 #ifndef HYDRANT_KERNELS_CPU_ISA_BYTE_DOTS_H_
 #define HYDRANT_KERNELS_CPU_ISA_BYTE_DOTS_H_
 
@@ -7,8 +7,8 @@
 
 namespace hydrant::cpu {
 
-// sum += dot products of four unsigned and four signed bytes each. GCC 12 copies the sums of its
-// own intrinsic back and forth where a loop carries them.
+// sum += dot products of four unsigned and four signed bytes each. Inline asm, because GCC 12
+// copies loop-carried sums of its own intrinsic back and forth.
 inline __attribute__((always_inline)) void AddByteDots(__m512i bytes, __m512i signed_bytes,
                                                        __m512i* sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));

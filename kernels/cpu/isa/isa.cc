@@ -16,7 +16,7 @@
 namespace hydrant::cpu {
 namespace {
 
-// By CPUID, for clang 14 does not know the name.
+// By CPUID, because clang 14 does not know the feature name.
 bool MachineHasF16c() {
   constexpr uint32_t kF16c = 1u << 29;  // CPUID.1:ECX
   uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -41,7 +41,7 @@ constexpr uint32_t kAmxInt8 = 1u << 25;
 #ifdef HYDRANT_EMULATE_AMX  // in tests: amx_emulation-inl.h
 bool MachineHasAmx(uint32_t) { return true; }
 #else
-// Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).
+// Linux grants tile data to a process only on request (Documentation/arch/x86/xstate.rst).
 bool AmxPermitted() {
   constexpr long kArchReqXcompPerm = 0x1023;
   constexpr long kXfeatureXtiledata = 18;

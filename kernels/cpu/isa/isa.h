@@ -1,7 +1,6 @@
-// Which instruction set the cpu backend uses on this machine. The environment variable
-// HYDRANT_CPU_ISA (avx2 | avx512 | avx512bf16 | amx | native) limits the instruction set, for
-// testing: one machine can run every path below its own. Read once, at the first call; stateless
-// after that, any thread may call.
+// The instruction set that the cpu backend uses on this machine. The environment variable
+// HYDRANT_CPU_ISA (avx2 | avx512 | avx512bf16 | amx | native) limits it, so that one machine can
+// test every lower path. Read once, at the first call; stateless after that, any thread may call.
 #ifndef HYDRANT_KERNELS_CPU_ISA_ISA_H_
 #define HYDRANT_KERNELS_CPU_ISA_ISA_H_
 
@@ -13,25 +12,25 @@ namespace hydrant::cpu {
 
 // Each level includes the ones before it.
 enum class Isa {
-  kAvx2,        // AVX2, FMA, F16C: the least the backend runs on
+  kAvx2,        // AVX2, FMA, F16C: the minimum of the backend
   kAvx512,      // AVX-512 F, CD, BW, DQ, VL
   kAvx512Bf16,  // AVX512_BF16
   kAmx,  // AMX_TILE and AMX_BF16, and the kernel's permission to use tile data in this process
 };
 
-// Best level both the machine and HYDRANT_CPU_ISA allow. The first call also limits Highway's
-// dynamic dispatch to that level, so it must come before the first dispatched kernel. kAvx2 also
-// where the machine lacks it: CheckIsa() tells.
+// The best level that both the machine and HYDRANT_CPU_ISA allow. The first call also limits
+// Highway's dynamic dispatch to that level, so it must come before the first dispatched kernel.
+// Returns kAvx2 even where the machine lacks it; CheckIsa() reports that.
 Isa DetectIsa();
 
-// Whether that is kAvx512 at least and the machine multiplies bytes four at a time (AVX512_VNNI).
+// Whether the level is at least kAvx512 and the machine has byte dot products (AVX512_VNNI).
 bool HasVnni();
 
-// Whether that is kAmx, with VNNI, and the machine multiplies tiles of bytes (AMX_INT8).
+// Whether the level is kAmx, with VNNI, and the machine has byte tiles (AMX_INT8).
 bool HasAmxInt8();
 
-// InvalidArgument where the machine lacks AVX2, FMA or F16C, or HYDRANT_CPU_ISA is not one of its
-// values.
+// InvalidArgument where the machine lacks AVX2, FMA or F16C, or
+// HYDRANT_CPU_ISA has an unknown value.
 absl::Status CheckIsa();
 
 // "AVX2", "AVX-512", "AVX-512 BF16", "AVX-512 BF16 AMX".

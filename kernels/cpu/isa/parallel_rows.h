@@ -1,4 +1,4 @@
-// Runs a row-wise operation over the pool when there is enough of it to pay for waking the threads.
+// Runs a row-wise operation over the pool if it is large enough to pay for waking the threads.
 #ifndef HYDRANT_KERNELS_CPU_ISA_PARALLEL_ROWS_H_
 #define HYDRANT_KERNELS_CPU_ISA_PARALLEL_ROWS_H_
 
@@ -10,7 +10,7 @@
 namespace hydrant::cpu {
 
 // Calls fn(row) for each row in [0, rows); elements_per_row is the work of one row in float
-// elements. Rows are independent, so neither the threads nor the chunks change a result.
+// elements. Rows are independent, so results do not depend on threads or chunks.
 template <typename Fn>
 void ParallelRows(ThreadPool& threads, int rows, int64_t elements_per_row, const Fn& fn) {
   constexpr int64_t kSerialElements = 16 * 1024;  // about the time it takes to wake a thread

@@ -1,17 +1,17 @@
-// Loops over registers, unrolled before the compiler decides what lives in them: arrays of sums
-// indexed this way never touch memory, which plain loops do not ensure. Always inlined, so that no
-// code for one instruction set can be picked by the linker for another file.
+// Loops over registers, unrolled before register allocation: arrays of sums indexed this way never
+// touch memory, which plain loops do not ensure. Always inlined, so that the linker cannot pick
+// code for one instruction set for another file.
 #ifndef HYDRANT_KERNELS_CPU_ISA_UNROLL_H_
 #define HYDRANT_KERNELS_CPU_ISA_UNROLL_H_
 
 namespace hydrant::cpu {
 
-// A number as a type, for kernels whose sizes are known when they are compiled.
+// A compile-time integer as a type, for kernels with fixed sizes.
 template <int kValue>
 struct Int {
   // NOLINTNEXTLINE(readability-identifier-naming): as in std::integral_constant
   static constexpr int value = kValue;
-  // NOLINTNEXTLINE(google-explicit-constructor): a number, wherever one is wanted
+  // NOLINTNEXTLINE(google-explicit-constructor): converts wherever an int is expected
   constexpr operator int() const { return kValue; }
 };
 

@@ -9,7 +9,7 @@
 namespace hydrant::cpu {
 
 void RouteExperts(const RouteExpertsArgs& args, ThreadPool& threads) {
-  // An expert is compared, and may be raised to a power.
+  // Each expert costs a comparison and maybe an exponential.
   constexpr int64_t kElementsPerExpert = 8;
   ParallelRows(threads, args.rows, args.experts * kElementsPerExpert,
                [&](int row) { reference::ChooseExperts(args, row); });

@@ -1,5 +1,5 @@
-// RouteExperts and CombineExperts of the cpu backend, a row a task; contracts in
-// kernels/ops/experts.h.
+// RouteExperts and CombineExperts of the cpu backend, one task per row; contracts
+// in kernels/ops/experts.h.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_EXPERTS_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_EXPERTS_H_
 

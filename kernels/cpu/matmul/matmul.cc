@@ -10,8 +10,8 @@
 namespace hydrant::cpu {
 namespace {
 
-constexpr int64_t kConvertedAlone =
-    16384;  // values one thread converts sooner than it wakes another
+// Up to this many values, one thread converts faster than it could wake another.
+constexpr int64_t kConvertedAlone = 16384;
 
 // Calls convert(first_row, end_row) over all rows, in parallel where that pays.
 template <typename Convert>
@@ -23,8 +23,8 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
   });
 }
 
-// The same with convert(range). The rows of a tile share cache lines, which two threads would take
-// from each other: few rows are cut by blocks.
+// As ConvertRows, with convert(range). The rows of a tile share cache lines, which would bounce
+// between two threads, so few rows are cut by blocks.
 template <typename Convert>
 void ConvertBlocks(int m, int cols, ThreadPool& pool, const Convert& convert) {
   constexpr int kTaskBlocks = 8, kPartsOfThread = 2;
@@ -46,13 +46,13 @@ void ConvertBlocks(int m, int cols, ThreadPool& pool, const Convert& convert) {
   });
 }
 
-// The kernels for many rows take two panels at once, which are much work with these: the more
-// tasks, the sooner all threads are done.
+// The kernels for many rows process two panels at once, each with much work: more tasks
+// balance the threads better.
 constexpr int kTasksPerThreadOfMany = 12;
-constexpr int kPanelStepOfBlocks = 2;  // panels that kernels of blocks take at once, or one
+constexpr int kPanelStepOfBlocks = 2;  // panels per call of a block kernel, or one
 
-// Each task unpacks its panels anew: few tasks by rows, whose activations may come from the third
-// cache.
+// Rows per task of the kernels for many rows. Each task unpacks its panels again, so there are few
+// tasks by rows; their activations may come from L3.
 int RowsOfManyTask(int m, int row_bytes) {
   constexpr int kMostBytes = 2 << 20;
   const int most_rows = std::max(kMostBytes / row_bytes / kTileRows, 6) * kTileRows;
@@ -60,9 +60,9 @@ int RowsOfManyTask(int m, int row_bytes) {
   return (m + row_tasks * kTileRows - 1) / (row_tasks * kTileRows) * kTileRows;
 }
 
-// Tiles are multiplied faster than the third cache gives and takes what they multiply: threads take
-// rows of their own through all panels, those that they have rounded, and so many that they stay in
-// the second cache. Each unpacks the panels for itself, which fewer rows would not pay for.
+// Rows per task of the bf16 tile kernels. Tiles multiply faster than L3 delivers operands: each
+// thread takes its own rows, which it has rounded itself, through all panels, and few enough that
+// they stay in L2. Each thread unpacks the panels itself, which does not pay for fewer rows.
 int RowsOfOwn(int m, int threads) {
   constexpr int kMostRows = 256, kLeastRows = 128;
   const int turns = (m + kMostRows * threads - 1) / (kMostRows * threads);
@@ -73,13 +73,13 @@ int RowsOfOwn(int m, int threads) {
 
 // How a multiplication is cut into tasks: panels of a segment by rows of x.
 struct Cut {
-  int panels;            // a task
-  int rows;              // a task
-  bool by_rows = false;  // tasks that follow each other have their rows in common, not their panels
+  int panels;            // per task
+  int rows;              // per task
+  bool by_rows = false;  // consecutive tasks share their rows, not their panels
 };
 
-// About `wanted` panels a task, a whole number of `step`, such that no thread has more of them to
-// do than it must; of several such the largest.
+// About `wanted` panels per task, a multiple of `step`, such that the busiest thread has the fewest
+// panels; the largest of several such numbers.
 int EvenPanels(int wanted, int step, int num_panels, int row_tasks, int threads) {
   int best = step, least = std::numeric_limits<int>::max();
   for (int panels = step; panels < wanted + step; panels += step) {
@@ -107,7 +107,7 @@ Cut CutOf(MatmulKernel kernel, PanelFormat format, int m, int num_panels, int co
   return {EvenPanels(wanted, step, num_panels, row_tasks, threads), rows, in_bf16};
 }
 
-// Activations in the form a kernel reads, made once for all segments.
+// Converts activations to the form that a kernel reads, once for all segments.
 void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, PanelArgs* out) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   const int cols = args.weight->cols();

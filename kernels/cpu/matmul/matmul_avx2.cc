@@ -1,4 +1,4 @@
-// Float panels and block weights with AVX2, FMA and F16C: the least the backend runs on.
+// Float panels and block weights with AVX2, FMA and F16C, the minimum of the backend.
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul/matmul_avx2_blocks-inl.h"
@@ -35,8 +35,8 @@ struct Avx2 {
   static void Store(float* p, F v) { _mm256_storeu_ps(p, v); }
 };
 
-// kRows rows of x by eight rows of a group. Products of 16-bit integers, summed exactly in 32 bits
-// over a block.
+// kRows rows of x by eight rows of a group. Products of 16-bit integers, summed exactly
+// in 32 bits over a block.
 template <DType dtype, int kRows>
 void BlocksTile(const PanelArgs& args, const TileTask& task, int side) {
   const int row = task.row, panel = task.panel;
@@ -115,8 +115,8 @@ struct BlockRange {
   static void Run(const PanelArgs& args) { EveryTile<BlockTiles<dtype>>(args); }
 };
 
-// Order of a row's block: for each four values, the pairs (0, 2) and (1, 3), what the even and the
-// odd bytes of a vector of quants meet in a multiply of pairs.
+// Order of a row's block: for each four values, the pairs (0, 2) and (1, 3), which match the even
+// and the odd bytes of a vector of quants in the pairwise multiply.
 void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_sum,
                    int32_t half_sums[2]) {
   const FourVectors values = LoadBlock(x);

@@ -1,4 +1,4 @@
-// Reading a block of eight of a group's sixteen rows with AVX2: its quants, scales and minima.
+// Loads a block of eight of a group's sixteen rows with AVX2: its quants, scales and minima.
 // Included by files compiled for one instruction set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_AVX2_BLOCKS_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_AVX2_BLOCKS_INL_H_
@@ -70,7 +70,7 @@ inline __m256 LoadExponents(const uint8_t* p) {
   return _mm256_castsi256_ps(_mm256_blendv_epi8(denormal, usual, _mm256_cmpgt_epi32(e, one)));
 }
 
-// The low four bits of bytes, and the high ones.
+// The low four bits of bytes; LoadHighNibbles loads the high ones.
 inline __m256 LoadLowNibbles(const uint8_t* p) {
   const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   return _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)));
@@ -119,7 +119,7 @@ inline FourVectors LoadBlock(const float* x) {
   return {{_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16),
            _mm256_loadu_ps(x + 24)}};
 }
-// So that none becomes more than `limit`.
+// The scale with which no value exceeds `limit`.
 inline BlockScale ScaleOfBlock(const FourVectors& values, float limit) {
   __m256 peak = _mm256_setzero_ps();
   __m256 unordered = _mm256_setzero_ps();

@@ -1,4 +1,4 @@
-// Reading a block of sixteen rows with AVX-512: its quants, scales and minima. Included by files
+// Loads a block of sixteen rows with AVX-512: its quants, scales and minima. Included by files
 // compiled for one instruction set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_AVX512_BLOCKS_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_AVX512_BLOCKS_INL_H_
@@ -46,7 +46,7 @@ inline __m512i QuantsOf(const uint8_t* group, const GroupLayout& layout, int blo
   return quants;
 }
 
-// All of them.
+// The quants of all eight steps.
 template <DType dtype>
 inline void UnpackBlock(const uint8_t* group, const GroupLayout& layout, int block,
                         __m512i quants[8]) {
@@ -75,7 +75,7 @@ inline __m512 LoadExponents(const uint8_t* p) {
       _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(e, one), denormal, usual));
 }
 
-// Of a block, or of half a block where the format has a scale for each.
+// Scale of a block, or of half a block in formats with half scales.
 template <DType dtype>
 inline __m512 ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, int half) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
@@ -106,7 +106,7 @@ inline __m512 MinOf(const uint8_t* group, const GroupLayout& layout, int block, 
   return _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(min, _mm512_cvtepi32_ps(mins)));
 }
 
-// y[row, the panel's rows], leaving out what lies past the last row of W.
+// y[row, the panel's rows], except rows past the last row of W.
 inline void StoreRow(const PanelArgs& args, int row, int panel, __m512 values) {
   const int valid = args.rows - panel * kPanelRows;
   const __mmask16 mask = valid >= kPanelRows ? 0xffff : static_cast<__mmask16>((1u << valid) - 1);

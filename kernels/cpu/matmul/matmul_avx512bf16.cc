@@ -48,7 +48,7 @@ void Tile(const PanelArgs& args, int row, int panel) {
 
 template <int kPanels>
 void Panels(const PanelArgs& args, int panel) {
-  constexpr int kMaxRows = 8;  // a whole number of them in a tile
+  constexpr int kMaxRows = 8;  // divides the rows of a tile
   int row = args.first_row;
   for (; row + kMaxRows <= args.end_row; row += kMaxRows) Tile<kMaxRows, kPanels>(args, row, panel);
   switch (args.end_row - row) {

@@ -14,7 +14,7 @@ inline __m512i Broadcast4(const uint8_t* p) {
 }
 
 // kRows rows of x by one group. x = 256 * high + low, both int8, so two dot products give the exact
-// product of 16-bit activations; `low` starts from the weights' offset, for nothing.
+// product of 16-bit activations; `low` starts from the weights' offset, at no cost.
 template <DType dtype, int kRows>
 void BlocksTile(const PanelArgs& args, const TileTask& task) {
   const int row = task.row, panel = task.panel;
@@ -29,7 +29,7 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (auto& sum : sums) sum = _mm512_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
-    // One row reads fastest so: it has no activations to lose.
+    // Fastest for one row: it has no activations to evict.
     PrefetchAhead<Cache::kFirst>(group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
@@ -64,8 +64,8 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
 }
 
-// kRows rows in 8 bits by two panels, unpacked on the way; of the second nothing is stored where it
-// is past the last. Integer and float sums all stay in registers, which more rows have no room for.
+// kRows rows in 8 bits by two panels, unpacked on the way; a second panel past the last one is not
+// stored. Integer and float sums all stay in registers, which limits the rows.
 template <DType dtype, int kRows>
 void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
   const int row = task.row, panel = task.panel;
@@ -130,7 +130,7 @@ void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMostRows = 4, kPanels = 1;  // eight were half as fast: too few registers
+  static constexpr int kMostRows = 4, kPanels = 1;  // eight: half as fast, lack of registers
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BlocksTile<dtype, kRows>(args, task);
@@ -154,7 +154,7 @@ struct Block8Range {
   static void Run(const PanelArgs& args) { EveryTile<Block8Tiles<dtype>>(args); }
 };
 
-// A row's block: the 32 high bytes, then the 32 low bytes.
+// Layout of a row's block: the 32 high bytes, then the 32 low bytes.
 void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_sum,
                    int32_t half_sums[2]) {
   const __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
@@ -180,10 +180,10 @@ void Quantize(const float* x, int cols, const ConvertRange& range, const Quantiz
   QuantizeRows(x, cols, range, out, 2, QuantizeBlock);
 }
 
-// In 8 bits, four blocks at a time: their peaks are found, and their sums made, side by side.
+// The 8-bit form processes four blocks at a time, to find their peaks and sums in parallel.
 constexpr int kBlocksAtOnce = 4;
 
-// The largest magnitude of each block; NaN where a value is one.
+// The largest magnitude of each block; infinity where a value is NaN.
 inline __m128 PeaksOf(const __m512 values[kBlocksAtOnce][2]) {
   __m512 peaks[kBlocksAtOnce];
   for (int b = 0; b < kBlocksAtOnce; ++b) {
@@ -195,20 +195,22 @@ inline __m128 PeaksOf(const __m512 values[kBlocksAtOnce][2]) {
   const auto fold = [](__m512 a, __m512 b) {
     return _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   };
-  // In each quarter of it: blocks 0, 2, 1, 3 after the second fold, and so they are given.
+  // Each quarter of it: blocks 0, 2, 1, 3 after the second fold; the shuffle
+  // below restores their order.
   const __m512 all = fold(fold(peaks[0], peaks[1]), fold(peaks[2], peaks[3]));
   const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   return _mm_permute_ps(quarter, _MM_SHUFFLE(3, 1, 2, 0));
 }
 
-// Of the blocks' bytes, two blocks a vector: [block 0 half 0, block 0 half 1, block 1 half 0, ...].
+// Sums of the blocks' halves, two blocks per vector: [block 0 half 0, block 0 half
+// 1, block 1 half 0, ...].
 inline __m256i HalfSumsOf(__m512i first, __m512i second) {
   const __m512i ones = _mm512_set1_epi8(1);
   const __m512i a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, first);
   const __m512i b = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, second);
   const __m512i pairs = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-  // [a b a b] in each quarter, which is a half of a block of each.
+  // [a b a b] in each quarter; a quarter is half a block of each.
   const __m512i sums = _mm512_add_epi32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_BADC));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
   return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, sums));
@@ -221,7 +223,7 @@ struct FourBlocks {
   alignas(32) int32_t half_sums[kBlocksAtOnce][2];
 };
 
-// x: of `count` blocks. What is not finite makes its block's scale NaN, as BlockScaleOf() does.
+// x: `count` blocks. A value that is not finite makes its block's scale NaN, as in BlockScaleOf().
 inline FourBlocks QuantizeFour(const float* x, int count) {
   __m512 values[kBlocksAtOnce][2];
   for (int b = 0; b < kBlocksAtOnce; ++b) {
@@ -261,7 +263,7 @@ inline FourBlocks QuantizeFour(const float* x, int count) {
   return out;
 }
 
-// Of the row, blocks from `block` on.
+// Stores `count` blocks of the row, from `block` on.
 inline void Store(const FourBlocks& four, int row, int block, int count, int num_blocks,
                   const QuantizedRows& out) {
   for (int b = 0; b < count; ++b) {
@@ -279,7 +281,7 @@ inline void Store(const FourBlocks& four, int row, int block, int count, int num
   }
 }
 
-// All rows of a tile before the next blocks: they share cache lines.
+// Converts all rows of a tile before the next blocks: they share cache lines.
 void Quantize8(const float* x, int cols, const ConvertRange& range, const QuantizedRows& out) {
   const int num_blocks = cols / kBlock;
   for (int begin = range.first_row, end; begin < range.end_row; begin = end) {

@@ -1,4 +1,4 @@
-// AMX's bf16: bf16 panels, or for many rows block weights unpacked to such, times bf16 activations.
+// AMX bf16: bf16 panels, or for many rows block weights unpacked to bf16, times bf16 activations.
 #include <immintrin.h>
 
 #include "kernels/cpu/isa/amx_tiles-inl.h"
@@ -9,8 +9,8 @@
 namespace hydrant::cpu {
 namespace {
 
-// Tiles 0, 1: activations of two row tiles; 2, 3: weights of two panels; 4..7: their products, row
-// tile first.
+// Tiles 0, 1: activations of two row tiles; 2, 3: weights of two panels; 4..7: their
+// products, row tile first.
 TileConfig ConfigFor(int rows0, int rows1) {
   TileConfig config;
   const int rows[8] = {rows0, rows1, 16, 16, rows0, rows0, rows1, rows1};
@@ -21,14 +21,14 @@ TileConfig ConfigFor(int rows0, int rows1) {
   return config;
 }
 
-// Tiles of one side of the product, [tile or panel][block][1 KiB].
+// Tiles of one operand, [tile or panel][block][1 KiB].
 struct Operand {
   const uint8_t* tiles;
-  size_t stride;  // bytes from a row tile (panel) to the next
+  size_t stride;  // bytes from one row tile (panel) to the next
 };
 
-// Tiles 4..7 += a block of two row tiles by two panels. Those of x come from the second cache, one
-// after the other; they are not to drive the panels, which all rows take, out of the first.
+// Tiles 4..7 += a block of two row tiles by two panels. Tiles of x stream from L2 with a
+// non-temporal load, so that they do not evict the panels, which all rows use, from L1.
 template <int kTiles, int kPanels>
 inline void Multiply(const uint8_t* x0, const uint8_t* x1, const uint8_t* w0, const uint8_t* w1) {
   _tile_loadd(2, w0, 64);
@@ -69,7 +69,7 @@ inline void ZeroTile() {
   if constexpr (kTile == 7) _tile_zero(7);
 }
 
-// Sixteen columns of y at most, from `row` on.
+// Whether all sixteen columns of y of the panel exist.
 inline bool IsWhole(const PanelArgs& args, int panel) {
   return args.rows - panel * kPanelRows >= kPanelRows;
 }
@@ -77,7 +77,7 @@ inline float* OutputAt(const PanelArgs& args, int row, int panel) {
   return args.y + row * args.y_stride + panel * kPanelRows;
 }
 
-// What a product begins with: what y has, or zero.
+// Initial value of a product: y, or zero.
 template <int kTile>
 inline void StartProduct(const PanelArgs& args, bool accumulate, int row, int num_rows, int panel) {
   if (!accumulate) return ZeroTile<kTile>();
@@ -105,7 +105,7 @@ inline void StoreProduct(const PanelArgs& args, int row, int num_rows, int panel
     _mm512_mask_storeu_ps(OutputAt(args, row + r, panel), there, _mm512_load_ps(product + r * 16));
 }
 
-// Where the product after this one goes: further down, or to the next panels.
+// The output of the next product: further down, or the next panels.
 template <int kTiles, int kPanels>
 inline const float* NextOutput(const PanelArgs& args, int row, int panel) {
   const int next = row + kTiles * kTileRows;
@@ -113,7 +113,7 @@ inline const float* NextOutput(const PanelArgs& args, int row, int panel) {
   return OutputAt(args, args.first_row, panel + kPanels < args.end_panel ? panel + kPanels : panel);
 }
 
-// Its lines of y are asked for while tiles are multiplied: a row of a tile of each panel.
+// Prefetches the next lines of y while tiles are multiplied: one row of a tile of each panel.
 template <int kPanels>
 inline void AskForRow(const float* y) {
   for (int panel = 0; panel < kPanels; ++panel)
@@ -125,14 +125,14 @@ struct TileRows {
   int rows1 = 0;
 };
 
-// Of columns. What y has of those before is added to.
+// Blocks of columns. A product adds to the y of earlier blocks.
 struct Blocks {
   int begin, end;
 
   int count() const { return end - begin; }
 };
 
-// x, w: from the first of the blocks on. Not inlined: the loop needs all registers for addresses.
+// x, w: start at the first of the blocks. Not inlined: the loop needs all registers for addresses.
 template <int kTiles, int kPanels>
 [[gnu::noinline]] void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row,
                                int panel, TileRows rows, Blocks blocks) {
@@ -166,7 +166,7 @@ template <int kTiles, int kPanels>
   if constexpr (kTiles == 2 && kPanels == 2) StoreProduct<7>(args, row + 16, rows.rows1, panel + 1);
 }
 
-// All rows of x by one or two panels. Tiles are configured anew where the number of rows changes.
+// All rows of x by one or two panels. Reconfigures tiles when the number of rows changes.
 void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_panels, Blocks blocks,
                   TileRows* configured) {
   const size_t x_stride = static_cast<size_t>((args.cols + 31) / 32) * kTileBytes;
@@ -202,7 +202,7 @@ void Bf16(const PanelArgs& args) {
   _tile_release();
 }
 
-// Two vectors of floats as pairs of bf16, cut: lane r holds (even[r], odd[r]).
+// Two vectors of floats truncated to pairs of bf16: lane r holds (even[r], odd[r]).
 inline __m512i CutToPair(__m512 even, __m512 odd) {
   const __m512i upper =
       _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 0, 6, 7, 0, 0, 10, 11, 0, 0, 14, 15, 0, 0));
@@ -211,13 +211,13 @@ inline __m512i CutToPair(__m512 even, __m512 odd) {
                                   upper);
 }
 
-// Cutting takes half of a last place from a number on average. This factor gives it back, where
-// mantissas are spread as those of products are (their logarithms evenly): ln 2 / 2 of a last place
-// of 1, so from 0.35 to 0.69 of a number's. What bf16 has stays as it is, and the error is 6 %
+// Truncation loses half a unit in the last place on average. This factor compensates it for
+// mantissas distributed as those of products are (uniform logarithms): ln 2 / 2 of a unit of 1, so
+// from 0.35 to 0.69 of a number's unit. Numbers exact in bf16 stay exact, and the error is 6 %
 // above that of rounding to nearest.
 constexpr float kBeforeCut = 1.0f + 0.34657359f / 128.0f;
 
-// Quants of a block of 16 rows to floats, without their offset.
+// Quants of a block of 16 rows to floats, minus their offset.
 template <DType dtype>
 class QuantsToFloats {
  public:
@@ -240,7 +240,7 @@ class QuantsToFloats {
     }
   }
 
-  // Values 4s + i. Of a lane's bits a look-up reads the lowest four.
+  // Values 4s + i. The table look-up reads the lowest four bits of a lane.
   __m512 Value(int s, int i) const {
     if constexpr (kNibbles)
       return _mm512_permutexvar_ps(_mm512_srli_epi32(bits_[s % 4], 8 * i + s / 4 * 4), values_);
@@ -288,8 +288,7 @@ void UnpackPanel(const uint8_t* group, const GroupLayout& layout, Blocks blocks,
   }
 }
 
-// So many blocks of columns at a time that two panels of them stay in the first cache, and the rows
-// of a task in the second.
+// Blocks of columns per pass: two panels of them stay in L1, and a task's rows in L2.
 constexpr int kNearBlocks = 20;
 
 template <DType dtype>
@@ -308,7 +307,7 @@ struct BlocksRange {
     const int num_blocks = args.cols / kBlock;
     const GroupLayout layout = GroupLayoutOf(BlockTraitsOf(dtype), num_blocks);
     const size_t panel_bytes = static_cast<size_t>(blocks.count()) * kTileBytes;
-    uint8_t* tiles = args.scratch + kTileBytes;  // a product lies before them
+    uint8_t* tiles = args.scratch + kTileBytes;  // after the space for a product
     for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
       const int count = panel + 2 <= args.end_panel ? 2 : 1;
       for (int p = 0; p < count; ++p) {

@@ -1,25 +1,26 @@
-// How the block formats of kernels/dtype.h lie in memory once packed for multiplication: the file's
-// bits in another order, nothing rounded. Sixteen rows form a group (a short last group is padded
-// with zero blocks); a group's bytes, for cols / 32 = n blocks of 32 values, are
+// The packed layout of the block formats of kernels/dtype.h: the file's bits in another order,
+// unrounded. Sixteen rows form a group (a short last group is padded with zero blocks); a group's
+// bytes, for cols / 32 = n blocks of 32 values, are
 //
 //   low    [n][2, 4 or 8 vectors][16 rows][4 values]  the low bits. 4 bits: vector v has values
 //                                                     4v.. in the low nibbles, 16 + 4v.. in the
 //                                                     high ones. 2 bits: bits 2(s % 4).. of vector
 //                                                     s / 4 are values 4s... 8 bits: q8_0's, as
 //                                                     quant + 128
-//   high   [n][16 rows][4 values]                     one bit more: bit s of a byte belongs to
+//   high   [n][16 rows][4 values]                     one more bit: bit s of a byte belongs to
 //                                                     value 4s + (byte % 4)
-//          [n][2][16 rows][4 values]                  two bits more: as 2 low bits
+//          [n][2][16 rows][4 values]                  two more bits: as 2 low bits
 //   scale  [n or n / 8][16] f16, or mxfp4: u8         min [n or n / 8][16] f16, where there is one
 //   sub    q4_k, q5_k: [n][16] u8 scales, then [n][16] u8 minima; iq4_xs: [n][16] i8 scales;
 //          q3_k, q6_k: [n][2][16] i8 scales; q2_k: [n][2][16] u8, scale in the low nibble, minimum
 //          in the high one
 //
-// so that one 64-byte vector holds four consecutive values of each of sixteen rows: what a 4-way
-// integer dot product and an AMX tile row want. Value of a weight: scale * (quant - offset) [* sub
-// scale] [+ min], exactly as kernels/dequantize.h. Quants of a codebook are looked up first.
+// so that one 64-byte vector holds four consecutive values of each of sixteen rows, the
+// operand of a 4-way integer dot product and of an AMX tile row. Value of a weight: scale *
+// (quant - offset) [* sub scale] [+ min], exactly as in kernels/dequantize.h. Quants of a
+// codebook are looked up first.
 //
-// Plain data only: the files compiled for one instruction set include this.
+// Plain data only: files compiled for one instruction set include this header.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_BLOCKS_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_BLOCKS_H_
 
@@ -32,12 +33,12 @@
 namespace hydrant::cpu {
 
 inline constexpr int kGroupRows = 16;
-inline constexpr int kBlock = 32;  // values a block; the k formats' 256 are eight of these
+inline constexpr int kBlock = 32;  // values per block; the k formats' 256 are eight blocks
 
-// What a block of 256 has for each 32 or 16 of its values.
+// Sub-scales of a 256-value block, per 32 or 16 values.
 enum class SubScales : uint8_t {
-  kNone,      // a block of 32: nothing
-  kUnsigned,  // u8; minima of their own
+  kNone,      // a block of 32 has none
+  kUnsigned,  // u8; separate minima
   kSigned,    // i8
   kNibbles,   // u8: scale and minimum
 };
@@ -47,10 +48,10 @@ enum class Codebook : uint8_t { kNone, kIq4Nl, kMxfp4 };
 struct BlockTraits {
   int low_bits = 0;   // 2, 4 or 8
   int high_bits = 0;  // above those: 0, 1 or 2
-  int offset = 0;     // subtracted from the unsigned quant, or the code
+  int offset = 0;     // subtracted from the unsigned quant or code
   bool has_min = false;
   SubScales sub = SubScales::kNone;
-  bool halves = false;  // sub scales for each 16
+  bool halves = false;  // sub-scales per 16 values
   int scale_bytes = 2;  // f16, or 1: an e8m0 exponent, halved
   Codebook codebook = Codebook::kNone;
 
@@ -93,8 +94,8 @@ constexpr BlockTraits BlockTraitsOf(DType dtype) {
   }
 }
 
-// What the quants of a codebook become before they are multiplied: its values plus the offset, so
-// that none is negative.
+// Bytes that replace the quants of a codebook format: its values plus the offset, so
+// that all are non-negative.
 struct CodeBytes {
   alignas(16) uint8_t bytes[16];
 };
@@ -108,7 +109,7 @@ constexpr CodeBytes CodeBytesOf(const BlockTraits& traits) {
   return codes;
 }
 
-// The largest of the unsigned quants.
+// The largest unsigned quant.
 constexpr int LargestQuant(const BlockTraits& traits) {
   if (traits.codebook == Codebook::kNone) return (1 << (traits.low_bits + traits.high_bits)) - 1;
   int largest = 0;
@@ -123,7 +124,7 @@ struct GroupLayout {
   size_t min;
   size_t sub_scale;
   size_t sub_min;
-  size_t bytes;  // of a group, a multiple of 64
+  size_t bytes;  // per group, a multiple of 64
 };
 
 constexpr size_t LowBytes(const BlockTraits& t) { return static_cast<size_t>(t.low_bits) * 64; }

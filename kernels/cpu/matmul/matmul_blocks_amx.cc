@@ -1,4 +1,4 @@
-// Block weights in AMX's int8, with the same sums, bit by bit, as matmul_avx512vnni.cc.
+// Block weights in AMX int8, with sums bit-equal to matmul_avx512vnni.cc.
 #include <immintrin.h>
 
 #include "kernels/cpu/isa/amx_tiles-inl.h"
@@ -8,14 +8,14 @@
 namespace hydrant::cpu {
 namespace {
 
-// Two sets of product tiles (high and low halves of the activations), used in turn: while the
-// vector units scale and add one block's sums, the tile unit multiplies the next.
+// Two sets of product tiles (high and low halves of the activations) are used alternately: while
+// the vector units scale and add one block's sums, the tile unit multiplies the next.
 template <DType dtype>
 struct BlockShape {
   static constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   static constexpr int kHalves = kTraits.halves ? 2 : 1;
   static constexpr int kSteps = 8 / kHalves;
-  static constexpr int kUnitBytes = kSteps * 64;  // weights that share a scale, unpacked
+  static constexpr int kUnitBytes = kSteps * 64;  // unpacked weights that share a scale
   static constexpr size_t PanelScratch(int num_blocks) {
     const size_t units = static_cast<size_t>(num_blocks) * kHalves;
     return units * (kUnitBytes + 64 + (kTraits.has_min ? 64 : 0));
@@ -76,7 +76,7 @@ TileConfig BlockConfig(int rows) {
   return config;
 }
 
-// Products of one unit into `products`: high, then low.
+// Writes the products of one unit to `products`: high, then low.
 template <int kSet>
 inline void MultiplyUnit(const uint8_t* x, const int8_t* w, int32_t* products) {
   _tile_loadd(0, x, 64);
@@ -157,8 +157,8 @@ void BlocksTile(const PanelArgs& args, int row, int panel, const UnpackedPanel& 
   }
 }
 
-// Unpacks a few panels at a time into scratch, and takes them through all rows while they are in
-// the cache.
+// Unpacks a few panels at a time into scratch, and multiplies them with all
+// rows while they are cached.
 template <DType dtype>
 void BlocksTiled(const PanelArgs& args) {
   using Shape = BlockShape<dtype>;

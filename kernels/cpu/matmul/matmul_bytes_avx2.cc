@@ -1,5 +1,5 @@
-// Block weights with AVX2 in 8 bits, where many rows are multiplied: bytes are multiplied in pairs
-// and added up in 16 bits, as long as no sum can leave them.
+// Block weights with AVX2 in 8 bits, for several rows: bytes are multiplied in pairs and summed in
+// 16 bits as long as no sum can overflow.
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul/matmul_avx2_blocks-inl.h"
@@ -10,8 +10,8 @@ namespace {
 
 // How the quants of a format are multiplied.
 struct BytePlan {
-  bool is_signed;  // they reach 255, so that pairs would leave 16 bits: as signed numbers, less 128
-  int steps;       // of four values, whose pairs are added up in 16 bits
+  bool is_signed;  // quants reach 255, and pairs would overflow 16 bits: signed, minus 128
+  int steps;       // of four values; their pairs are summed in 16 bits
 };
 
 constexpr BytePlan BytePlanOf(const BlockTraits& traits) {
@@ -26,7 +26,7 @@ static_assert(BytePlanOf(BlockTraitsOf(DType::kQ6_K)).steps == 2);
 static_assert(BlockTraitsOf(DType::kQ8_0).offset == 128);
 static_assert(BlockTraitsOf(DType::kIQ4_NL).offset == 128);
 
-// The pairs' products of four values of eight rows, in 16 bits. Two of 128 * 127 do not leave them.
+// The pairwise products of four values of eight rows, in 16 bits. Two of 128 * 127 do not overflow.
 template <bool kSigned>
 inline __m256i PairsOf(__m256i quants, __m256i magnitudes, __m256i x) {
   if constexpr (kSigned) return _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(x, quants));
@@ -91,7 +91,7 @@ void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
         const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
         sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, sums[r]);
       }
-      if constexpr (kHasLeast) {  // what a quant of 0 is worth
+      if constexpr (kHasLeast) {  // the value of a quant of 0
         __m256 least = _mm256_setzero_ps();
         if constexpr (kTraits.has_min) least = MinOf<dtype>(group, layout, block, half, side);
         if constexpr (kTraits.offset != 0)

@@ -1,8 +1,8 @@
 // Matmul over float panels with fp32 multiply-add, written once over a vector type V:
 //   V::F, V::kWidth (8 or 16 floats), Zero, Broadcast, Load, LoadF16, LoadBf16Pair, Fma, Add, Mul,
-//   Store; LoadF8: e4m3fn bits as the half that has them, 2^-8 of their value.
-// Register tile: kRows rows of x by kPanels panels. Included by files compiled for one instruction
-// set each.
+//   Store; LoadF8: e4m3fn bits as a half with the same bits, 2^-8 of their value.
+// Register tile: kRows rows of x by kPanels panels. Included by files compiled for
+// one instruction set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_DENSE_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_DENSE_INL_H_
 
@@ -36,7 +36,7 @@ inline void StorePanel(const PanelArgs& args, int row, int panel, const PanelVec
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }
 
-// Columns a step of the inner loop takes: bf16 panels interleave two.
+// Columns per step of the inner loop: bf16 panels interleave two.
 template <PanelFormat format>
 constexpr int kColumnStep = format == PanelFormat::kBF16 ? 2 : 1;
 
@@ -61,12 +61,12 @@ inline void LoadColumns(const uint8_t* panel, int k, int cols, PanelVectors<V>* 
   }
 }
 
-// Every loop over registers is unrolled: otherwise the compiler keeps the sums in memory and stores
-// them at every column.
+// Every loop over registers is unrolled: otherwise the compiler keeps the sums in memory and
+// stores them at every column.
 //
 // Columns [first_column, end_column) of a tile. `partial` [kRows][kPanels][16] holds the sums of
-// the columns before, and takes those so far unless the tile ends here: whole numbers of fp32
-// values, so the cut leaves no trace in the result.
+// earlier columns, and receives the new sums unless the tile ends here: fp32 values are stored
+// exactly, so the cut does not change the result.
 template <class V, PanelFormat format, int kRows, int kPanels>
 void DenseTile(const PanelArgs& args, int row, int panel, int first_column, int end_column,
                float* partial) {
@@ -130,19 +130,19 @@ void DenseTile(const PanelArgs& args, int row, int panel, int first_column, int 
   }
 }
 
-// Columns of a panel that stay in the nearest cache (12 KiB of fp32) while all rows pass them; an
-// even number.
+// Columns of a panel that stay in L1 (12 KiB of fp32) while all rows are
+// multiplied; an even number.
 constexpr int kCachedColumns = 192;
 
-// All rows against some columns of kPanels panels, kMaxRows at a time.
+// All rows by some columns of kPanels panels, kMaxRows at a time.
 template <class V, PanelFormat format, int kMaxRows, int kPanels>
 void DenseColumns(const PanelArgs& args, int panel, int first_column, int end_column) {
   auto* partial = reinterpret_cast<float*>(args.scratch);
-  constexpr int kPartials = kPanels * kPanelRows;  // of a row
+  constexpr int kPartials = kPanels * kPanelRows;  // per row
   int row = args.first_row;
   for (; row + kMaxRows <= args.end_row; row += kMaxRows, partial += kMaxRows * kPartials)
     DenseTile<V, format, kMaxRows, kPanels>(args, row, panel, first_column, end_column, partial);
-  switch (args.end_row - row) {  // what is left, kMaxRows being at most 12
+  switch (args.end_row - row) {  // the remainder; kMaxRows is at most 12
 #define HYDRANT_ROWS(n)                                                                      \
   case n:                                                                                    \
     if constexpr (n < kMaxRows)                                                              \
@@ -165,7 +165,8 @@ void DenseColumns(const PanelArgs& args, int panel, int first_column, int end_co
   }
 }
 
-// One tile reads its columns once, in one go; many tiles share them, a cacheful at a time.
+// One tile reads all its columns in one pass; many tiles share them, as many at a
+// time as the cache holds.
 template <class V, PanelFormat format, int kMaxRows, int kPanels>
 void DensePanels(const PanelArgs& args, int panel) {
   const int rows = args.end_row - args.first_row;
@@ -177,8 +178,7 @@ void DensePanels(const PanelArgs& args, int panel) {
   }
 }
 
-// Few rows: more panels at once, so that enough independent sums are under way to hide the latency
-// of multiply-add.
+// Few rows: more panels at once, so that enough independent sums hide the latency of multiply-add.
 template <class V, PanelFormat format>
 void Dense(const PanelArgs& args) {
   constexpr int kMaxRows = V::kWidth == 16 ? 12 : 6;

@@ -11,7 +11,7 @@
 namespace hydrant::cpu {
 namespace {
 
-// The places of an expert that has some. In converted activations its rows begin with a tile.
+// The places of an expert that has any. In converted activations its rows begin with a tile.
 struct Run {
   int expert;
   int first_place;
@@ -19,29 +19,29 @@ struct Run {
   int first_tile;
 };
 
-// What a run's expert has of one segment of the weight.
+// The part of one segment of the weight that belongs to a run's expert.
 struct Piece {
   int run;
   const Segment* segment;
   MatmulKernel kernel;
-  int first_panel;   // in the segment
-  int num_panels;    //
-  int first_output;  // of the expert's
+  int first_panel;  // in the segment
+  int num_panels;
+  int first_output;  // in the expert's outputs
 };
 
 struct Task {
   int piece;
-  int first_panel, end_panel;  // of the piece's
-  int first_row, end_row;      // of the run's
+  int first_panel, end_panel;  // in the piece
+  int first_row, end_row;      // in the run
 };
 
-// Of one call; kept by the thread that calls, so that a decode step allocates nothing.
+// The plan of one call; kept by the calling thread, so that a decode step does not allocate.
 struct Plan {
   std::vector<Run> runs;
   std::vector<Piece> pieces;
   std::vector<Task> tasks;
   std::vector<int> tile_runs;         // the run of each tile
-  bool forms[kActivationForms] = {};  // what kernels read, by ActivationForm
+  bool forms[kActivationForms] = {};  // forms that kernels read, by ActivationForm
 
   bool Reads(ActivationForm form) const { return forms[static_cast<int>(form)]; }
 };
@@ -80,7 +80,7 @@ void PlanPieces(const ExpertMatmulArgs& args, bool batch_invariant, Plan* plan) 
   }
 }
 
-// Tasks of about the same work. A panel costs its reading, worth a few rows, and its rows.
+// Tasks of about equal work. A panel costs its loading, worth kReading rows, plus its rows.
 void PlanTasks(int cols, int threads, Plan* plan) {
   constexpr int64_t kReading = 4;
   const auto rows_of = [&](const Piece& piece) {
@@ -105,10 +105,10 @@ void PlanTasks(int cols, int threads, Plan* plan) {
   }
 }
 
-// x in the forms that kernels read.
+// x in the forms that the kernels read.
 struct Activations {
   const float* floats = nullptr;  // [places, cols]
-  QuantizedRows quantized = {};   // from here on the rows of each run begin with a tile
+  QuantizedRows quantized = {};   // in this and the following forms each run begins with a tile
   QuantizedRows quantized_8 = {};
   InterleavedRows interleaved = {};
   uint16_t* bf16 = nullptr;
@@ -119,7 +119,7 @@ float* GatheredSpace(int places, int cols) {
   return reinterpret_cast<float*>(arena.Get(static_cast<size_t>(places) * cols * sizeof(float)));
 }
 
-// A task a tile: the rows of up to sixteen places of one expert.
+// One task per tile: the rows of up to sixteen places of one expert.
 Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& pool) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   const int cols = args.weight->cols(), num_tiles = static_cast<int>(plan.tile_runs.size());
@@ -153,7 +153,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
       if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16);
     }
   };
-  constexpr int64_t kAlone = 16384;  // values one thread converts sooner than it wakes another
+  constexpr int64_t kAlone = 16384;  // values that one thread converts faster than it wakes another
   if (static_cast<int64_t>(args.places) * cols > kAlone) {
     pool.ParallelFor(num_tiles, convert_tile);
   } else {
@@ -212,7 +212,7 @@ void ExpertMatmul(const ExpertMatmulArgs& args, bool batch_invariant, ThreadPool
   PlanRuns(args, &plan);
   PlanPieces(args, batch_invariant, &plan);
   PlanTasks(args.weight->cols(), pool.num_threads(), &plan);
-  const Plan& made = plan;  // another thread's would be its own
+  const Plan& made = plan;  // the caller's plan: thread_local would name the worker's own
   const Activations x = Convert(args, made, pool);
   pool.ParallelForRanges(static_cast<int>(made.tasks.size()),
                          [&](int task, int) { RunTask(args, made, x, made.tasks[task]); });

@@ -1,6 +1,6 @@
-// ExpertMatmul of the cpu backend: the kernels and the weights of matmul.h, its arithmetic and what
-// it says of batch invariance, with an expert's places in the part of m. One loop runs over pieces
-// of all experts, so that threads have work however few places each of them has.
+// ExpertMatmul of the cpu backend: kernels, weights, arithmetic and batch invariance as in
+// matmul.h, where m is the number of an expert's places. One loop runs over pieces of all experts,
+// so that threads are busy even if each expert has few places.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_EXPERTS_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_EXPERTS_H_
 

@@ -1,7 +1,6 @@
-// Block weights for many rows, in 8 bits: the blocks of a panel are unpacked once for all rows, to
-// signed bytes that are multiplied as they are. What a block adds to its values, and scales for
-// halves of it, would cost each product again: such blocks are rounded once more, to 8 bits that
-// have a scale and nothing else.
+// Block weights for many rows, in 8 bits. The blocks of a panel are unpacked once for all rows, to
+// signed bytes that are multiplied directly. A block's minimum, or scales per half, would cost each
+// product extra work: such blocks are rounded again, to 8 bits with a scale only.
 #include <immintrin.h>
 
 #include "kernels/cpu/isa/byte_dots.h"
@@ -12,17 +11,17 @@
 namespace hydrant::cpu {
 namespace {
 
-// Of a row's largest scale, or number, what a block may have at least: beside the largest, less is
-// nothing.
+// Lower bound of a block's share of its row's largest scale, or magnitude: anything smaller is
+// negligible beside the largest.
 constexpr float kSmallestShare = 0x1p-60f;
 constexpr int kMostHalvings = 16;
 
-// A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's scale *
-// the row's.
+// A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's
+// scale * the row's scale.
 struct Panel8 {
   int8_t* quants;     // [cols / 4][16 rows][4]
-  float* scales;      // [blocks][16], of kSmallestShare at least and 1 at most, or the negative
-  int32_t* starts;    // [blocks][16]: -128 * sum of the block's quants; activations are 128 up
+  float* scales;      // [blocks][16]: magnitudes from kSmallestShare to 1
+  int32_t* starts;    // [blocks][16]: -128 * sum of the block's quants; activations have 128 added
   float* row_scales;  // [16]
 };
 
@@ -38,7 +37,7 @@ Panel8 PanelIn(uint8_t* scratch, int cols, int which) {
   return panel;
 }
 
-// value = scale * quant + least, of a block's half or of the whole block.
+// value = scale * quant + least, for a block's half or the whole block.
 struct Line {
   __m512 scale, least;
 };
@@ -53,8 +52,8 @@ inline Line LineOf(const uint8_t* group, const GroupLayout& layout, int block, i
   return line;
 }
 
-// What no value of each row of the block exceeds. A block has its format's largest quant, or
-// nearly: its scale was chosen by that.
+// An upper bound of the magnitudes in each row of the block. It is tight: a block's scale was
+// chosen so that its largest quant is the format's, or nearly.
 template <DType dtype>
 inline __m512 PeakOf(const Line (&lines)[2]) {
   __m512 peak = _mm512_setzero_ps();
@@ -66,14 +65,14 @@ inline __m512 PeakOf(const Line (&lines)[2]) {
   return peak;
 }
 
-// Quants of the file to those in 8 bits, `line` divided by whose scale: of 6 bits at most in whole
-// numbers of 1 / 256, which wrap around on the way; of more in floats.
+// Converts quants of the file to 8 bits; `line` is divided by the new scale. Quants of at most 6
+// bits use integers in units of 1 / 256, which wrap around on the way; wider ones use floats.
 template <bool kFewBits>
 struct Requantizer;
 
 template <>
 struct Requantizer<true> {
-  __m512i scale, least;  // twice in each row's lane
+  __m512i scale, least;  // duplicated in both halves of each row's lane
 
   explicit Requantizer(const Line& line) {
     const auto twice = [](__m512 value) {
@@ -83,7 +82,7 @@ struct Requantizer<true> {
     };
     const __m512 parts = _mm512_set1_ps(256.0f);
     scale = twice(_mm512_mul_ps(line.scale, parts));
-    least = twice(_mm512_fmadd_ps(line.least, parts, _mm512_set1_ps(128.0f)));  // to nearest
+    least = twice(_mm512_fmadd_ps(line.least, parts, _mm512_set1_ps(128.0f)));  // rounds to nearest
   }
   __m512i operator()(__m512i quants) const {
     const __m512i low = _mm512_set1_epi16(0xff);
@@ -112,10 +111,10 @@ struct Requantizer<false> {
   }
 };
 
-// Whether quants less their offset are the bytes to multiply.
+// Whether quants minus their offset are the bytes to multiply.
 constexpr bool IsScaleAlone(const BlockTraits& traits) { return !traits.has_min && !traits.halves; }
 
-// The bytes of a block, and their scales.
+// Converts a block to bytes; returns their scales.
 template <DType dtype>
 inline __m512 ToBytes(const uint8_t* group, const GroupLayout& layout, int block,
                       __m512i quants[8]) {
@@ -139,11 +138,11 @@ inline __m512 ToBytes(const uint8_t* group, const GroupLayout& layout, int block
   }
 }
 
-// Scales become shares of the largest of their row, so that their exponents have room for those of
-// activations. What is zero has a tiny one: its quants are zero.
+// Converts scales to shares of the largest of their row, so that their exponents leave room for
+// those of activations. Zero scales become tiny: their quants are zero.
 inline void ShareRowScales(int num_blocks, const Panel8& panel) {
   __m512 largest = _mm512_set1_ps(kSmallestPeak);
-  __m512 fault = _mm512_setzero_ps();  // NaN where one is not finite
+  __m512 fault = _mm512_setzero_ps();  // NaN where a scale is not finite
   for (int block = 0; block < num_blocks; ++block) {
     const __m512 scale = _mm512_load_ps(panel.scales + block * kPanelRows);
     largest = _mm512_max_ps(_mm512_abs_ps(scale), largest);
@@ -183,19 +182,19 @@ void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
   ShareRowScales(num_blocks, out);
 }
 
-// Floats times powers of two, by adding to their exponents: multiplications would wait for the same
-// units as the dot products.
+// Multiplies floats by powers of two by adding to their exponent fields: multiplications would
+// compete with the dot products for the same units.
 inline __m512 Raise(__m512i floats, __m512i exponents) {
   return _mm512_castsi512_ps(_mm512_add_epi32(floats, exponents));
 }
 
-// Of the panel's rows by a row of activations, whose scale this is.
+// Scales of the panel's rows for a row of activations with scale `scale`.
 inline __m512 RowScalesOf(const Panel8& panel, __m512 scale) {
   return _mm512_mul_ps(_mm512_load_ps(panel.row_scales), scale);
 }
 
-// kRows rows of a tile from `row` on by two panels; of the second panel nothing is stored where it
-// is past the last. Integer and float sums all stay in registers, which more rows have no room for.
+// kRows rows of a tile from `row` on by two panels; a second panel past the last one is not stored.
+// Integer and float sums all stay in registers, which limits the rows.
 template <int kRows>
 void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int row, int panel) {
   const int num_blocks = args.cols / kBlock;
@@ -243,7 +242,7 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
   });
 }
 
-// The rows of a tile in three parts.
+// Processes the rows of a tile in three parts: 6, 6 and 4.
 template <DType dtype>
 struct ManyRange {
   static void Run(const PanelArgs& args) {
@@ -264,10 +263,9 @@ struct ManyRange {
   }
 };
 
-// Of the rows of a tile, each in a vector: the largest number of each, row r in lane r.
+// The largest number of each row of a tile, one row per vector on entry; row r in lane r.
 inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
-  // Each step halves the vectors; the pairs that are joined lie apart, so that the rows end in
-  // order.
+  // Each step halves the number of vectors; joining distant pairs leaves the rows in order.
   for (int r = 0; r < 8; ++r) {
     const __m512i one = rows[r], other = rows[r + 8];
     rows[r] = _mm512_max_epi32(_mm512_shuffle_i32x4(one, other, 0x44),
@@ -278,7 +276,7 @@ inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
     rows[r] = _mm512_max_epi32(_mm512_shuffle_i32x4(one, other, 0x88),
                                _mm512_shuffle_i32x4(one, other, 0xdd));
   }
-  // Of rows r, r + 8, r + 4 and r + 12 a quarter each.
+  // A quarter each of rows r, r + 8, r + 4 and r + 12.
   const auto join = [](__m512i one, __m512i other) {
     return _mm512_max_epi32(_mm512_unpacklo_epi32(one, other), _mm512_unpackhi_epi32(one, other));
   };
@@ -287,18 +285,18 @@ inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
   return _mm512_permutexvar_epi32(order, all);
 }
 
-// How rows become bytes, by the largest number of each, whose bits these are. A block's numbers are
-// in steps of the row's scale, or of this halved as often as they have room for: so products need
-// no more of a block than an exponent.
+// Scales from rows to bytes, from the bits of each row's largest magnitude. A block is quantised
+// in steps of the row's scale, halved as often as the block's values allow, so that products need
+// only an exponent per block.
 struct RowScales {
-  __m512 scale;  // NaN where a number is not finite, 0 where all are 0, or too small for 1 / scale
-  __m512 peak;   // the largest number; 1 where that is not usual
-  __m512 inverse;  // 1 / scale; 0 where that is not usual
+  __m512 scale;    // NaN where a number is not finite; 0 where all are 0 or too small for 1 / scale
+  __m512 peak;     // the largest magnitude; 1 in those cases
+  __m512 inverse;  // 1 / scale; 0 in those cases
 
   explicit RowScales(__m512i largest) {
     const __m512 limit = _mm512_set1_ps(kQuantLimit8);
     peak = _mm512_castsi512_ps(largest);
-    // Bits of what is not finite are larger than those of any number.
+    // Bits of infinity and NaN exceed those of any number.
     const __mmask16 finite =
         _mm512_cmple_epi32_mask(largest, _mm512_castps_si512(_mm512_set1_ps(kLargestFloat)));
     const __mmask16 usual =
@@ -309,8 +307,8 @@ struct RowScales {
     peak = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), usual, peak);
   }
 
-  // Of a block by the largest number of each row: what is added to the bits of a float for each
-  // time that its scale is halved.
+  // From the largest magnitude of each row in a block: the number to add to a float's bits for the
+  // halvings of the block's scale.
   __m512i ExponentsOf(__m512i largest) const {
     constexpr int32_t kMantissa = 0x7fffff, kOne = 0x3f800000;
     const __m512 share = _mm512_div_ps(_mm512_castsi512_ps(largest), peak);
@@ -320,7 +318,7 @@ struct RowScales {
     const __m512i least = _mm512_set1_epi32(-kMostHalvings * (kMantissa + 1));
     return _mm512_min_epi32(_mm512_max_epi32(exponents, least), _mm512_setzero_si512());
   }
-  // What numbers of such a block are multiplied with.
+  // The factor for the numbers of such a block.
   __m512 InverseOf(__m512i exponents) const {
     const __m512i raised = _mm512_sub_epi32(_mm512_castps_si512(inverse), exponents);
     return _mm512_mask_mov_ps(_mm512_setzero_ps(),
@@ -329,9 +327,9 @@ struct RowScales {
   }
 };
 
-// Sixteen columns of a tile's rows to bytes, 128 up, four columns a vector.
+// Sixteen columns of a tile's rows to bytes with 128 added, four columns per vector.
 inline void StoreBytes(const __m512 rows[kTileRows], const float* inverse, uint8_t* out) {
-  __m512i four[4];  // rows 4i to 4i + 3, and of these four columns a quarter
+  __m512i four[4];  // rows 4i to 4i + 3; each quarter holds four columns
   for (int i = 0; i < 4; ++i) {
     const auto ints = [&](int r) {
       return _mm512_cvtps_epi32(_mm512_mul_ps(rows[4 * i + r], _mm512_set1_ps(inverse[4 * i + r])));
@@ -350,7 +348,7 @@ inline void StoreBytes(const __m512 rows[kTileRows], const float* inverse, uint8
   _mm512_storeu_si512(out + 192, _mm512_shuffle_i32x4(high[0], high[1], 0xdd));
 }
 
-// The larger magnitude of each lane, as bits, of a block of a row.
+// The larger magnitude per lane, as bits, of a row's block.
 inline __m512i Magnitudes(const float* x) {
   const auto bits = [x](int half) {
     return _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(x + half * 16)));
@@ -358,7 +356,7 @@ inline __m512i Magnitudes(const float* x) {
   return _mm512_max_epi32(bits(0), bits(1));
 }
 
-// All rows of a tile, which begins at x.
+// Quantises all rows of a tile, which begins at x.
 void QuantizeTile(const float* x, int cols, uint8_t* quants, int32_t* exponents, float* scales) {
   const int num_blocks = cols / kBlock;
   __m512i magnitudes[kTileRows];
@@ -388,7 +386,7 @@ void QuantizeTile(const float* x, int cols, uint8_t* quants, int32_t* exponents,
   }
 }
 
-// A row alone: the first lane is its own. Of a block four bytes every kTileRows * 4.
+// Quantises a single row into its lane: four bytes of a block every kTileRows * 4 bytes.
 void QuantizeRow(const float* x, int cols, uint8_t* quants, int32_t* exponents, float* scale) {
   const int num_blocks = cols / kBlock;
   const auto largest_of = [](__m512i magnitudes) {

@@ -33,13 +33,13 @@ PanelFormat FormatOf(DType kept) {
   }
 }
 
-// What a thread packs a panel in.
+// A thread's scratch for packing a panel.
 struct PackScratch {
   float* values;  // [16, cols]
   uint8_t* rows;  // [16, WeightRows::scratch_bytes()]
 };
 
-// False where a value may not be finite.
+// Returns false if a value may not be finite.
 bool PackPanelOf(const Segment& segment, const WeightRows& rows, int panel, PackScratch scratch) {
   DType dtypes[kPanelRows];
   const uint8_t* bytes[kPanelRows];
@@ -101,7 +101,7 @@ AlignedBytes AllocateAligned(size_t bytes) {
 
 std::shared_ptr<uint8_t> AllocatePanels(size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  constexpr size_t kSlabBytes = 0;  // let the sanitizer see where each weight ends
+  constexpr size_t kSlabBytes = 0;  // a slab per weight: lets the sanitizer see its end
 #else
   constexpr size_t kSlabBytes = size_t{64} << 20;
 #endif

@@ -1,5 +1,4 @@
-// Packing and unpacking of panels: the plain code that says what every byte of the packed forms
-// means.
+// Packing and unpacking of panels: the scalar code that defines the packed forms.
 #include <cmath>
 #include <cstring>
 
@@ -13,7 +12,7 @@ namespace {
 
 size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// One file block, taken apart: unsigned quants and the scale fields' bits.
+// One block of a file, decoded: unsigned quants and the bits of the scale fields.
 struct FileBlock {
   uint8_t quants[256] = {};
   uint16_t scale = 0;  // f16, or an e8m0 exponent
@@ -34,8 +33,8 @@ uint32_t Load32(const uint8_t* p) {
   return value;
 }
 
-// Value j in the low half of byte j, value j + 16 in the high half; a fifth bit at bit j of
-// `fifth`.
+// Value j in the low half of byte j, value j + 16 in the high half; a fifth
+// bit at bit j of `fifth`.
 void Take32(const uint8_t* nibbles, uint32_t fifth, FileBlock* out) {
   for (int j = 0; j < 16; ++j) {
     out->quants[j] = static_cast<uint8_t>((nibbles[j] & 15) | (fifth >> j & 1) << 4);
@@ -43,7 +42,7 @@ void Take32(const uint8_t* nibbles, uint32_t fifth, FileBlock* out) {
   }
 }
 
-// The 6-bit scales and minima of q4_k and q5_k (kernels/dequantize.cc says how they are packed).
+// The 6-bit scales and minima of q4_k and q5_k (packing: kernels/dequantize.cc).
 void TakeSubScales(const uint8_t* packed, FileBlock* out) {
   for (int j = 0; j < 4; ++j) {
     out->sub_scales[j] = packed[j] & 63;
@@ -163,7 +162,7 @@ void TakeBlock(DType dtype, const uint8_t* src, FileBlock* out) {
   }
 }
 
-// Where the quant of value k of a block, row r of the group, keeps its bits.
+// The position of the bits of the quant of value k of a block, row r of the group.
 struct QuantPlace {
   size_t low_byte;
   int low_shift;
@@ -200,7 +199,7 @@ void PutPairs(const uint8_t* quants, int shift, uint8_t* out) {
   }
 }
 
-// A block's 32 quants of row r: PlaceOf() of each, written without reading.
+// Writes a block's 32 quants of row r, as PlaceOf() each, without reading the destination.
 void PutQuants(const BlockTraits& traits, const uint8_t* quants, int r, uint8_t* low,
                uint8_t* high) {
   low += static_cast<size_t>(r) * 4;
@@ -226,7 +225,7 @@ void PutQuants(const BlockTraits& traits, const uint8_t* quants, int r, uint8_t*
   }
 }
 
-// False where scale or minimum may not be finite.
+// Returns false if the scale or minimum may not be finite.
 bool PutFileBlock(const BlockTraits& traits, const GroupLayout& layout, const FileBlock& from,
                   int file_block, int r, uint8_t* group) {
   const int blocks = traits.super() ? 8 : 1;
@@ -251,7 +250,7 @@ bool PutFileBlock(const BlockTraits& traits, const GroupLayout& layout, const Fi
     }
   }
   constexpr uint16_t kExponent = 0x7c00;     // of a half: all set in infinities and NaN
-  constexpr uint16_t kLargeExponent = 0xfc;  // of e8m0: some values may be past the largest float
+  constexpr uint16_t kLargeExponent = 0xfc;  // of e8m0: values may exceed the largest float
   if (traits.scale_bytes == 1) return from.scale < kLargeExponent;
   return (from.scale & kExponent) != kExponent && (from.min & kExponent) != kExponent;
 }
@@ -271,7 +270,7 @@ bool PackGroup(DType dtype, const uint8_t* const* rows, int num_rows, int cols, 
   return finite;
 }
 
-// The quant of value k of row r less its offset, or what its code stands for.
+// The quant of value k of row r minus its offset, or its codebook value.
 int QuantAt(const BlockTraits& traits, const GroupLayout& layout, const uint8_t* group, int r,
             int k) {
   const size_t block = k / kBlock;
@@ -288,7 +287,7 @@ int QuantAt(const BlockTraits& traits, const GroupLayout& layout, const uint8_t*
   return quant - traits.offset;
 }
 
-// The same operations in the same order as kernels/dequantize.cc.
+// The same operations in the same order as in kernels/dequantize.cc.
 void UnpackGroupRow(DType dtype, const uint8_t* group, int r, int cols, float* out) {
   const BlockTraits traits = BlockTraitsOf(dtype);
   const GroupLayout layout = GroupLayoutOf(traits, cols / kBlock);
@@ -321,7 +320,7 @@ void UnpackGroupRow(DType dtype, const uint8_t* group, int r, int cols, float* o
   }
 }
 
-// A row's scales are kept 256 times larger: what LoadF8() leaves out.
+// Scales are stored times 256, the factor that LoadF8() omits.
 constexpr float kF8Factor = 256.0f;
 
 bool PackF8(const uint8_t* const* rows, int num_rows, int cols, uint8_t* panel) {
@@ -352,7 +351,7 @@ float F8At(const uint8_t* panel, int row, int k, int cols) {
          (scales[k / kF8Columns * kPanelRows + row] / kF8Factor);
 }
 
-// Place of (row, column) in a float panel, in elements.
+// Index of (row, column) in a float panel, in elements.
 size_t DensePlace(PanelFormat format, int r, int k) {
   if (format == PanelFormat::kBF16) return (static_cast<size_t>(k / 2) * 16 + r) * 2 + k % 2;
   return static_cast<size_t>(k) * 16 + r;

@@ -38,13 +38,13 @@ MatmulKernels ChooseKernels() {
   return kernels;
 }
 
-// The kernel for block weights. The first two give the same bits, so a batch-invariant backend may
-// take either.
+// The kernel for block weights. blocks_tiled and blocks give the same bits, so a batch-invariant
+// backend may use either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kBf16MinRows = 24;      // fewer do not pay for unpacking to memory
-  constexpr int kManyMinRows = 96;      // the same
-  constexpr int kEightBitsMinRows = 4;  // fewer wait for the memory anyway
+  constexpr int kBf16MinRows = 24;      // with fewer, unpacking to memory does not pay
+  constexpr int kManyMinRows = 96;      // with fewer, unpacking to memory does not pay
+  constexpr int kEightBitsMinRows = 4;  // fewer are bound by memory bandwidth
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
     if (kernels.blocks_bf16 && m >= kBf16MinRows) return kernels.blocks_bf16;
@@ -91,7 +91,7 @@ ActivationForm FormFor(MatmulKernel kernel) {
 }
 
 int RowsOfTask(int m, int cols) {
-  constexpr int kRowStep = 96;        // a whole number of every kernel's rows: 4, 6, 8, 12, 16, 32
+  constexpr int kRowStep = 96;        // a multiple of every kernel's rows: 4, 6, 8, 12, 16, 32
   constexpr int kRowBytes = 1 << 20;  // of converted activations
   const int most_rows = std::clamp(kRowBytes / (4 * cols) / kRowStep, 1, 6) * kRowStep;
   const int row_tasks = (m + most_rows - 1) / most_rows;
@@ -139,11 +139,11 @@ uint16_t* Bf16Space(size_t tiles, int cols) {
   return reinterpret_cast<uint16_t*>(arena.Get(tiles * Bf16TileElements(cols) * sizeof(uint16_t)));
 }
 
-// Room for one panel taken apart for the int8 tiles, two unpacked to bytes, or some columns of two
-// unpacked to bf16.
+// Space for one panel unpacked for the int8 tiles, two unpacked to bytes, or some columns
+// of two unpacked to bf16.
 size_t MatmulScratchBytes(int cols) {
   constexpr size_t kUsual = size_t{192} << 10;
-  constexpr size_t kBlockBytes = 2048;  // of two panels, more than either form takes
+  constexpr size_t kBlockBytes = 2048;  // for two panels, more than either form needs
   return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kBlockBytes);
 }
 

@@ -1,5 +1,5 @@
-// What Matmul and ExpertMatmul share: the choice of a kernel, how many rows a task takes, and work
-// space for activations in the form that a kernel reads.
+// Shared by Matmul and ExpertMatmul: the choice of a kernel, the rows per task, and work space for
+// activations in the form that a kernel reads.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_PARTS_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_PARTS_H_
 
@@ -11,29 +11,29 @@
 
 namespace hydrant::cpu {
 
-// The fastest of what this machine has. Any thread may call.
+// The fastest kernels of this machine. Any thread may call.
 const MatmulKernels& ChosenMatmulKernels();
 
-// The kernel for m rows of x. With batch_invariant all that it may answer for a weight give the
-// same bits.
+// The kernel for m rows of x. With batch_invariant, all kernels that it may return for a
+// weight give the same bits.
 MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
                              bool batch_invariant);
 
-// What a kernel reads of x: PanelArgs.
+// The form of x that a kernel reads (PanelArgs).
 enum class ActivationForm : uint8_t { kFloats, kQuantized, kBf16, kQuantized8, kInterleaved8 };
 inline constexpr int kActivationForms = 5;
 ActivationForm FormFor(MatmulKernel kernel);
 
-// Of m rows: those of one task, whose converted activations stay in the second cache. A whole
-// number of every kernel's rows.
+// Rows per task out of m, such that a task's converted activations stay in L2. A
+// multiple of every kernel's rows.
 int RowsOfTask(int m, int cols);
 
 constexpr int kTasksPerThread = 4;
-constexpr int kPanelStep = 4;  // panels that the kernels for few rows take at once
+constexpr int kPanelStep = 4;  // panels per call of the kernels for few rows
 
 constexpr size_t NumTiles(int m) { return (static_cast<size_t>(m) + kTileRows - 1) / kTileRows; }
 
-// Grows, never shrinks: a decode step allocates nothing once the largest batch has been seen.
+// Grows and never shrinks: decode steps do not allocate after the largest batch.
 class Arena {
  public:
   uint8_t* Get(size_t bytes) {
@@ -49,12 +49,12 @@ class Arena {
   size_t bytes_ = 0;
 };
 
-// The calling thread's work space for rows of x, 2 or 1 bytes a value; valid until it asks for as
-// many again.
+// The calling thread's work space for rows of x, 2 or 1 bytes per value; valid until the next call
+// with the same value_bytes.
 QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes);
-// The same for kInterleaved8.
+// As QuantizedSpace, for kInterleaved8.
 InterleavedRows InterleavedSpace(size_t tiles, int cols);
-// The same for kBf16.
+// As QuantizedSpace, for kBf16.
 uint16_t* Bf16Space(size_t tiles, int cols);
 
 // PanelArgs::scratch of the calling thread: MatmulScratchBytes(cols).

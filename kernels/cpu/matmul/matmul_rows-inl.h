@@ -1,6 +1,6 @@
-// What the block kernels of every instruction set share: finding a block of quantised activations,
-// choosing its scale, walking rows and panels, storing a short panel. Included by files compiled
-// for one instruction set each.
+// Shared by the block kernels of every instruction set: locating a block of quantised activations,
+// choosing its scale, iterating over rows and panels, storing a short panel. Included by files
+// compiled for one instruction set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_ROWS_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_ROWS_INL_H_
 
@@ -30,14 +30,14 @@ inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blo
           .half_sums = {half_sums, half_sums + kTileRows}};
 }
 
-// Sum of the integers of the block, or of one half where the format has a scale for each.
+// Sum of the integers of the block, or of one half in formats with half scales.
 template <DType dtype>
 inline int32_t SumOf(const BlockOfRows& x, int r, int half) {
   if constexpr (BlockTraitsOf(dtype).halves) return x.half_sums[half][r];
   return x.half_sums[0][r] + x.half_sums[1][r];
 }
 
-// The same sum, scaled: what a minimum is multiplied by.
+// The scaled sum, the factor of a minimum.
 template <DType dtype>
 inline float ScaledSumOf(const BlockOfRows& x, int r, int half) {
   if constexpr (BlockTraitsOf(dtype).halves)
@@ -47,13 +47,13 @@ inline float ScaledSumOf(const BlockOfRows& x, int r, int half) {
 
 // i = round(x / scale), |i| <= kQuantLimit, so that i = 256 * high + low with both in int8.
 inline constexpr float kQuantLimit = 32639.0f;
-inline constexpr float kQuantLimit8 = 127.0f;  // of 8 bits
+inline constexpr float kQuantLimit8 = 127.0f;  // for 8 bits
 inline constexpr float kLargestFloat = 3.4028234e38f;
-inline constexpr float kSmallestPeak = 1e-30f;  // of what is not taken for zero
+inline constexpr float kSmallestPeak = 1e-30f;  // smaller peaks count as zero
 
 struct BlockScale {
-  float scale;    // NaN where a value is not finite, so that the outputs are not either
-  float inverse;  // 0 where all values are zero, or too small for 1 / scale
+  float scale;    // NaN where a value is not finite, so that outputs are not finite either
+  float inverse;  // 0 where all values are zero or too small for 1 / scale
   bool finite;
 };
 
@@ -65,7 +65,7 @@ inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan, 
   return {peak / limit, limit / peak, true};
 }
 
-// As MatmulKernels::quantize, of `value_bytes` each.
+// As MatmulKernels::quantize, with `value_bytes` per value.
 template <typename QuantizeBlockFn>
 inline void QuantizeRows(const float* x, int cols, const ConvertRange& range,
                          const QuantizedRows& out, int value_bytes,
@@ -86,15 +86,15 @@ inline void QuantizeRows(const float* x, int cols, const ConvertRange& range,
   }
 }
 
-// y[row, first .. first + count), leaving out what lies past the last row of W.
+// Stores y[row, first .. first + count), except rows past the last row of W.
 inline void StoreValues(const PanelArgs& args, int row, int first, const float* values, int count) {
   float* y = args.y + row * args.y_stride + first;
   const int valid = args.rows - first < count ? args.rows - first : count;
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }
 
-// Rows of x from `row` on by Tile::kPanels panels from `panel` on. So many turns take the same
-// panels, one after the other.
+// Rows of x from `row` on by Tile::kPanels panels from `panel` on. `turns` row parts use the same
+// panels, one after the other; this is number `turn`.
 struct TileTask {
   int row, panel;
   int turn, turns;
@@ -102,8 +102,8 @@ struct TileTask {
 
 enum class Cache : uint8_t { kFirst, kSecond };
 
-// Groups are read once, so the memory sets the pace; asking ahead keeps it busy where the
-// processor's own prefetching stops, at the ends of pages and of a group's streams.
+// Weights are read once, so memory bandwidth bounds the speed. Explicit prefetching keeps memory
+// busy where the hardware prefetcher stops, at the ends of pages and of a group's streams.
 template <Cache kCache, size_t kAhead = 32768>
 inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) {
@@ -116,15 +116,15 @@ inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   }
 }
 
-// The block of a group at p is being read. What lies far ahead comes to the second cache: each turn
-// asks for a part of it, so that memory is busy in all of them. What lies a little ahead comes to
-// the first cache, in the first turn: more there would drive out the activations.
+// Prefetches for the block of a group at p. Data far ahead goes to L2: each turn prefetches a part
+// of it, so that memory is busy in all turns. Data a little ahead goes to L1 in the first turn
+// only: more would evict the activations.
 inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
   if (block % task.turns == task.turn) PrefetchAhead<Cache::kSecond>(p, bytes);
   if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
 }
 
-// Calls Tile::Run<rows>(args, task), at most Tile::kMostRows.
+// Calls Tile::Run<rows>(args, task), with at most Tile::kMostRows rows.
 template <typename Tile, int kRows = Tile::kMostRows>
 void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
   if constexpr (kRows > 1) {
@@ -133,11 +133,10 @@ void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
   Tile::template Run<kRows>(args, task);
 }
 
-// Some rows by some panels, then the next rows by these: panels come from memory once, for the
-// first rows, and from a near cache for the others. For few rows as few panels as go, so that
-// memory is read all the time; for many, of which a cache has no room for all, as many as stay in
-// it. The rows of a tile are cut as evenly as they go, so that unpacking a panel serves many of
-// them.
+// Some rows by some panels, then the next rows by the same panels: panels come from memory once,
+// for the first rows, and from cache for the others. Few rows use as few panels as possible, so
+// that memory is always busy; many rows, which exceed a cache, use as many panels as stay in it.
+// The rows of a tile are cut evenly, so that unpacking a panel serves many of them.
 template <typename Tile>
 void EveryTile(const PanelArgs& args) {
   constexpr int kFewTurns = 16;

@@ -1,5 +1,5 @@
 // The cpu backend's Weight: panels of sixteen rows in one of the forms of matmul_kernels.h. Stacked
-// parts that end in the same form share one segment. Immutable once made; any thread may read it.
+// parts with the same packed form share a segment. Immutable once made; any thread may read it.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_WEIGHT_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_WEIGHT_H_
 
@@ -20,14 +20,14 @@ struct FreeDeleter {
 };
 using AlignedBytes = std::unique_ptr<uint8_t[], FreeDeleter>;
 
-// Aligned to 64 bytes (2 MiB where it is that large, and then on huge pages where the system gives
-// them), contents undefined; null where there is no memory.
+// Aligned to 64 bytes (2 MiB from that size on, with huge pages if the system provides them),
+// contents undefined; null on failure.
 AlignedBytes AllocateAligned(size_t bytes);
 
-// Memory for panels, aligned to 64 bytes; null where there is none. Weights packed one after
-// another lie one after another in large slabs on huge pages: a matrix of a small model is far
-// smaller than a huge page, and on ordinary pages reading them from memory was a third slower. A
-// slab goes when the last of its weights does. Any thread may call.
+// Memory for panels, aligned to 64 bytes; null on failure. Weights packed one after another are
+// adjacent in large slabs on huge pages: a matrix of a small model is far smaller than a huge page,
+// and reading such matrices on ordinary pages was a third slower. A slab is freed with the last of
+// its weights. Any thread may call.
 std::shared_ptr<uint8_t> AllocatePanels(size_t bytes);
 
 struct Segment {
@@ -49,7 +49,7 @@ class PackedWeight : public Weight {
         round_activations_(round_activations),
         segments_(std::move(segments)) {}
 
-  // kBFloat16: activations may be rounded to bf16 where there is a unit for that.
+  // kBFloat16: activations may be rounded to bf16 if the machine has a unit for it.
   bool round_activations() const { return round_activations_; }
   const std::vector<Segment>& segments() const { return segments_; }
 
@@ -60,12 +60,13 @@ class PackedWeight : public Weight {
 
 size_t PanelBytes(PanelFormat format, DType dtype, int cols);
 
-// Sixteen rows (fewer in a last panel) as files store them, turned into a panel; what is past
-// num_rows becomes zero. `scratch` holds 16 * cols floats. False where a value may not be finite.
+// Packs sixteen rows (fewer in a last panel) from their stored form into a panel; rows
+// past num_rows become zero. `scratch` holds 16 * cols floats. Returns false if a
+// value may not be finite.
 bool PackPanel(PanelFormat format, DType packed_dtype, const DType* row_dtypes,
                const uint8_t* const* rows, int num_rows, int cols, float* scratch, uint8_t* panel);
 
-// The values of one row of a panel, exactly.
+// The exact values of one row of a panel.
 void UnpackRow(PanelFormat format, DType dtype, const uint8_t* panel, int row, int cols,
                float* out);
 

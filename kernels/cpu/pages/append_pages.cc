@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pages/append_pages.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/cpu/pages/page_rows-inl.h"
 
@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
-// Key and value of new token `token` of a head, to slot `index` of the pages.
+// Writes key and value of new token `token` of a head to index `index` of the pages.
 void WriteNewEntry(const AppendPagesArgs& args, int head, int token, size_t index) {
   const size_t d = args.pages.layout.head_dim;
   const size_t from = head * args.kv_head_stride + token * d;
@@ -53,13 +53,13 @@ struct Head {
     if (rule.by_position) return static_cast<float>(args.first_position + token);
     return args.sums[head * args.sum_stride + token];
   }
-  // Protected entries stand above all others.
+  // Protected entries rank above all others.
   uint64_t Rank(float score, int32_t position) const {
     return args.IsProtected(rule, position) ? UINT64_MAX : RankKey(score, position);
   }
 };
 
-// [length + num_tokens], new entries behind those that are there.
+// [length + num_tokens], new entries after the old ones.
 std::vector<uint64_t> RanksOf(const Head& head) {
   std::vector<uint64_t> ranks(head.length + head.args.num_tokens);
   for (int32_t entry = 0; entry < head.length; ++entry) {
@@ -80,7 +80,7 @@ void Write(const Head& head, int token, int32_t to) {
   if (head.args.HasScores(head.rule)) head.Score(to) = head.NewScore(token);
 }
 
-// More than the head may hold: the best stay.
+// Keeps the best `keep` entries where old and new ones exceed the cap.
 void Replace(const Head& head, int32_t keep) {
   const std::vector<uint64_t> ranks = RanksOf(head);
   std::vector<uint64_t> sorted = ranks;

@@ -1,5 +1,5 @@
-// AppendPages on the cpu (contract: kernels/ops/append_pages.h): linear-time selection, a task per
-// head.
+// AppendPages on the cpu (contract: kernels/ops/append_pages.h): linear-time
+// selection, one task per head.
 #ifndef HYDRANT_KERNELS_CPU_PAGES_APPEND_PAGES_H_
 #define HYDRANT_KERNELS_CPU_PAGES_APPEND_PAGES_H_
 

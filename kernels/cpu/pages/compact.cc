@@ -20,7 +20,7 @@ struct Move {
   int32_t to;
 };
 
-// Protected ones stand above all others.
+// Protected entries rank above all others.
 uint64_t RankOf(const CompactArgs& args, const DecodeRule& rule, const PageIds* blocks,
                 int32_t entry) {
   const KvPages& pages = args.pages;
@@ -31,7 +31,7 @@ uint64_t RankOf(const CompactArgs& args, const DecodeRule& rule, const PageIds* 
   return RankKey(score, position);
 }
 
-// The survivors past keep[head], each with a hole below it.
+// Plans the moves: each survivor past keep[head] goes into a hole below it.
 std::vector<Move> PlanMoves(const CompactArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const int32_t length = tables.lengths[tables.HeadIndex(args.slot, args.layer, head)];
@@ -69,7 +69,7 @@ void MoveEntry(const KvPages& pages, const PageIds* blocks, const Move& move) {
   std::copy_n(LogWeightsOf(pages, blocks, move.from), 2, LogWeightsOf(pages, blocks, move.to));
 }
 
-// Length and victim of a head whose entries have moved.
+// Sets length, cap and victim of a head after its entries have moved.
 void FinishHead(const CompactArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const DecodeRule& rule = tables.rules[args.slot];

@@ -1,5 +1,5 @@
-// Compact on the cpu (contract: kernels/ops/compact.h): linear-time selection, a task per head;
-// entries moved by a task per few.
+// Compact on the cpu (contract: kernels/ops/compact.h): linear-time selection, one task per head;
+// then moves, one task per few entries.
 #ifndef HYDRANT_KERNELS_CPU_PAGES_COMPACT_H_
 #define HYDRANT_KERNELS_CPU_PAGES_COMPACT_H_
 

@@ -1,5 +1,5 @@
-// Rows of elements between fp32 and the dtype of pages, vectorised, for files that Highway compiles
-// once per target: the same bits as kernels/page_row.h.
+// Vectorised conversion of rows between fp32 and page dtypes, for files that Highway compiles once
+// per target: bit-equal to kernels/page_row.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
 
-// The same bits as FloatToBF16.
+// Bit-equal to FloatToBF16.
 inline void NarrowToBF16(const float* in, size_t n, uint16_t* out) {
   const D d;
   const hn::RebindToUnsigned<D> du;
@@ -82,7 +82,7 @@ inline void WidenF16(const uint16_t* in, size_t n, float* out) {
 
 }  // namespace page_rows
 
-// n elements into those of `base` from `offset` on.
+// Converts n elements and stores them in `base` from element `offset` on.
 inline void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t offset) {
   switch (dtype) {
     case DType::kBF16:
@@ -102,7 +102,7 @@ inline void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t 
   }
 }
 
-// And back.
+// The inverse of StoreRow.
 inline void LoadRow(DType dtype, const void* base, size_t offset, size_t n, float* out) {
   switch (dtype) {
     case DType::kBF16:
@@ -122,7 +122,7 @@ inline void LoadRow(DType dtype, const void* base, size_t offset, size_t n, floa
   }
 }
 
-// Rounds fp32 elements in place to what the dtype holds.
+// Rounds fp32 elements in place to the values of the dtype.
 inline void RoundRow(DType dtype, size_t n, float* row) {
   constexpr size_t kAtOnce = 256;
   uint16_t narrow[kAtOnce];

@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pages/page_rows.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,8 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
 
-// HadamardTransform of one block: values that lie in one vector are paired by a shuffle, in which
-// the second of a pair gets a minus before what is added to it.
+// HadamardTransform of one block. Values within one vector are paired by a shuffle; the second of a
+// pair is negated before the addition.
 #if HWY_MAX_BYTES < 32
 void TransformBlock(float* x) { hydrant::HadamardTransform(kHadamardDim, x); }
 #else
@@ -57,7 +57,7 @@ void TransformBlock(float* x) {
 
 #endif  // HWY_MAX_BYTES
 
-// Of a block; NaN where a value is not finite.
+// The largest magnitude of a block; NaN where a value is not finite.
 float LargestMagnitude(const float* x) {
   const D d;
   auto most = hn::Zero(d), spoilt = hn::Zero(d);
@@ -69,7 +69,7 @@ float LargestMagnitude(const float* x) {
   return hn::GetLane(hn::Add(hn::MaxOfLanes(d, most), hn::SumOfLanes(d, spoilt)));
 }
 
-// 32 integers, each value times `inverse`, rounded: halves away from zero.
+// 32 integers: each value times `inverse`, rounded, halves away from zero.
 void RoundBlock(const float* x, float inverse, int8_t* out) {
   const D d;
   const hn::RebindToSigned<D> di;
@@ -83,7 +83,7 @@ void RoundBlock(const float* x, float inverse, int8_t* out) {
   }
 }
 
-// FloatToE4M3() of each.
+// FloatToE4M3() of each value.
 void NarrowToE4M3(const float* in, size_t n, uint8_t* out) {
   const D d;
   const hn::RebindToUnsigned<D> du;
@@ -97,7 +97,7 @@ void NarrowToE4M3(const float* in, size_t n, uint8_t* out) {
     const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu)));
     const auto normal = hn::Sub(hn::ShiftRight<20>(rounded), hn::Set(du, 120u << 3));
-    const auto shift = hn::Set(d, 0x1p14f);  // its last place is the least number, 2^-9
+    const auto shift = hn::Set(d, 0x1p14f);  // its ulp is 2^-9, the smallest e4m3 number
     const auto least = hn::Sub(hn::BitCast(du, hn::Add(magnitude, shift)), hn::BitCast(du, shift));
     const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, 0x1p-6f)));
     const auto number = hn::IfThenElse(is_small, least, normal);
@@ -109,7 +109,7 @@ void NarrowToE4M3(const float* in, size_t n, uint8_t* out) {
   for (; i < n; ++i) out[i] = FloatToE4M3(in[i]);
 }
 
-// E4M3ToFloat() of each.
+// E4M3ToFloat() of each value.
 void WidenE4M3(const uint8_t* in, size_t n, float* out) {
   const D d;
   const hn::RebindToUnsigned<D> du;

@@ -1,5 +1,5 @@
-// The functions of kernels/page_row.h in vectors, for e4m3 and the types that have blocks: the same
-// bits. (The others: page_rows-inl.h.) Stateless; any thread may call.
+// The functions of kernels/page_row.h in vector code, for e4m3 and the block dtypes; bit-equal.
+// (Other dtypes: page_rows-inl.h.) Stateless; any thread may call.
 #ifndef HYDRANT_KERNELS_CPU_PAGES_PAGE_ROWS_H_
 #define HYDRANT_KERNELS_CPU_PAGES_PAGE_ROWS_H_
 

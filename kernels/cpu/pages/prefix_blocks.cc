@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pages/prefix_blocks.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/cpu/pages/page_rows-inl.h"
 
@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
-// The keys, or the values, of one head of one block.
+// Saves the keys, or the values, of one head of one block.
 void SaveHead(const PrefixBlocks& pool, const float* rows, int64_t row_stride, size_t at) {
   if (row_stride == pool.head_dim)
     return StoreRow(pool.dtype, rows, pool.HeadSize(), pool.memory, at);
@@ -38,9 +38,9 @@ namespace {
 HWY_EXPORT(SaveHead);
 HWY_EXPORT(LoadHead);
 
-// Calls move(rows of the arena, element of the pool) for the keys of every head of every block, and
-// for its values. Threads take blocks of their own: two that touch a large page of the system's for
-// the first time both clear it.
+// Calls move(arena rows, first element in the pool) for the keys, then the values, of every head of
+// every block. Each thread has its own range of blocks: two threads that first touch the same huge
+// page would both clear it.
 template <typename Move>
 void ForEachHead(const PrefixBlocksArgs& args, ThreadPool& threads, const Move& move) {
   const int heads = args.pool.num_kv_heads;

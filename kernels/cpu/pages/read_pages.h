@@ -1,4 +1,4 @@
-// Reading entries of one head from its pages into rows of fp32, vectorised. Stateless.
+// Reads entries of one head from its pages into fp32 rows, vectorised. Stateless.
 #ifndef HYDRANT_KERNELS_CPU_PAGES_READ_PAGES_H_
 #define HYDRANT_KERNELS_CPU_PAGES_READ_PAGES_H_
 
@@ -8,7 +8,7 @@
 
 namespace hydrant::cpu {
 
-// keys, values: [end, head_dim]; rows [begin, end) are written. blocks: of the head
+// keys, values: [end, head_dim]; rows [begin, end) are written. blocks: the head's
 // (SequenceTables::HeadBlocks).
 void ReadEntries(const KvPages& pages, const PageIds* blocks, int begin, int end, float* keys,
                  float* values);

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pages/write_pages.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/cpu/pages/page_rows-inl.h"
 
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
-// Entries [begin, end) of one head that is kept whole, page by page.
+// Entries [begin, end) of a head that keeps all entries, page by page.
 void WriteWhole(const WritePagesArgs& args, int head, int begin, int end) {
   const KvPages& pages = args.pages;
   const size_t d = pages.layout.head_dim;
@@ -34,8 +34,8 @@ void WriteWhole(const WritePagesArgs& args, int head, int begin, int end) {
   }
 }
 
-// Entries [begin, end) of one head: keys, values and positions.
-// rotated: [head_dim] of the caller's, for a rolling slot.
+// Entries [begin, end) of one head: keys, values and positions. rotated: [head_dim]
+// scratch for a rolling slot.
 void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, float* rotated) {
   const KvPages& pages = args.pages;
   const bool rolling = args.tables.rules[args.slot].rolling;
@@ -72,8 +72,8 @@ HWY_EXPORT(WriteEntries);
 
 constexpr int kEntriesPerTask = 128;
 
-// Some entries of one head that share a page, from `entry` on. kept: their positions; null: all
-// entries are kept.
+// Consecutive entries of one head in one page, from `entry` on. kept: their positions;
+// null: all entries are kept.
 struct Entries {
   int head;
   int entry;
@@ -127,7 +127,7 @@ void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   }
 }
 
-// State, length and first victim of one head, whose entries have been written.
+// Writes state, length and first victim of a head after its entries are written.
 void FinishHead(const WritePagesArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const DecodeRule& rule = tables.rules[args.slot];
