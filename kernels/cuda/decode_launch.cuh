@@ -23,7 +23,7 @@ struct DecodeLaunch {
   // Shared-memory layout of the products (set by their Plan()).
   int query_floats = 0;
   int weight_rows = 0;  // group, or more
-  int joined_rows = 0;  // query heads whose values are summed at once
+  int joined_rows = 0;  // query heads with values summed at once
   int dim_padded = 0;   // floats per row of joined
 
   // Parts of split heads, joined by the last block to finish (decode_join.cuh). `part` is an index

@@ -1,5 +1,5 @@
-// AppendPages of every backend against plain sorting: which entries stay, old and new, where they
-// lie, and that nothing else in the pool changes.
+// AppendPages of every backend against plain sorting: which old and new entries are kept, where
+// they lie, and that nothing else in the pool changes.
 #include "kernels/ops/append_pages.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Case {
   int first_position = 0;
   std::vector<int32_t> lengths = {};  // per head
   std::vector<int32_t> caps = {};
-  bool few_scores = false;  // ties everywhere
+  bool few_scores = false;  // many ties
   bool write_scores = false;
   DecodeRule rule = {.scored = true};
 };
@@ -76,7 +76,7 @@ class AppendPagesTest : public BackendTest {
       before_.caps[Row(h)] = c.caps[h];
       std::vector<int32_t> positions(c.first_position);
       std::iota(positions.begin(), positions.end(), 0);
-      // The newest are there, as the rule protects them; the others are any.
+      // The newest entries are present, as the rule protects them; the others are random.
       std::shuffle(positions.begin(), positions.end() - std::min(c.rule.recent, c.lengths[h]),
                    engine);
       std::reverse(positions.begin(), positions.end());
@@ -222,7 +222,7 @@ TEST_P(AppendPagesTest, RandomHeads) {
   }
 }
 
-// More entries than a block of threads takes at once, and more new ones than a head may hold.
+// More entries than a thread block handles at once, and more new entries than a head may hold.
 TEST_P(AppendPagesTest, LongHeads) {
   for (const bool few : {false, true}) {
     Case c{.dtype = DType::kBF16, .num_tokens = 1500, .first_position = 3100};
@@ -237,7 +237,7 @@ TEST_P(AppendPagesTest, LongHeads) {
   }
 }
 
-// A window of the newest: all that was there leaves, and so does what came first of the new.
+// A window of the newest: every old entry is evicted, and the first new ones too.
 TEST_P(AppendPagesTest, NewOnesMayLeaveAtOnce) {
   Case c{.num_tokens = 50, .first_position = 200, .lengths = {20, 20}, .caps = {20, 20}};
   c.rule = {.by_position = true, .scored = true, .recent = 20};

@@ -1,7 +1,7 @@
-// Keys and values in fp8 and in blocks (int8, int4): what every operation that writes, moves or
-// reads rows of pages leaves in them on each backend, beside the reference's, to the byte. (That
-// these operations are right is shown with plain elements, by the tests of each; what a block
-// holds, by page_row_test; attention, by decode_attention_test.)
+// fp8 and block-quantized (int8, int4) keys and values: every operation that writes, moves or
+// reads page rows must give the reference's bytes on each backend. (Other tests cover correctness:
+// each operation's own test with plain elements, page_row_test for block contents,
+// decode_attention_test for attention.)
 #include <algorithm>
 #include <climits>
 #include <functional>
@@ -135,7 +135,7 @@ TEST_P(BlockPagesTest, PagesAreCopied) {
   });
 }
 
-// Save, and load again: what comes back is what was rounded once.
+// Save and load: values are rounded once.
 TEST_P(BlockPagesTest, PrefixesComeBack) {
   constexpr int kTokens = 2 * kPrefixBlockTokens;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -171,8 +171,8 @@ TEST_P(BlockPagesTest, PrefixesComeBack) {
   }
 }
 
-// Queries are rounded before they are turned, keys after it; values as they are. Turned by nothing
-// here, so that the bits are known.
+// Queries are rounded before rotation, keys after it; values are only rounded. The rotation here is
+// by zero, so that the bits are known.
 TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   constexpr int kRows = 5, kQueryHeads = 6;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -214,7 +214,7 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   }
 }
 
-// Queries that see a prefix in pages, and keys of their own behind it.
+// Queries with a paged prefix and their own keys after it.
 TEST_P(BlockPagesTest, PromptsAttendToEntries) {
   constexpr int kQueryHeads = 6;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
