@@ -702,7 +702,7 @@ cudaError_t LaunchBlockMatmul(const Context& context, const BlockMatmulArgs& arg
   // experts: the predecessor writes the expert assignment.
   if (overlap_kernels && args.experts == 0) launch.early = launch.stages / 2;
   const size_t shared = launch.stages * Product::kStageBytes + Product::kFixedBytes;
-  // With experts each group is its own block: there are enough.
+  // With experts each group is its own block: there are many groups.
   const bool experts = args.experts > 0;
   const int blocks = experts ? groups : std::min(context.num_sms, launch.units);
   const int tiles = experts ? MostExpertTiles<kTokens>(args.places, args.experts) : 1;

@@ -56,7 +56,7 @@ struct BlockWork {
 
   int run;         // steps per block
   int left;        // remaining steps of this block
-  int unit;        // KV head of the next piece
+  int unit;        // (row, KV head) of the next piece
   int head_begin;  // steps before this head
   int entry;
   bool first;  // first piece of the head in this block

@@ -199,7 +199,7 @@ class ChoiceFile {
   }
 
   const std::string& path() const { return path_; }
-  bool damaged() const { return damaged_; }  // the file was ignored; Keep() rewrites it
+  bool damaged() const { return damaged_; }  // ignored as a whole; Keep() rewrites it
   size_t found() const { return found_; }    // choices in the file for this owner
 
   const AlgorithmWords* Find(const ProductShape& shape) const {

@@ -25,7 +25,7 @@ struct MmaArgs {
   float* log_sum_exp = nullptr;
 };
 
-// Keys per block, all of the prefix or all of the run.
+// Keys per tile, all of the prefix or all of the run.
 inline constexpr int kMmaKeys = 64;
 static_assert(kPrefixTile % kMmaKeys == 0);
 

@@ -34,7 +34,7 @@ constexpr bool Sm90Takes(const PrefillAttentionArgs& args) {
 // A bf16 tensor for TMA; the first dimension is contiguous.
 struct Sm90Tensor {
   void* data = nullptr;
-  uint64_t dims[4] = {};     // bytes, of rows, heads and the whole: multiples of 16
+  uint64_t dims[4] = {};     // head_dim, rows, heads, 1
   uint64_t strides[3] = {};  // bytes, of rows, heads and the whole: multiples of 16
   uint32_t box[4] = {};      // elements of a copy
 };

@@ -282,7 +282,7 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   std::mt19937_64 rng(seed);
   std::vector<float> received(kHeads * kStride, kNan);
   std::vector<int32_t> kept(kHeads * kTokens,
-                            kStride - 1);  // past the count: not a valid position
+                            kStride - 1);  // past the count: the position of a NaN
   const std::vector<int32_t> keep = {0, 17, 300};
   std::vector<double> expected(kHeads, 0.0);
   for (int h = 0; h < kHeads; ++h) {
