@@ -3,11 +3,10 @@
 // with the keys of eight entries as columns. Values are V^T W^T with 16 dims as rows, so eight
 // query heads suffice.
 //
-// Keys and values go into the registers where the instruction wants them, 16 bytes a lane, by
-// naming the inner dimension anew: which dims (entries) stand in which rows of a fragment does not
-// matter to a sum, as long as the other operand agrees. At head_dim 128 more blocks on a
-// multiprocessor are worth more than a tile on its way while another is multiplied
-// (docs/decisions/decode_attention_on_a_gpu.md).
+// Keys and values are loaded straight into fragment registers, 16 bytes per lane, by permuting the
+// inner dimension: a sum may assign dims (entries) to fragment rows in any order, provided both
+// operands use the same one. At head_dim 128 more blocks per multiprocessor are faster than
+// prefetching a tile during a multiply (docs/decisions/decode_attention_on_a_gpu.md).
 //
 // fp32 queries and weights are split into 16-bit parts that add up to them, so that only fp32
 // summation rounds: logits decide which entries are evicted.
@@ -238,8 +237,8 @@ class MmaTile {
   const int lane_, warp_, g_, t_;
 };
 
-// Tiles straight from global memory. At head_dim 128 more blocks on a multiprocessor are worth more
-// than a tile on its way while another is multiplied (docs/decisions/decode_attention_on_a_gpu.md).
+// Loads tiles straight from global memory. At head_dim 128 more blocks per multiprocessor are
+// faster than prefetching a tile during a multiply (docs/decisions/decode_attention_on_a_gpu.md).
 template <DType kPageDType, int kDims>
 class MmaProducts : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;

@@ -412,8 +412,8 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TilePart
   return Count<kBF16, kDims>(context, m, parts);
 }
 
-// The arguments without the keys that all queries' windows have left, in whole tiles, and without a
-// prefix that no window reaches; positions are counted from the first key that remains.
+// The arguments without the keys that precede every query's window, in whole tiles, and without a
+// prefix that no window reaches; positions are counted from the first remaining key.
 PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
   constexpr int kUnit = 64;
   static_assert(kUnit % kKeyTile == 0 && kUnit % kMmaKeys == 0 && kUnit % kQueryTile == 0);

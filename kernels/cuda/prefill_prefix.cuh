@@ -66,7 +66,7 @@ inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int p
 struct GatherPrefixArgs {
   PagedPrefix prefix;
   PrefixPlaces places;
-  bool by_position = false;   // entries in the order of their positions, by which a window counts
+  bool by_position = false;   // order entries by position, as windows require
   DType dtype = DType::kF32;  // of k and v
   void* k = nullptr;          // place p of head h: row h * head_rows + p, of head_dim
   void* v = nullptr;
@@ -76,9 +76,8 @@ struct GatherPrefixArgs {
 inline constexpr int kGatherThreads = 256;
 inline constexpr int kGatherWarps = kGatherThreads / kWarpSize;
 
-// A warp per place, or per entry with by_position; blocks along x over the places, along y over the
-// heads. What lies before a head's entries in their first tile becomes zero: it is multiplied by
-// zero weights.
+// One warp per place, or per entry with by_position; grid x: places, y: heads. Places before a
+// head's entries in their first tile are zeroed: they are multiplied by zero weights.
 static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   const PagedPrefix& prefix = args.prefix;
   const KvLayout& layout = prefix.pages.layout;

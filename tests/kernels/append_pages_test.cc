@@ -45,7 +45,7 @@ class AppendPagesTest : public BackendTest {
                          .head_dim = c.head_dim,
                          .block_size = c.block_size},
                         engine());
-    // Numbers that every dtype holds exactly.
+    // Numbers that every dtype represents exactly.
     const auto draw = [&](size_t count) {
       std::vector<float> values(count);
       for (float& x : values) x = static_cast<float>(engine() % 255) / 8.0f - 16.0f;
@@ -57,7 +57,7 @@ class AppendPagesTest : public BackendTest {
     }
     k_ = draw(static_cast<size_t>(heads_) * (c.num_tokens + 2) * c.head_dim);
     v_ = draw(k_.size());
-    // Past a head's length, and in other pages, lie scores and positions that would win.
+    // Past a head's length and in other pages, scores and positions would win if they were read.
     before_.scores.assign(before_.NumPlaces(), INFINITY);
     before_.positions.assign(before_.NumPlaces(), c.first_position + c.num_tokens - 1);
     before_.lengths.assign(before_.lengths.size(), kUntouched);
@@ -123,8 +123,8 @@ class AppendPagesTest : public BackendTest {
             std::bit_cast<uint32_t>(NewScore(head, token))};
   }
 
-  // What a head is to hold, by position: entries leave one at a time, the lowest score first, of
-  // equals the lower position.
+  // A head's expected entries by position: evicts one at a time, the lowest score first, ties to
+  // the lower position.
   std::map<int32_t, PoolEntry> Expected(int head) const {
     std::map<int32_t, PoolEntry> all;
     for (int e = 0; e < c_.lengths[head]; ++e) {
@@ -180,7 +180,7 @@ class AppendPagesTest : public BackendTest {
 
   Case c_;
   int heads_ = 0;
-  std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], the tokens from 1 on
+  std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], tokens start at 1
   std::vector<float> sums_;   // [heads, num_tokens + 3]
   PagedPool before_, after_;
 };

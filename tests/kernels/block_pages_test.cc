@@ -18,7 +18,7 @@ constexpr int kHeads = 3, kDim = 64, kWidth = 6;
 constexpr int kPrompt = 61, kNew = 7;
 constexpr uint64_t kSeed = 20261126;
 
-// One sequence of one layer; what no operation writes is 0xAB.
+// A pool of one sequence with one layer; unwritten bytes are 0xAB.
 PagedPool OneSequence(DType dtype, bool rolling) {
   PagedPool pool({.num_kv_heads = kHeads, .width = kWidth, .dtype = dtype, .head_dim = kDim},
                  kSeed);
@@ -33,7 +33,7 @@ PagedPool OneSequence(DType dtype, bool rolling) {
 
 class BlockPagesTest : public BackendTest {
  protected:
-  // What `work` leaves on this backend is what it leaves on the reference.
+  // `work` must leave the same state on this backend and on the reference.
   using Work = std::function<void(Backend&, DevicePool*)>;
   void ExpectAlike(const Work& work, bool rolling = false) {
     for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -120,7 +120,7 @@ TEST_P(BlockPagesTest, EntriesMoveTogether) {
 TEST_P(BlockPagesTest, PagesAreCopied) {
   ExpectAlike([](Backend& backend, DevicePool* pool) {
     WritePrompt(backend, pool);
-    const PagedPool host = OneSequence(DType::kQ8_0, false);  // all have the same pages
+    const PagedPool host = OneSequence(DType::kQ8_0, false);  // all dtypes have the same ids
     std::vector<bool> taken(host.layout.num_blocks, false);
     const PageIds* first = host.blocks.data() + host.row_begin[0];
     for (const PageIds* ids = first; ids < host.blocks.data() + host.blocks.size(); ++ids)

@@ -59,7 +59,7 @@ class CompactTest : public BackendTest {
                         engine());
     for (auto* rows : {&before_.keys, &before_.values})
       for (uint8_t& byte : *rows) byte = static_cast<uint8_t>(engine());
-    // Past a head's length, and in other pages, lie scores and positions that would win.
+    // Past a head's length and in other pages, scores and positions would win if they were read.
     before_.scores.assign(before_.NumPlaces(), INFINITY);
     before_.positions.assign(before_.NumPlaces(), c.next_position - 1);
     if (c.log_weights) before_.log_weights = RandomFloats(2 * before_.NumPlaces(), seed + 1);
@@ -110,7 +110,7 @@ class CompactTest : public BackendTest {
     pool.ReadBack(&after_);
   }
 
-  // Entries 0 .. count - 1 of a head by their positions.
+  // Entries 0 .. count - 1 of a head by position.
   std::map<int32_t, PoolEntry> Entries(const PagedPool& pool, int head, int count) const {
     std::map<int32_t, PoolEntry> entries;
     for (int e = 0; e < count; ++e) {

@@ -56,13 +56,13 @@ std::string NameOf(const Shape& s) {
          std::to_string(s.block_size);
 }
 
-// A pool of sequences, and what rolling rows are turned by.
+// A pool of sequences, and the rotation tables of rolling rows.
 struct World : PagedPool {
   Shape shape;
   std::vector<float> cos, sin;  // of rolling rows
   Rotary rotary;                // without the tables
 
-  // `width` blocks for every head of every sequence.
+  // Assigns `width` blocks to every head of every sequence.
   World(const Shape& s, int num_seqs, int width, Rng& rng)
       : PagedPool({.num_slots = num_seqs,
                    .num_layers = kLayers,
@@ -76,7 +76,7 @@ struct World : PagedPool {
 
   size_t Head(int seq, int kv_head) const { return PagedPool::Head(seq, kLayer, kv_head); }
   size_t Slot(int seq, int kv_head, int entry) const { return Place(seq, kLayer, kv_head, entry); }
-  // Of an entry's score and log weights.
+  // Index of an entry's score and log weights.
   using PagedPool::State;
   size_t State(int seq, int kv_head, int entry) const { return State(Slot(seq, kv_head, entry)); }
   void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,

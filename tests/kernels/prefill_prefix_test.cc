@@ -262,7 +262,7 @@ class Sequence {
     return pieces;
   }
 
-  // Key and value j of a head, the prefix's first, in the order of their positions.
+  // Key and value j of a head, prefix first, in the order of positions.
   const float* Key(int head, int j) const { return Row(page_k_, k_, head, j); }
   const float* Value(int head, int j) const { return Row(page_v_, v_, head, j); }
   const float* Query(int i, int head) const {
@@ -288,7 +288,7 @@ class Sequence {
   std::vector<float> q_, k_, v_, page_k_, page_v_;
   std::vector<PageIds> blocks_;
   std::vector<int32_t> positions_;         // of the pages' entries
-  std::vector<std::vector<int>> entries_;  // of each head, in the order of their positions
+  std::vector<std::vector<int>> entries_;  // per head, in the order of positions
 };
 
 // Dense attention in double, in the form of Results, with rounding bounds.
@@ -522,8 +522,8 @@ TEST_P(PrefillPrefixTest, LongPrefix) {
   ExpectMatches(sequence, results, 0.0);
 }
 
-// No statistic is wanted with a window. Windows shorter and longer than the suffix, the prefix, a
-// tile of queries and a panel of keys; entries lie in any order.
+// Without statistics, which windows do not support. Windows shorter and longer than the suffix, the
+// prefix, a query tile and a key panel; entries are in random order.
 TEST_P(PrefillPrefixTest, WindowsReachIntoThePrefix) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     for (const int window : {1, 2, 33, 64, 130, 300, 1000}) {
@@ -558,7 +558,7 @@ TEST_P(PrefillPrefixTest, WindowsReachIntoThePrefix) {
   }
 }
 
-// A device's work space holds whatever the operation before left there.
+// A device's scratch holds arbitrary data from earlier operations.
 TEST_P(PrefillPrefixTest, NanOfAnEarlierRunDoesNotSpread) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     Case c{.lengths = {70, 3}, .n = 40, .precision = precision};

@@ -36,8 +36,8 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 
 class ReviseScoresTest : public BackendTest {
  protected:
-  // Slot i is rows[i]'s; past a head's length, and in pages of no sequence, lie scores that would
-  // win.
+  // Slot i belongs to rows[i]; past a head's length and in pages of no sequence, scores would win
+  // if they were read.
   void Make(const std::vector<Row>& rows, int block_size, uint64_t seed) {
     std::mt19937_64 random(seed);
     rows_ = rows;
@@ -66,7 +66,8 @@ class ReviseScoresTest : public BackendTest {
     for (int h = 0; h < heads_; ++h) {
       pool_.lengths[List(slot, h)] = row.lengths[h];
       pool_.caps[List(slot, h)] = row.caps[h];
-      // The newest, and others before it; the same of all heads where they share their scores.
+      // The newest entry, and random earlier ones; the same for all heads if they
+      // share their scores.
       if (h == 0 || row.rule.revision != Revision::kLayerMean) {
         std::vector<int32_t> others(row.position);
         std::iota(others.begin(), others.end(), 0);

@@ -105,7 +105,7 @@ class WritePagesTest : public BackendTest {
     }
   }
 
-  // With a block to spare per head.
+  // With one spare block per head.
   void MakePool(const Case& c, uint64_t seed) {
     const int longest = *std::max_element(c.keep.begin(), c.keep.end());
     before_ = PagedPool({.num_slots = kSlots,
@@ -221,7 +221,7 @@ class WritePagesTest : public BackendTest {
   std::vector<float> k_, v_, scores_;
   std::vector<int32_t> kept_;
   std::vector<float> cos_, sin_;
-  Rotary rotary_;  // tables aside
+  Rotary rotary_;  // without the tables
   PagedPool before_, written_;
 };
 
