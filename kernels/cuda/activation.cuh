@@ -1,4 +1,4 @@
-// Activations of one number (kernels/ops/elementwise.h) that are x times a sigmoid.
+// Activation functions of the form x * sigmoid (kernels/ops/elementwise.h).
 #ifndef HYDRANT_KERNELS_CUDA_ACTIVATION_CUH_
 #define HYDRANT_KERNELS_CUDA_ACTIVATION_CUH_
 
@@ -8,7 +8,7 @@ namespace hydrant::cuda {
 
 __device__ inline float Silu(float x) { return x / (1.0f + expf(-x)); }
 
-// (1 + tanh(u)) / 2 without its cancellation.
+// x * (1 + tanh(u)) / 2, written as a sigmoid to avoid cancellation.
 __device__ inline float GeluTanh(float x) {
   constexpr float kSqrtTwoOverPi = 0.79788456080286536f;
   const float u = kSqrtTwoOverPi * (x + 0.044715f * x * x * x);

@@ -1,6 +1,7 @@
-// Three launches: a block per head finds which entries leave and lists the new ones that stay and
-// the places they go to; warps write these; the heads are finished as after a prompt. No place that
-// is read by one write is written by another, so the writes need no order.
+// Three launches. A block per head decides which entries are evicted, and lists the new
+// entries to keep and their target slots. Warps write the new entries. FinishHeads() updates
+// lengths and victims as after a prompt. No write reads a slot that another write overwrites,
+// so the order is free.
 #include <algorithm>
 
 #include "kernels/cuda/block_sum.cuh"
@@ -21,7 +22,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kWriteThreads = 256;
 constexpr int kWriteWarps = kWriteThreads / kWarpSize;
 
-// In work space. Write i of head h puts the new token that Head has as entries[h, i] into to[h, i].
+// In scratch. Write i of head h stores new token entries[h, i] - length at entry to[h, i].
 struct Writes {
   int32_t* entries;  // [num_kv_heads, num_tokens]
   int32_t* to;       // [num_kv_heads, num_tokens]
@@ -29,14 +30,14 @@ struct Writes {
   int32_t* keep;     // [num_kv_heads]
 };
 
-// One head: its entries, and behind them the new ones.
+// The entries of one head, followed by the new ones.
 struct Head {
   const AppendPagesArgs& args;
   DecodeRule rule;
   const PageIds* blocks;
   int head;
   int length;
-  uint64_t cut = 0;  // the lowest rank that stays
+  uint64_t cut = 0;  // the lowest rank that is kept
 
   __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
   __device__ float& Stored(int entry) const {
@@ -94,7 +95,7 @@ __global__ void PlanWritesKernel(AppendPagesArgs args, Writes writes) {
   writes.keep[h] = keep;
 }
 
-// A warp per write; blocks along x over the writes, along y over the heads.
+// One warp per write; grid x: writes, y: heads.
 __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
   const int h = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -121,7 +122,7 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
 
 constexpr int kCopyThreads = 256;
 
-// Blocks along x over the entries, along y over the heads.
+// Grid x: entries, y: heads.
 __global__ void CopyScoresKernel(ScoreRowsArgs args, bool to_pages) {
   const int h = static_cast<int>(blockIdx.y);
   const SequenceTables& tables = args.tables;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block. The list and the rows do not overlap.
+// One block. The page list and the table rows do not overlap.
 __global__ void AssignPagesKernel(AssignPagesArgs args) {
   const SequenceTables& tables = args.tables;
   const int thread = static_cast<int>(threadIdx.x);
@@ -19,11 +19,12 @@ __global__ void AssignPagesKernel(AssignPagesArgs args) {
     for (int i = thread; i < count; i += kThreads) row[i] = list[left - 1 - i];
     left -= count;
   }
-  __syncthreads();  // all have read it
+  __syncthreads();  // every thread has read the count
   if (thread == 0) tables.unassigned[args.slot] = left;
 }
 
-// One block, head by head: each knows where its pages go once those before it have been counted.
+// One block, head by head: a head's offset in the list is known once the heads
+// before it are counted.
 __global__ void ReturnPagesKernel(ReturnPagesArgs args) {
   const SequenceTables& tables = args.tables;
   const int thread = static_cast<int>(threadIdx.x);
@@ -38,7 +39,7 @@ __global__ void ReturnPagesKernel(ReturnPagesArgs args) {
     for (int i = thread; i < count; i += kThreads) list[left + i] = row[first + i];
     left += count;
   }
-  __syncthreads();  // all have read what changes now
+  __syncthreads();  // every thread has read the lengths and counts that change below
   if (thread == 0) tables.unassigned[args.slot] = left;
   for (int head = thread; head < args.layer_end * tables.num_kv_heads; head += kThreads)
     args.keep[head] = min(args.keep[head], tables.lengths[tables.HeadIndex(args.slot, 0, head)]);

@@ -1,5 +1,5 @@
-// The CUDA backend, as the program sees it: loads the shared object, makes weights, and turns error
-// numbers into words.
+// Host side of the CUDA backend: loads the shared object, uploads weights, and converts error
+// codes to absl::Status.
 #include "kernels/backend.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ namespace {
 static_assert(Backend::kEvents == CudaDevice::kEvents);
 constexpr const char* kModule = "libhydrant_cuda.so";
 
-// A weight and its memory on the device.
+// A weight that owns its device memory.
 class OwnedCudaWeight final : public CudaWeight {
  public:
   OwnedCudaWeight(int rows, int cols, DType dtype, DeviceBuffer buffer)
@@ -95,7 +95,8 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
-  // Blocks stay blocks, and are multiplied as bf16; so is f16, of as many bits.
+  // Block-quantized weights stay quantized and are multiplied as bf16. f16 becomes
+  // bf16, of equal size.
   DType PackedDType(DType stored, WeightDType dtype, int cols) const override {
     const DType kept = KeptDType(stored, dtype, cols);
     return kept == DType::kF16 ? DType::kBF16 : kept;
@@ -110,11 +111,11 @@ class CudaBackend final : public Backend {
   bool FusesProducts(const Weight& weight, int m) const override {
     return device_->FusesProducts(static_cast<const CudaWeight&>(weight), m);
   }
-  // The tensor cores' of 16 bits.
+  // The 16-bit type that the tensor cores use.
   DType AttentionDType(DType kv, DType /*weights*/) const override {
     return kv == DType::kF32 || Is16Bits(kv) ? kv : DType::kBF16;
   }
-  // The tensor cores read them as they are, in pieces of 16 bytes. bf16 has all numbers of e4m3.
+  // Tensor cores read arena rows directly, 16 bytes at a time. bf16 represents every e4m3 value.
   DType ArenaDType(DType kv, int head_dim) const override {
     if (kv == DType::kE4M3) return DType::kBF16;
     return Is16Bits(kv) && head_dim % 8 == 0 ? kv : DType::kF32;
@@ -157,7 +158,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  // After the first fault nothing more is enqueued: what it would read is not there.
+  // Nothing is enqueued after the first fault: later work would read missing results.
   template <typename Operation>
   void Run(const char* what, Operation operation) {
     if (fault_.ok()) Note(operation(), what);
@@ -179,7 +180,7 @@ class CudaBackend final : public Backend {
   absl::Status fault_;
 };
 
-// Rows [first, first + count) of a weight in `dtype`: f32 or bf16, or the blocks that they are.
+// Rows [first, first + count) of a weight in `dtype`: f32, bf16, or the stored blocks.
 absl::StatusOr<std::vector<uint8_t>> ConvertRows(const WeightRows& weight, int first, int count,
                                                  DType dtype) {
   std::vector<float> row(weight.cols());
@@ -203,8 +204,8 @@ absl::StatusOr<std::vector<uint8_t>> ConvertRows(const WeightRows& weight, int f
   return out;
 }
 
-// Of neighbouring parts that are kept as the same type; without addresses. Empty: the weight is to
-// lie row-major, which is what the library multiplies.
+// Groups neighbouring parts of the same kept type; addresses are not set yet. Empty: keep the
+// weight row-major, the layout that cuBLAS multiplies.
 std::vector<TiledRows> PlanTiles(const CudaBackend& backend, const WeightRows& weight,
                                  WeightDType weight_dtype, bool batch_invariant) {
   std::vector<TiledRows> tiled;
@@ -215,8 +216,7 @@ std::vector<TiledRows> PlanTiles(const CudaBackend& backend, const WeightRows& w
     const bool is_block = BlockElements(kept) > 1;
     blocks |= is_block;
     any_f32 |= kept == DType::kF32;
-    const DType dtype =
-        is_block ? kept : DType::kBF16;  // beside blocks floats are multiplied alike
+    const DType dtype = is_block ? kept : DType::kBF16;  // floats beside blocks use the same kernel
     if (tiled.empty() || tiled.back().dtype != dtype)
       tiled.push_back({.dtype = dtype, .first_row = first_row});
     tiled.back().rows += part.rows;
@@ -266,7 +266,8 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackTiled(const WeightRows&
   return std::make_unique<OwnedCudaWeight>(rows, cols, bytes, std::move(tiled), std::move(buffer));
 }
 
-// Rows [first, first + count) in the memory at `to`, row-major. Drawn floats are drawn there.
+// Writes rows [first, first + count) to device memory `to`, row-major. Random weights
+// are generated there.
 absl::Status CudaBackend::BringRows(const WeightRows& weight, int first, int count, DType dtype,
                                     void* to) {
   auto* at = static_cast<uint8_t*>(to);
@@ -296,7 +297,7 @@ absl::Status CudaBackend::BringRows(const WeightRows& weight, int first, int cou
   return absl::OkStatus();
 }
 
-// Rows come to the device as files have them, some at a time, and become tiles there.
+// Uploads rows in the file's layout, one chunk at a time, and converts them to tiles on the device.
 absl::Status CudaBackend::FillTiles(const WeightRows& weight, const TiledRows& rows) {
   constexpr size_t kMostBytes = size_t{32} << 20;
   const int cols = weight.cols();
@@ -321,8 +322,8 @@ absl::Status CudaBackend::FillTiles(const WeightRows& weight, const TiledRows& r
   return absl::OkStatus();
 }
 
-// The CUDA that the driver is of, 12040 for 12.4. A machine without a driver, or with an old one,
-// must not pay for loading cuBLAS to find that out.
+// CUDA version of the driver: 12040 is 12.4. Checked before cuBLAS is loaded, which is slow, so
+// that a machine without a usable driver fails fast.
 constexpr int kLeastDriver = 13000;
 absl::Status CheckDriver() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -343,7 +344,7 @@ absl::Status CheckDriver() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions& options) {
-  // Another shared object with the same function: tests have one that needs no device.
+  // Replaces the shared object; tests use one that needs no device.
   const char* replacement = std::getenv("HYDRANT_CUDA_MODULE");
   if (replacement == nullptr) HYDRANT_RETURN_IF_ERROR(CheckDriver());
   const char* path = replacement == nullptr ? kModule : replacement;

@@ -1,19 +1,18 @@
-// The types of blocks, as tiles (kernels/cuda/tiles.h) of device memory: how stored blocks become a
-// tile, and how a tile becomes operands of tensor cores and scales. A new type is one more Format.
+// Quantized block types as tiles (kernels/cuda/tiles.h) in device memory: how stored blocks become
+// a tile, and how a tile becomes tensor-core operands and scales. A new type adds one Format.
 //
-// A tile is cut along its columns into steps of 32. In a step the 32 lanes of a warp hold its 32 x
-// 32 quants as they multiply them (Mma16816, two tiles of 16 rows by two of 16 columns): lane 4 g +
-// t has rows g, g + 8, g + 16, g + 24 and, of each 16 columns, 4 t to 4 t + 3, as 16 pairs of
-// neighbouring columns. Pair 8 i + 4 j + 2 p + h is of row 16 i + 8 h + g and columns 16 j + 4 t +
-// 2 p and the next. (The product does not mind which columns are called 2 t, 2 t + 1, 2 t + 8, 2 t
-// + 9, as long as the rows of x are read alike.) Of a quant of five bits four lie in one plane and
-// one in another: a plane of b bits is b words a lane and step, and so a lane reads 16 bytes of
-// 4-bit quants at once. The order is that of Marlin (Frantar et al., arXiv 2408.11743, section 3.4)
-// in its idea: each thread's 16 bytes are the operands that it needs. Scales lie behind the planes
-// as the file has them, rows interleaved.
+// A tile is divided along its columns into steps of 32. The 32 lanes of a warp hold a step's 32 x
+// 32 quants in the layout of Mma16816, two tiles of 16 rows by two of 16 columns. Lane 4 g + t
+// holds rows g, g + 8, g + 16, g + 24 and columns 4 t to 4 t + 3 of each 16, as 16 pairs of
+// neighbouring columns. Pair 8 i + 4 j + 2 p + h is row 16 i + 8 h + g, columns 16 j + 4 t + 2 p
+// and the next. (The product allows any assignment of columns to positions 2 t, 2 t + 1, 2 t + 8, 2
+// t + 9, provided x uses the same one.) 5-bit quants use two planes, four bits and one. A plane of
+// b bits takes b words per lane and step, so a lane reads 16 bytes of 4-bit quants at once. As in
+// Marlin (Frantar et al., arXiv 2408.11743, section 3.4), each thread's 16 bytes are exactly the
+// operands that it needs. Scales follow the planes in the file's encoding, rows interleaved.
 //
-// Quants become integers in bf16, exactly: 0x4300 | q is 128 + q for q < 128. What a Format calls
-// its zero (128 + 8 for q4_0) is subtracted from the sum, not from each quant.
+// Quants convert to bf16 integers exactly: 0x4300 | q is 128 + q for q < 128. A Format's zero (128
+// + 8 for q4_0) is subtracted from the sum, not from each quant.
 #ifndef HYDRANT_KERNELS_CUDA_BLOCK_FORMATS_CUH_
 #define HYDRANT_KERNELS_CUDA_BLOCK_FORMATS_CUH_
 
@@ -26,17 +25,17 @@
 namespace hydrant::cuda {
 
 inline constexpr int kStepColumns = 32;
-inline constexpr int kStepPairs = 16;  // a lane
+inline constexpr int kStepPairs = 16;  // per lane
 
-// A plane of kBits of each quant. Word v of a lane holds 16 / kBits pairs; of each the first quant
-// in the lower half of the word.
+// A plane of kBits per quant. Word v of a lane holds 16 / kBits pairs; the first quant of each pair
+// is in the lower half of the word.
 template <int kBits>
 struct Plane {
   static constexpr int kWordPairs = 16 / kBits;
   static constexpr int kVector = kBits < 4 ? kBits : 4;  // words read at once
   static constexpr int kStepBytes = 128 * kBits;
 
-  __device__ static int At(int step, int lane, int word) {  // its index among the words
+  __device__ static int At(int step, int lane, int word) {  // index of the word
     return (step * (kBits / kVector) + word / kVector) * 32 * kVector + lane * kVector +
            word % kVector;
   }
@@ -60,7 +59,8 @@ struct Plane {
       }
     }
   }
-  // Both quants of a pair, in the two halves, moved to bit `position`, beside the bits of `other`.
+  // Both quants of a pair, one per half, shifted to bit `position`, merged with
+  // the bits of `other`.
   __device__ static uint32_t Pair(const uint32_t (&words)[kBits], int pair, int position,
                                   uint32_t other) {
     const uint32_t word = words[pair / kWordPairs];
@@ -68,11 +68,11 @@ struct Plane {
     const uint32_t moved = at >= position ? word >> (at - position) : word << (position - at);
     return AndOr(moved, ((1u << kBits) - 1u) * 0x00010001u << position, other);
   }
-  // The same of 8 bits at bit 0; what is beside them is of another pair.
+  // The same for 8-bit quants at bit 0; the remaining bits belong to another pair.
   __device__ static uint32_t Half(const uint32_t (&words)[kBits], int pair) {
     return words[pair / kWordPairs] >> pair % kWordPairs * kBits;
   }
-  // The bits of all quants from bit `from` on.
+  // Stores kBits bits of all quants, starting at bit `from`.
   __device__ static void Store(uint8_t* plane, int step, int lane, const uint32_t* quants,
                                int from) {
     auto* const to = reinterpret_cast<uint32_t*>(plane);
@@ -87,8 +87,8 @@ struct Plane {
   }
 };
 
-// The scale and offset of some columns of a row: a value is scale * (number - zero) + min, rounded
-// after each of these, as in kernels/dequantize.h.
+// Scale and offset of a row's column group: value = scale * (number - zero) + min, rounded after
+// each operation, as in kernels/dequantize.h.
 struct Scale {
   float scale, min;
 };
@@ -101,20 +101,20 @@ __device__ T HeaderOf(const uint8_t* header, int index, int row) {
 
 __device__ inline float HalfBits(uint32_t pair, int which) { return HalfOf<false>(pair, which); }
 
-// Two integers of 8 bits, in the two halves, as bf16: exact, 128 + the low seven bits less 128, or
-// 256 where the sign is set.
+// Two int8 values, one per half, as bf16. Exact: 128 + the low seven bits, less 128, or less 256
+// where the sign bit is set.
 __device__ inline uint32_t SignedPair(uint32_t bytes) {
   constexpr uint32_t k128 = 0x43004300u, kMinusOne = 0xBF80BF80u;
   return FmaHalves(AndOr(bytes, 0x00800080u, k128), kMinusOne, AndOr(bytes, 0x007F007Fu, k128));
 }
 
-// Two values of e4m3 as bf16: the same exponent and fraction, 2^120 too small.
+// Two e4m3 values as bf16: same exponent and mantissa bits, 2^120 too small before the multiply.
 __device__ inline uint32_t E4M3Pair(uint32_t bytes) {
   constexpr uint32_t k2To120 = 0x7B807B80u, kMinusZero = 0x80008000u;
   return FmaHalves(AndOr(bytes << 8, 0x80008000u, bytes << 4 & 0x07F007F0u), k2To120, kMinusZero);
 }
 
-// --- What formats have in common. kFirst: the bytes of the header begin there in a block.
+// --- Shared by all formats. kFirst: offset of the header in a stored block.
 
 template <DType kType, int kBlockBytes_, int kLow, int kHigh, int kHeader, int kFirst>
 struct FormatOf {
@@ -128,18 +128,18 @@ struct FormatOf {
   static constexpr int kBlockHeader = kHeader;  // bytes
   static constexpr int kHeaderBytes = kHeader * kColumns / kBlockColumns;
   static constexpr int kHeaderUnit =
-      kHeaderBytes % 4 == 0 ? 4 : 2;  // bytes of a row that stay together
+      kHeaderBytes % 4 == 0 ? 4 : 2;  // bytes of a row that stay contiguous
   static constexpr int kHeaderAt = kSteps * 128 * kBits;
   static constexpr int kTileBytes = kHeaderAt + kTileRows * kHeaderBytes;
   static_assert(kTileBytes == kTileRows * kBlockBytes * kColumns / kBlockColumns);
   static constexpr int kScaleColumns = 32;  // columns that share a scale
   static constexpr bool kScaled = true;
-  static constexpr bool kNeedsSums = true;  // of x, for zero and min
+  static constexpr bool kNeedsSums = true;  // sums of x, for zero and min
   static constexpr bool kRowMajor = false;
 
   __device__ static int HeaderByte(int i) { return kFirst + i; }
 
-  // 128 + quant.
+  // Loads values 128 + quant.
   __device__ static void Load(const uint8_t* tile, int step, int lane,
                               uint32_t (&pairs)[kStepPairs]) {
     uint32_t low[kLow];
@@ -162,18 +162,18 @@ struct FormatOf {
   }
 };
 
-// Quant i of a block of 32 with nibbles from `first` on.
+// Quant i of a block of 32; its nibbles begin at byte `first`.
 __device__ inline uint32_t Nibble(const uint8_t* block, int first, int i) {
   return block[first + i % 16] >> i / 16 * 4 & 15u;
 }
 __device__ inline uint32_t FifthBit(const uint8_t* block, int first, int i) {
   return (block[first + i / 8] >> i % 8 & 1u) << 4;
 }
-// Of q4_k and q5_k: groups 2i and 2i + 1 share 32 bytes.
+// For q4_k and q5_k: groups 2i and 2i + 1 share 32 bytes.
 __device__ inline uint32_t NibbleOfGroups(const uint8_t* block, int first, int i) {
   return block[first + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15u;
 }
-// Of q2_k and q3_k.
+// For q2_k and q3_k.
 __device__ inline uint32_t BitPair(const uint8_t* block, int first, int i) {
   return block[first + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3u;
 }
@@ -183,7 +183,7 @@ __device__ inline Scale ScaleAndMinOf(const uint8_t* header, int index, int row)
   const auto both = HeaderOf<uint32_t>(header, 0, row);
   uint32_t scale = HeaderOf<uint32_t>(header, 1, row) >> index % 4 * 8;
   uint32_t min = HeaderOf<uint32_t>(header, 2, row) >> index % 4 * 8;
-  if (index < 4) {  // alike in a whole warp
+  if (index < 4) {  // uniform across the warp
     scale &= 63u;
     min &= 63u;
   } else {
@@ -311,7 +311,7 @@ struct Format<DType::kQ3_K> : FormatOf<DType::kQ3_K, 110, 2, 1, 14, 96> {
   }
 };
 
-// Pairs of integers; no zero.
+// Signed integer pairs; no zero offset.
 template <typename Base>
 struct SignedFormat : Base {
   static constexpr float kZero = 0;
@@ -350,16 +350,16 @@ struct Format<DType::kF8_E4M3> : SignedFormat<FormatOf<DType::kF8_E4M3, 132, 8, 
   }
 };
 
-// Nibbles that number the values of a codebook.
+// A codebook indexed by nibbles.
 struct Codebook {
-  uint32_t words[4];  // a byte each
+  uint32_t words[4];  // one byte per value
   constexpr explicit Codebook(const int (&values)[16]) : words() {
     for (int i = 0; i < 16; ++i)
       words[i / 4] |= (static_cast<uint32_t>(values[i]) & 255u) << i % 4 * 8;
   }
 };
 
-// The values of the four nibbles in the lower half of a word.
+// The codebook values of the four nibbles in the lower half of a word.
 __device__ inline uint32_t LookUp(const uint32_t (&codes)[4], uint32_t nibbles) {
   const uint32_t low = __byte_perm(codes[0], codes[1], nibbles & 0x7777u);
   const uint32_t high = __byte_perm(codes[2], codes[3], nibbles & 0x7777u);
@@ -399,7 +399,7 @@ struct Format<DType::kIQ4_XS> : CodebookFormat<FormatOf<DType::kIQ4_XS, 136, 4, 
     return Nibble(block, 8 + i / 32 * 16, i % 32);
   }
   __device__ static Scale ScaleOf(const uint8_t* header, int index, int row) {
-    const auto first = HeaderOf<uint32_t>(header, 0, row);  // half d, then pairs
+    const auto first = HeaderOf<uint32_t>(header, 0, row);  // one half (d), then pairs
     const uint32_t nibble = HeaderOf<uint32_t>(header, 1, row) >> index * 4 & 15u;
     const auto scale = static_cast<int>(nibble | (first >> (16 + 2 * index) & 3u) << 4) - 32;
     return {__fmul_rn(HalfBits(first, 0), static_cast<float>(scale)), 0.0f};
@@ -416,7 +416,7 @@ struct Format<DType::kMXFP4> : CodebookFormat<FormatOf<DType::kMXFP4, 17, 4, 0, 
   }
 };
 
-// No blocks: the pairs are the operands.
+// Unquantized: the pairs are the operands.
 template <>
 struct Format<DType::kBF16> {
   static constexpr DType kDType = DType::kBF16;
@@ -443,13 +443,13 @@ struct Format<DType::kBF16> {
   }
 };
 
-// A tile of a row-major weight, as it lies in shared memory: 64 bytes of each of 32 rows, for each
-// step. So a warp that copies 16 bytes a lane, and one that reads 8 a lane, meet all banks.
+// A tile of a row-major weight in shared memory: 64 bytes of each of 32 rows per step. Swizzled so
+// that warps copying 16 bytes per lane and warps reading 8 bytes per lane have no bank conflicts.
 struct RowsOfBF16 : Format<DType::kBF16> {
   static constexpr bool kRowMajor = true;
   static constexpr int kStepBytes = kTileRows * kStepColumns * 2;
 
-  // Of 8 columns of a row.
+  // Offset of 8 columns of a row.
   __device__ static int PlaceOf(int step, int row, int chunk) {
     return step * kStepBytes + (row ^ (step & 1)) * 64 + (chunk ^ (row & 2)) * 16;
   }

@@ -6,7 +6,7 @@
 
 namespace hydrant::cuda {
 
-// Of kernels/cuda/block_matmul.cuh, compiled type by type.
+// Defined in kernels/cuda/block_matmul.cuh; each type is compiled separately.
 template <DType kDType>
 bool CanMultiplyFormat(const Context& context);
 template <DType kDType>
@@ -14,7 +14,7 @@ cudaError_t MultiplyFormat(const Context& context, const BlockMatmulArgs& args);
 
 namespace {
 constexpr int kGroupRows = 128;
-constexpr int kMostTokens = 64;  // of a launch
+constexpr int kMostTokens = 64;  // per launch
 }  // namespace
 
 int NumRowGroups(int rows) { return CeilDiv(rows, kGroupRows); }

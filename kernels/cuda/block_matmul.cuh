@@ -1,21 +1,18 @@
 // The kernel of kernels/cuda/block_matmul.h, over a Format (block_formats.cuh).
 //
-// W is the left operand of the tensor cores, 16 rows by 16 columns, up to 64
-// rows of x are the right one. A block of 8 warps multiplies 128 rows: warp w
-// has panel w % 4 and, of each tile, half w / 4 of its steps. The tiles of all
-// groups of 128 rows, one behind the other, are dealt to the blocks in equal
-// runs, one block a multiprocessor. They come to shared memory by asynchronous
-// copies, with the columns of x that they meet, `stages` at a time. While one
-// is multiplied the next one's scales become fp32, and the columns of x are
-// added up, once for all warps; so there is one barrier a tile. A group that
-// several blocks have parts of is added up by the last of them to be done, in
-// the order of columns; it then does what comes after the product: division by
-// x's root mean square, what y holds, bias, gate or rotation, and the next
-// norm's half.
+// W is the left tensor-core operand, 16 rows by 16 columns; up to 64 rows of x are the right
+// operand. A block of 8 warps multiplies 128 rows: warp w has panel w % 4 and half w / 4 of each
+// tile's steps. The tiles of all 128-row groups, in order, are divided into equal runs, one block
+// per multiprocessor. Asynchronous copies bring tiles and the matching columns of x to shared
+// memory, in `stages` pipeline stages. While one tile is multiplied, the next tile's scales are
+// converted to fp32 and its columns of x are summed, once for all warps, so a tile needs one
+// barrier. If several blocks share a group, the last to finish adds their partial sums in column
+// order. That block then runs the epilogue: division by the root mean square of x, accumulation
+// into y, bias, gate or rotation, and the sum of squares for the next norm.
 //
-// Of a gated product a group has 64 rows of the gate, then the 64 that these
-// meet. Weights are constants, so the first tiles are copied before the kernel
-// waits for its predecessor; nothing else is read before, and nothing written.
+// In a gated product a group has 64 rows of the gate, then the 64 matching rows of up. Weights are
+// constants, so the first tiles are copied before the kernel waits for its predecessor; nothing
+// else is read or written before that wait.
 #ifndef HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 #define HYDRANT_KERNELS_CUDA_BLOCK_MATMUL_CUH_
 
@@ -36,16 +33,15 @@ inline constexpr int kGroupPanels = 4;
 inline constexpr int kGatePanels = kGroupPanels / 2;
 inline constexpr int kGroupRows = kGroupPanels * kTileRows;
 static_assert(kGroupRows == SplitNorm::kPartColumns);
-inline constexpr int kJoiners =
-    kBlockMatmulThreads / 2;  // threads that hold the sums of both halves
+inline constexpr int kJoiners = kBlockMatmulThreads / 2;  // threads that hold both halves' sums
 
 struct BlockMatmulLaunch {
   BlockMatmulArgs args;
   int column_tiles;
-  int units;   // a tile's columns of 128 rows; those of a group of rows are
-               // neighbours
+  int units;   // (128-row group, column tile) pairs; a group's units are
+               // contiguous
   int stages;  // 3 to 6
-  int early;   // tiles that are copied before the wait, fewer than stages
+  int early;   // tiles copied before the wait, fewer than stages
 };
 
 template <typename Format, int kTokens>
@@ -88,8 +84,8 @@ class BlockProduct {
     float sums[2][kTokenTiles][4] = {};
     while (at.unit < end_) {
       WaitCopies(l_.stages - 3);
-      __syncthreads();  // all have multiplied the unit before, whose place the
-                        // next copy takes
+      __syncthreads();  // every warp has multiplied the previous unit; the
+                        // next copy overwrites its stage
       Copy(copied, true);
       Multiply(at, sums);
       const int group = at.group;
@@ -100,8 +96,7 @@ class BlockProduct {
   }
 
  private:
-  // A unit, counted through: its group of rows, its place along the columns,
-  // and its stage.
+  // Iterates over units: row group, column tile and pipeline stage.
   struct Cursor {
     int unit, group, column_tile, stage;
   };
@@ -117,7 +112,7 @@ class BlockProduct {
     return static_cast<int>(int64_t{block} * l_.units / gridDim.x);
   }
 
-  // Which rows of x there are; how many. Of an expert, which one.
+  // Finds the rows of x and their number; with experts, the block's expert too.
   __device__ int FindTokens() {
     __shared__ ExpertTile shared_tile;
     const BlockMatmulArgs& args = l_.args;
@@ -144,8 +139,8 @@ class BlockProduct {
     return rows;
   }
 
-  // Computes the factor 1 / RMS of each row of x. One warp adds a row's sums of squares, in an
-  // order that does not depend on kTokens.
+  // The factor 1 / RMS of each row of x. One warp adds a row's sums of squares, in an order
+  // independent of kTokens.
   __device__ void FindFactors() const {
     constexpr int kWarps = kBlockMatmulThreads / kWarpSize, kOwn = kTokens / kWarps;
     const BlockMatmulArgs& args = l_.args;
@@ -171,7 +166,7 @@ class BlockProduct {
   }
 
   __device__ uint8_t* Stage(const Cursor& at) const { return shared_ + at.stage * kStageBytes; }
-  // Of every other unit.
+  // Double-buffered by unit parity.
   __device__ float2* ScalesOf(const Cursor& at) const {
     return reinterpret_cast<float2*>(shared_ + l_.stages * kStageBytes +
                                      (at.unit & 1) * kScaleBytes);
@@ -191,8 +186,8 @@ class BlockProduct {
       Advance(at);
     }
   }
-  // Starts the copy of the next unit, whose weights may be on their way; past
-  // the last one, of nothing. What is past the last row or column is zeros.
+  // Starts the next unit's copy; `weights` is false if its weights were copied early. Past the last
+  // unit the copy group is empty. Rows and columns out of range are zero-filled.
   __device__ void Copy(Cursor& at, bool weights) {
     if (at.unit < end_) {
       if (weights) CopyWeights(at);
@@ -201,10 +196,10 @@ class BlockProduct {
     }
     CommitCopies();
   }
-  // Two warps a panel.
+  // Two warps per panel.
   __device__ void CopyWeights(const Cursor& at) const {
     constexpr int kChunks = Format::kTileBytes / 16, kThreads = 2 * kWarpSize;
-    const int panels = (l_.args.rows + kTileRows - 1) / kTileRows;  // of an expert
+    const int panels = (l_.args.rows + kTileRows - 1) / kTileRows;  // per expert
     const int panel = PanelOf(at.group, panels);
     uint8_t* const to = Stage(at) + panel_ * Format::kTileBytes;
     const int first = half_ * kWarpSize + lane_;
@@ -219,7 +214,7 @@ class BlockProduct {
       if (i + kThreads <= kChunks || first < kChunks - i)
         CopyAsync16(to + (i + first) * 16, from + i * 16, valid);
   }
-  // This warp's of a group; -1: there is none.
+  // This warp's panel in a group, or -1.
   __device__ int PanelOf(int group, int panels) const {
     if (!l_.args.gated) {
       const int panel = group * kGroupPanels + panel_;
@@ -229,7 +224,7 @@ class BlockProduct {
     if (in_half >= panels / 2) return -1;
     return panel_ < kGatePanels ? in_half : panels / 2 + in_half;
   }
-  // Of a row-major weight 16 bytes a thread and round, 256 of a row.
+  // For a row-major weight: 16 bytes per thread and iteration, 256 bytes of a row.
   __device__ void CopyRows(int panel, int column_tile, int first, uint8_t* to) const {
     constexpr int kRowChunks = Format::kColumns / 8, kThreads = 2 * kWarpSize;
     const int chunk = first % kRowChunks, column = column_tile * Format::kColumns + chunk * 8;
@@ -243,7 +238,7 @@ class BlockProduct {
     }
   }
   __device__ void CopyTokens(int first_column, uint8_t* to) const {
-    constexpr int kChunks = Format::kColumns / 8;  // of a token
+    constexpr int kChunks = Format::kColumns / 8;  // per token
     constexpr int kStep = kBlockMatmulThreads / kChunks;
     const int chunk = thread_ % kChunks, column = first_column + chunk * 8;
     to += chunk / 4 * kStepBytes;
@@ -257,11 +252,10 @@ class BlockProduct {
       CopyAsync16(to + token * 64 + Swizzled(chunk % 4, token) * 16, from, valid);
     }
   }
-  // Where a token's 8 columns lie: half a warp then reads 4 tokens of all
-  // banks.
+  // Swizzle of a token's 8 columns: half a warp reads 4 tokens without bank conflicts.
   __device__ static int Swizzled(int chunk, int token) { return chunk ^ (token & 2); }
 
-  // The right operands of a step: 16 j + 4 t to + 3 of token g.
+  // The right operands of a step: columns 16 j + 4 t to + 3 of token g.
   __device__ void LoadTokens(const uint8_t* step, int tile, uint32_t (&b)[2][2]) const {
     const int token = tile * 8 + lane_ / 4, t = lane_ % 4;
 #pragma unroll
@@ -273,11 +267,11 @@ class BlockProduct {
     }
   }
 
-  // Scales and sums of x of a unit that has come.
+  // Scales and x sums of a unit, after its copy has completed.
   __device__ void Prepare(const Cursor& at) {
     const uint8_t* const stage = Stage(at);
     if constexpr (Format::kScaled) {
-      // A thread has a row and half of its scales, which are of the same few words.
+      // A thread handles one row and half of its scales, which come from the same few words.
       constexpr int kOwn = kScales / 2;
       const int row = thread_ % kGroupRows;
       const uint8_t* const header =
@@ -294,11 +288,11 @@ class BlockProduct {
     }
     if constexpr (Format::kNeedsSums) AddUpTokens(stage + kWeightBytes, SumsOf(at));
   }
-  // Where the scales of a row lie among those of a group: rows g and g + 8, which a lane reads at
-  // once, beside each other.
+  // Position of a row's scales within the group: rows g and g + 8, which one lane reads
+  // together, are adjacent.
   __device__ static int PlaceOfRow(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
-  // By tensor cores: products with ones.
+  // Uses tensor cores: products with ones.
   __device__ void AddUpTokens(const uint8_t* x, float* sums) const {
     constexpr uint32_t kOnes[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
     const int warp = thread_ / kWarpSize;
@@ -371,7 +365,7 @@ class BlockProduct {
     const uint32_t a[4] = {pairs[first], pairs[first + 1], pairs[first + 2], pairs[first + 3]};
     Mma16816<true>(sums, a, b);
   }
-  // The columns of scale s of a step, to the sums of token tile n.
+  // Multiplies the columns of scale s of a step into the sums of token tile n.
   __device__ static void AddScaled(const uint32_t (&pairs)[kStepPairs], const uint32_t (&b)[2][2],
                                    int s, const float2 (&scales)[4], float2 added, int n,
                                    float (&sums)[2][kTokenTiles][4]) {
@@ -390,7 +384,7 @@ class BlockProduct {
     }
   }
 
-  // The sums of a group of rows, here or altogether.
+  // Completes a row group's sums, alone or with other blocks' parts.
   __device__ void Finish(int group, float (&sums)[2][kTokenTiles][4]) {
     const int first = group * l_.column_tiles, last = first + l_.column_tiles - 1;
     JoinHalves(sums);
@@ -433,18 +427,17 @@ class BlockProduct {
     to[3] += from.w;
   }
 
-  // The block that has a unit.
+  // The block that owns a unit.
   __device__ int OwnerOf(int unit) const {
     return static_cast<int>((int64_t{unit + 1} * gridDim.x - 1) / l_.units);
   }
-  // A block leaves at most two parts: of the group that it begins with, and of
-  // the one it ends with.
+  // A block leaves at most two partial sums: of its first group and of its last group.
   __device__ float4* PartOf(int block, bool begins_group) const {
     constexpr int kPartFloats = kGroupRows * kTokens;
     return reinterpret_cast<float4*>(l_.args.partials) +
            static_cast<size_t>(2 * block + (begins_group ? 1 : 0)) * (kPartFloats / 4);
   }
-  // True in the last block to come, with the sums of all.
+  // Returns true in the last block to arrive, with the total of all parts.
   __device__ bool JoinParts(int group, int first, int last, float (&sums)[2][kTokenTiles][4]) {
     __shared__ bool is_last;
     const int first_block = OwnerOf(first), last_block = OwnerOf(last);
@@ -485,9 +478,9 @@ class BlockProduct {
     return true;
   }
 
-  // Token tiles whose loads and stores are under way together; for more there are no registers.
+  // Token tiles loaded and stored concurrently; registers limit it.
   static constexpr int kAtOnce = kTokenTiles < 2 ? 1 : 2;
-  // Calls f(row in its 32, token, sum) for each sum of this thread, of token tiles from n on.
+  // Calls f(row in its 32, token, sum) for each sum of this thread, for token tiles from n on.
   template <int kCount, typename Function>
   __device__ void ForEach(int n, float (&sums)[2][kTokenTiles][4], Function f) const {
     const int lane = OnlyHere(lane_);
@@ -509,7 +502,7 @@ class BlockProduct {
     return static_cast<size_t>(tile_.first + token) * l_.args.y_stride + row;
   }
 
-  // Of a group, by half of the threads.
+  // Stores a group; half of the threads take part.
   __device__ void Write(int group, float (&sums)[2][kTokenTiles][4]) const {
     if (l_.args.x_norm.squares != nullptr)
       ForEach<kTokenTiles>(0, sums, [](int, int token, float& sum) { sum *= Factors()[token]; });
@@ -554,7 +547,7 @@ class BlockProduct {
     return static_cast<uint16_t>(PackHalves<true>(x, 0.0f));
   }
 
-  // activation(gate) * up: the panels of the one give theirs to those of the other.
+  // activation(gate) * up: warps with gate panels pass their values to warps with up panels.
   __device__ void WriteGated(int group, const float (&sums)[2][kTokenTiles][4]) const {
     const BlockMatmulArgs& args = l_.args;
     float4* const joins = Joins();
@@ -589,12 +582,13 @@ class BlockProduct {
     }
   }
 
-  // Queries, keys and values of a group, which has whole heads. Sums of 8 tokens at a time change
-  // threads, so that a thread has both elements of a pair and neighbours store neighbours.
+  // Queries, keys and values of a group, which consists of whole heads. Sums of 8 tokens at
+  // a time move between threads, so that a thread has both elements of a pair and
+  // neighbours store neighbours.
   __device__ void WriteRotated(int group, float (&sums)[2][kTokenTiles][4]) const {
     auto* const shared = reinterpret_cast<float*>(Joins());
     const RopeSplitArgs& rope = l_.args.rope;
-    // Lanes that store at once then meet all banks.
+    // Swizzled: lanes that store together have no bank conflicts.
     const auto place = [](int row, int token) {
       return token % 8 * kGroupRows + (row ^ token % 8 / 2 * 8);
     };
@@ -617,7 +611,7 @@ class BlockProduct {
       __syncthreads();
     }
   }
-  // Two elements of a head: a pair that is rotated, or neighbours that are not.
+  // Stores two elements of a head: a rotated pair, or neighbours that are not rotated.
   template <typename Read>
   __device__ void StorePairOf(int head, int pair, int token, Read read) const {
     const RopeSplitArgs& rope = l_.args.rope;
@@ -631,7 +625,7 @@ class BlockProduct {
     for (int i = 2 * pair; i < 2 * pair + 2; ++i) StoreUnrotated(rope, head, i, read(i), to);
   }
 
-  // The rows of y in `sums`, times the next norm's weights, and the sum of squares of each token.
+  // Stores the rows of y in `sums`, times the next norm's weights, and each token's sum of squares.
   __device__ void WriteNorm(int group, const float (&sums)[2][kTokenTiles][4]) const {
     const SplitNorm& norm = l_.args.y_norm;
     auto* const squares = reinterpret_cast<double*>(Joins());  // [panels, kTokens]
@@ -671,7 +665,7 @@ class BlockProduct {
   const BlockMatmulLaunch& l_;
   uint8_t* const shared_;
   const int thread_, lane_, panel_, half_;
-  ExpertTile tile_ = {};     // without experts all rows of x
+  ExpertTile tile_ = {};     // without experts: all rows of x
   int begin_ = 0, end_ = 0;  // units
 };
 
@@ -681,11 +675,11 @@ __global__ void __launch_bounds__(kBlockMatmulThreads, 1)
   BlockProduct<Format, kTokens>(launch).Run();
 }
 
-// How many stages there is room for.
+// Number of pipeline stages that fit.
 template <typename Product>
 int StagesOf(const Context& context) {
   constexpr int kMost = 6;
-  constexpr size_t kStatic = 1024;  // rows, and what the runtime takes
+  constexpr size_t kStatic = 1024;  // token rows and the runtime's own use
   const size_t taken = Product::kFixedBytes + kStatic;
   if (context.shared_of_block < taken) return 0;
   return static_cast<int>(
@@ -704,11 +698,11 @@ cudaError_t LaunchBlockMatmul(const Context& context, const BlockMatmulArgs& arg
   BlockMatmulLaunch launch = {args, CeilDiv(args.cols, Format::kColumns), 0,
                               StagesOf<Product>(context), 0};
   launch.units = groups * launch.column_tiles;
-  // Some, so that others are on their way while the first wait for x. Experts are found in what the
-  // predecessor wrote.
+  // Half of the stages, so that copies are in flight while the first ones wait for x. Not with
+  // experts: the predecessor writes the expert assignment.
   if (overlap_kernels && args.experts == 0) launch.early = launch.stages / 2;
   const size_t shared = launch.stages * Product::kStageBytes + Product::kFixedBytes;
-  // An expert's groups are blocks of their own: there are many.
+  // With experts each group is its own block: there are many groups.
   const bool experts = args.experts > 0;
   const int blocks = experts ? groups : std::min(context.num_sms, launch.units);
   const int tiles = experts ? MostExpertTiles<kTokens>(args.places, args.experts) : 1;
@@ -756,7 +750,7 @@ cudaError_t MultiplyWith(const Context& context, const BlockMatmulArgs& args) {
   return LaunchInChunks<F, 8>(context, args);
 }
 
-// One of these for each type; they are compiled apart.
+// Instantiated once per type, each in its own source file.
 template <DType kDType>
 bool CanMultiplyFormat(const Context& context) {
   return Fits<Format<kDType>, 8>(context);

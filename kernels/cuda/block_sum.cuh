@@ -1,4 +1,4 @@
-// Running sums over the threads of a block, for ordered passes.
+// Prefix sums over the threads of a block, for ordered passes.
 #ifndef HYDRANT_KERNELS_CUDA_BLOCK_SUM_CUH_
 #define HYDRANT_KERNELS_CUDA_BLOCK_SUM_CUH_
 
@@ -8,8 +8,8 @@
 
 namespace hydrant::cuda {
 
-// Exclusive sum of `value` over the block's kWarps warps, in the order of threads; the total in
-// *total. `shared`: kWarps + 1 numbers. Ends with the block in step.
+// Exclusive sum of `value` over the block's kWarps warps, in thread order; the total in *total.
+// `shared`: kWarps + 1 numbers. Ends with a barrier.
 template <int kWarps>
 __device__ int BlockExclusiveSum(int value, int* shared, int* total) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;

@@ -8,7 +8,8 @@
 
 namespace hydrant::cuda {
 
-// Adds the weight of one more query head to the group's, from 0; a mean as a sum, until ShareOf().
+// Adds one query head's weight to its group's value, which begins at 0; a mean is kept as a
+// sum until ShareOf().
 __device__ inline float AddHead(GroupReduce reduce, float weight, float group) {
   return reduce == GroupReduce::kMax            ? fmaxf(group, weight)
          : reduce == GroupReduce::kSumOfSquares ? fmaf(weight, weight, group)
@@ -19,8 +20,8 @@ __device__ inline float ShareOf(GroupReduce reduce, int group) {
   return reduce == GroupReduce::kMean ? 1.0f / static_cast<float>(group) : 1.0f;
 }
 
-// What a query gives to a key: the group's weight, 0 where it is not `seen`, or that it is below
-// the mean of `keys`.
+// A query's contribution to a key: the group's weight, 0 where it is not `seen`, or for kBelowMean
+// whether the weight is below the mean over `keys`.
 __device__ inline float Contribution(ColumnStatistic::Kind kind, float weight, bool seen,
                                      int keys) {
   if (kind != ColumnStatistic::Kind::kBelowMean) return weight;

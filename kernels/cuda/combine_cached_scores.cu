@@ -1,4 +1,4 @@
-// A block per head.
+// One block per head.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/combine_cached_scores.h"

@@ -1,7 +1,7 @@
-// Three launches: a block per head finds which entries leave and lists the holes they make and the
-// survivors that lie past the new length; warps move these; the heads are finished as after a
-// prompt. There are as many holes as survivors to move, and no entry is read and written, so the
-// moves need no order.
+// Three launches. A block per head decides which entries are evicted, and lists their slots (holes)
+// and the kept entries beyond the new length. Warps move these entries into the holes.
+// FinishHeads() updates lengths and victims as after a prompt. Holes and moved entries are equal in
+// number, and no slot is both read and written, so the order is free.
 #include <algorithm>
 
 #include "kernels/cuda/block_sum.cuh"
@@ -21,7 +21,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kMoveThreads = 256;
 constexpr int kMoveWarps = kMoveThreads / kWarpSize;
 
-// In work space. Move i of head h takes entry from[h, i] to to[h, i].
+// In scratch. Move i of head h copies entry from[h, i] to to[h, i].
 struct Moves {
   int32_t* from;  // [num_kv_heads, stride]
   int32_t* to;    // [num_kv_heads, stride]
@@ -30,12 +30,12 @@ struct Moves {
   size_t row_bytes;  // of a key
 };
 
-// Entries of one head, and whether they stay.
+// The entries of one head and which of them are kept.
 struct Head {
   const CompactArgs& args;
   const PageIds* blocks;
   bool by_position;
-  uint64_t cut = 0;  // the lowest rank that stays
+  uint64_t cut = 0;  // the lowest rank that is kept
 
   __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
   __device__ int32_t Position(int entry) const { return args.pages.positions[Index(entry)]; }
@@ -78,7 +78,7 @@ __global__ void PlanMovesKernel(CompactArgs args, Moves moves) {
   if (thread == 0) moves.counts[h] = count;
 }
 
-// The lanes of a warp copy one row of `bytes`, a whole number of Words.
+// The lanes of a warp copy one row of `bytes`, a multiple of sizeof(Word).
 template <typename Word>
 __device__ void CopyRow(void* rows, size_t from, size_t to, size_t bytes) {
   const size_t words = bytes / sizeof(Word);
@@ -87,7 +87,7 @@ __device__ void CopyRow(void* rows, size_t from, size_t to, size_t bytes) {
     base[to * words + i] = base[from * words + i];
 }
 
-// A warp per move; blocks along x over the moves, along y over the heads.
+// One warp per move; grid x: moves, y: heads.
 __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
   const int h = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -137,7 +137,7 @@ cudaError_t Compact(const Context& context, const CompactArgs& args) {
                     args.max_length, BytesOf(args.pages.layout.dtype, args.pages.layout.head_dim)};
   error = Launch(PlanMovesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, moves);
   if (error != cudaSuccess) return error;
-  // No head moves more than half of its entries.
+  // A head moves at most half of its entries.
   constexpr int kMostBlocks = 1024;
   const int blocks = std::clamp(CeilDiv(args.max_length, 2 * kMoveWarps), 1, kMostBlocks);
   error = Launch(MoveEntriesKernel, dim3(blocks, heads), dim3(kMoveThreads), 0, context.stream,

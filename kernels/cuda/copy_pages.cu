@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Page `from` of one array to page `to` of the other. The unit of the copy divides every page.
+// Copies page `from` of one array to page `to` of the other. A page is a multiple of sizeof(Unit).
 template <typename Unit>
 __device__ void CopyPart(const void* source, size_t from, void* target, size_t to, size_t bytes) {
   const size_t units = bytes / sizeof(Unit);
@@ -15,15 +15,15 @@ __device__ void CopyPart(const void* source, size_t from, void* target, size_t t
   for (size_t i = threadIdx.x; i < units; i += kThreads) out[i] = in[i];
 }
 
-// Of what both have.
+// Copies floats if both arrays exist.
 __device__ void CopyFloats(const float* source, size_t from, float* target, size_t to,
                            size_t count) {
   if (source == nullptr || target == nullptr) return;
   for (size_t i = threadIdx.x; i < count; i += kThreads) target[to + i] = source[from + i];
 }
 
-// A block per page. Widest accesses where the vectors of a page are whole numbers of them: the
-// arrays begin where such an access may. `vectors`: bytes of a page's keys.
+// One block per page. Uses 16-byte accesses where a page's vectors are a multiple of 16 bytes; the
+// arrays are aligned for it. `vectors`: bytes of a page's keys.
 __global__ void CopyPagesKernel(CopyPagesArgs args, size_t vectors) {
   const KvPages& source = args.from;
   const KvPages& target = args.to;

@@ -1,6 +1,6 @@
-// All heads' unprotected entries are ranked together, digit by digit (shared_search.cuh). Then
-// every head counts its entries above the last rank that stays; of the entries at exactly that
-// rank, one a head at most, the lower heads' stay.
+// Ranks all heads' unprotected entries together, digit by digit (shared_search.cuh). Then every
+// head counts its entries above the last kept rank. A head has at most one entry at exactly that
+// rank; the remaining places go to the lowest heads that have one.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
@@ -28,7 +28,7 @@ struct Head {
     length = tables.lengths[tables.HeadIndex(args.slot, layer, h)];
   }
 
-  // Calls visit(rank) for the unprotected ones of entries [begin, end), by all threads of a block.
+  // Calls visit(rank) for each unprotected entry in [begin, end), using all threads of a block.
   template <typename Visit>
   __device__ void ForEach(int begin, int end, Visit visit) const {
     for (int entry = begin + static_cast<int>(threadIdx.x); entry < min(end, length);
@@ -41,7 +41,7 @@ struct Head {
   }
 };
 
-// Blocks along x over a head's entries, along y over the heads.
+// Grid x: a head's entries, y: heads.
 __global__ void CountDigitKernel(CountBestArgs args, SharedSearch search, int digit, int shift,
                                  int last_shift) {
   __shared__ unsigned histogram[256];
@@ -64,7 +64,7 @@ __global__ void CountDigitKernel(CountBestArgs args, SharedSearch search, int di
     atomicAdd(&search.histograms[digit * 256 + thread], histogram[thread]);
 }
 
-// A block per head.
+// One block per head.
 __global__ void CountAboveKernel(CountBestArgs args, SharedSearch search, int digits,
                                  int last_shift, int32_t* equal) {
   __shared__ unsigned histogram[256];

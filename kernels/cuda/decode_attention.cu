@@ -11,33 +11,33 @@
 namespace hydrant::cuda {
 namespace {
 
-// Floats of shared memory that weights may take where a head is not split: 32 KiB leave room for
-// several blocks on a multiprocessor.
+// Shared-memory floats for the weights of a head that is not split: 32 KiB leave room for several
+// blocks per multiprocessor.
 constexpr int kWeightFloats = 8192;
 constexpr int kInvariantChunk = 512;
 constexpr int kLeastChunk = 128;
 constexpr int kBlocksPerSm = 4;
-// All heads get as many blocks as the longest may need, and blocks that find no work are not free:
-// a mean head counts for no less than this part of the longest.
+// Every head gets as many blocks as the longest may need, and blocks without work still cost time:
+// the mean head counts as at least 1 / kLongestToMean of the longest.
 constexpr int kLongestToMean = 8;
 
-// From this many query heads of a KV head on, multiply-adds cannot keep up with the memory.
+// From this many query heads per KV head, multiply-adds are slower than the memory.
 constexpr int kLeastMmaGroup = 4;
 
 int RoundUp(int value, int unit) { return (value + unit - 1) / unit * unit; }
 
-// Entries of a head that work is estimated by.
+// Entries per head, for estimating work.
 int HeadEntries(const DecodeAttentionArgs& args) {
   const int longest = std::max(args.max_entries, 1);
   if (args.mean_entries <= 0) return longest;
   return std::clamp(args.mean_entries, CeilDiv(longest, kLongestToMean), longest);
 }
 
-// Entries a block works on. With batch-invariant results it follows from the shape alone; else
-// heads are cut until there is work for all multiprocessors.
+// Entries per block. With batch-invariant results it depends on the shape alone; otherwise heads
+// are split until all multiprocessors have work.
 int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int weight_rows) {
   const int most = std::max(256, kWeightFloats / weight_rows / 64 * 64);
-  // Joining keeps a factor for each split where the weights were.
+  // The join stores one factor per split in the space of the weights.
   const int splits_fit = RoundUp(static_cast<int>(std::ceil(std::sqrt(args.max_entries))), 64);
   if (context.batch_invariant) return std::max(std::min(most, kInvariantChunk), splits_fit);
   const int64_t entries = int64_t{args.num_rows} * args.tables.num_kv_heads * HeadEntries(args);
@@ -90,7 +90,7 @@ cudaError_t RunMma(const Context& context, const DecodeAttentionArgs& args) {
   return Run<MmaProducts<kDType, 256>>(context, args);
 }
 
-// Tensor cores for any group: the conversions are made once for all its heads.
+// Tensor cores for every group size: the conversions are shared by all heads of the group.
 cudaError_t RunE4M3(const Context& context, const DecodeAttentionArgs& args) {
   const int head_dim = args.pages.layout.head_dim;
   if (head_dim <= 256) return RunMma<DType::kE4M3>(context, args);
@@ -109,7 +109,7 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
     const int group = args.num_heads / args.tables.num_kv_heads;
     if (group >= kLeastMmaGroup && head_dim <= 256) return RunMma<kDType>(context, args);
   }
-  if constexpr (BlockElements(kDType) == 1) {  // heads of 32 dims in blocks: half a team idles
+  if constexpr (BlockElements(kDType) == 1) {  // heads of 32 dims in blocks: half a team is idle
     if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
   }
   if (vectors <= 8) return RunGroups<kDType, 8>(context, args);

@@ -1,16 +1,16 @@
-// The decode kernel: one block works on up to `chunk` entries of one (row, KV head), in four passes
-// over shared memory: logits, weights, values, scores. A head that is longer is split over several
-// blocks; each leaves its part in scratch, and the one that ends last joins the parts. Scores of
-// such heads follow in a kernel of their own (decode_scores.cuh). Where a block begins and ends
-// depends on the head's own length and on the chunk alone.
+// The decode kernel. One block processes up to `chunk` entries of one (row, KV head), in four
+// passes over shared memory: logits, weights, values, scores. A longer head is split over
+// several blocks; each leaves its part in scratch, and the last to finish joins the parts. A
+// separate kernel scores such heads (decode_scores.cuh). Block boundaries depend only on the
+// head's length and the chunk.
 //
-// The two passes that read keys and values are the Products' (decode_products_*.cuh):
+// Products (decode_products_*.cuh) implement the two passes that read keys and values:
 //
 //   kDType         of the pages
-//   kBlocksPerSm   that the registers leave room for
+//   kBlocksPerSm   blocks per multiprocessor that the registers allow
 //   kTile          weights are padded with zeros to a multiple of this many entries
-//   Plan           lays out shared memory; joined_rows: query heads whose values are summed at once
-//   StoreQueries   the group's queries, times `scale`, to shared memory
+//   Plan           lays out shared memory; joined_rows: query heads with values summed at once
+//   StoreQueries   writes the group's queries, times `scale`, to shared memory
 //   Logits         weights[h, e] = q[h] k[e] for all query heads of the group, all entries of the
 //                  block
 //   Values(g)      joined[warp, h, d] = this warp's part of the sum of weights[g + h, e] v[e, d],
@@ -44,7 +44,8 @@ class DecodeBlock {
         thread_(static_cast<int>(threadIdx.x)),
         softmax_(launch, unit, shared),
         products_(launch, unit, shared) {
-    // Read before any block of the head may have changed it; seen by all after the next barrier.
+    // Read before any block of the head can change it; visible to all threads
+    // after the next barrier.
     if (rule_.rolling && thread_ == 0)
       RankAbove() = u_.grows ? u_.length : pages_.positions[DataSlot(l_, u_, u_.new_entry)];
   }
@@ -73,8 +74,8 @@ class DecodeBlock {
     }
   }
 
-  // Every block of the head comes here, those without entries too: only when all have read the
-  // head's length may it change.
+  // Every block of the head calls this, including blocks without entries: the head's length may
+  // change only after all have read it.
   __device__ void Finish() {
     if (l_.max_splits > 1) {
       if (!IsLastOfHead(l_, u_.unit, l_.max_splits)) return;
@@ -88,15 +89,14 @@ class DecodeBlock {
   __device__ static int RoundUpToTile(int entries) {
     return (entries + Products::kTile - 1) / Products::kTile * Products::kTile;
   }
-  // In a rolling head ranks greater than this go down by one. In shared memory: a register would be
-  // one less for all heads.
+  // In a rolling head, ranks above this decrease by one. In shared memory: a register
+  // would cost every head.
   __device__ static int32_t& RankAbove() {
     __shared__ int32_t rank_above;
     return rank_above;
   }
 
-  // Page slots, the new entry, the queries. What is read past the last entry of a tile is that
-  // entry once more.
+  // Page slots, the new entry, the queries. Beyond the last entry, a tile repeats that entry.
   __device__ void Prepare() {
     for (int i = thread_; i < RoundUpToTile(u_.count); i += kDecodeThreads)
       s_.index[i] = DataSlot(l_, u_, u_.begin + min(i, u_.count - 1));
@@ -111,7 +111,7 @@ class DecodeBlock {
     __syncthreads();
   }
 
-  // The warps' sums, added in their order, go to the output or to this split's part.
+  // Adds the warps' sums in warp order and stores them in the output or in this split's part.
   __device__ void StoreValues(int g) {
     const int head_dim = pages_.layout.head_dim;
     for (int i = thread_; i < l_.joined_rows * head_dim; i += kDecodeThreads) {
@@ -131,7 +131,7 @@ class DecodeBlock {
         StoreHeadOutput(l_, u_, h, d, sum * scale / softmax_.Sum(h));
       }
     }
-    __syncthreads();  // joined is free again
+    __syncthreads();  // joined can be reused
   }
   __device__ size_t PartIndex(int split, int h) const {
     return (static_cast<size_t>(u_.unit) * l_.max_splits + split) * l_.group + h;
@@ -153,12 +153,12 @@ class DecodeBlock {
     if (l_.scores_follow && rule_.rolling && thread_ == 0) l_.rank_above[u_.unit] = RankAbove();
   }
 
-  // Scores of the whole head, and the next victim of a full one.
+  // Scores the whole head and, if it is full, picks the next victim.
   __device__ void FinishWhole() {
     __shared__ VictimCandidate candidates[kDecodeWarps];
     if (l_.scores_follow && thread_ == 0)
       l_.head_sum[static_cast<size_t>(u_.unit) * l_.group] = 0.0f;
-    // The sums' reciprocals; `joined` is free by now.
+    // Reciprocals of the sums; `joined` is no longer in use.
     for (int h = thread_; h < l_.group; h += kDecodeThreads) s_.joined[h] = 1.0f / softmax_.Sum(h);
     __syncthreads();
     if (!rule_.scored) return;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
   WaitForPredecessor();
   if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   const DecodeUnit unit(launch);
-  // Beside the block, not in it: an object that points into itself would not be kept in registers.
+  // Outside the block object: an object with pointers into itself is not kept in registers.
   const DecodeShared shared(DynamicShared<float>(), launch, unit.weighted);
   DecodeBlock<Products> block(launch, unit, shared);
   if (unit.count > 0) block.Run();

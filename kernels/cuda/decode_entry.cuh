@@ -1,4 +1,4 @@
-// A decode step stores a head's new entry and its output here.
+// Stores a head's new entry and its output in a decode step.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_ENTRY_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_ENTRY_CUH_
 
@@ -10,7 +10,8 @@
 
 namespace hydrant::cuda {
 
-// Key, value, position and state of the new token, to the head's pages. All threads of the block.
+// Writes the new token's key, value, position and state to the head's pages. All
+// threads of the block.
 template <DType kDType>
 __device__ inline void StoreNewEntry(const DecodeLaunch& launch, const DecodeUnit& unit,
                                      const DecodeRule& rule) {
@@ -24,7 +25,7 @@ __device__ inline void StoreNewEntry(const DecodeLaunch& launch, const DecodeUni
     StoreRowElement(kDType, args.pages.values, to, args.v[from + d]);
   }
   if (threadIdx.x != 0) return;
-  // Ranks are moved when all blocks have read them.
+  // Ranks change after all blocks have read them.
   if (!rule.rolling) args.pages.positions[slot] = args.positions[unit.row];
   if (rule.ScoresEntries()) *ScoreAt(launch, unit, unit.new_entry) = 0.0f;
   if (!unit.weighted) return;

@@ -1,4 +1,4 @@
-// The parts that several blocks left of one head, joined by the block that ended last.
+// Joins the parts of a split head, in the last block to finish.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_JOIN_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_JOIN_CUH_
 
@@ -9,11 +9,10 @@
 
 namespace hydrant::cuda {
 
-// Sums and maxima of a head's parts become its output, head_max and head_sum. part(i): the number
-// of the head's part i of `parts`; REQUIRES: parts <= weight_stride. All threads of the block call;
-// shared.weights and shared.shares are overwritten. What other blocks wrote is read past this
-// multiprocessor's own cache (__ldcg), which may hold the line as it was when a neighbour's data
-// was read from it.
+// Combines the sums and maxima of a head's parts into its output, head_max and head_sum. part(i):
+// index of the head's part i of `parts`. REQUIRES: parts <= weight_stride. All threads of the block
+// call; shared.weights and shared.shares are overwritten. Other blocks' results are read with
+// __ldcg, past this multiprocessor's L1 cache, which may hold a stale copy of the line.
 template <typename Part>
 class DecodeJoin {
  public:
@@ -40,8 +39,8 @@ class DecodeJoin {
     return static_cast<size_t>(part_(i)) * l_.group + h;
   }
 
-  // factor[h, part] turns a part's weights into shares of the whole, numerator_factor its sums of
-  // values. A warp per query head.
+  // factor[h, part] converts a part's weights to shares of the whole head, numerator_factor its
+  // value sums. One warp per query head.
   __device__ void Factors(int h, int lane) {
     float highest = softmax_.HasSinks() ? softmax_.Sink(h) : LowerBoundLogit();
     for (int i = lane; i < parts_; i += kWarpSize)
@@ -75,7 +74,7 @@ class DecodeJoin {
     l_.head_sum[head] = sum;
   }
 
-  // Two dims a thread, where they are an even number: all loads of a thread are under way at once.
+  // Two dims per thread if head_dim is even: a thread's loads are all in flight together.
   __device__ void Outputs() const {
     const int head_dim = l_.args.pages.layout.head_dim;
     if (head_dim % 2 != 0) {

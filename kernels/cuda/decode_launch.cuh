@@ -1,4 +1,4 @@
-// The decode kernels share these: the parameters of a launch, a block's work and its shared memory.
+// Shared by the decode kernels: launch parameters, a block's work and its shared memory.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
 
@@ -13,39 +13,39 @@ inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
 inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeWarps = kDecodeThreads / kWarpSize;
 
-// One launch. Scratch arrays are indexed by (row * kv_heads + head), called `unit`.
+// Parameters of one launch. Scratch arrays are indexed by `unit` = row * kv_heads + head.
 struct DecodeLaunch {
   DecodeAttentionArgs args;
   int group = 0;          // query heads of a KV head
-  int chunk = 0;          // entries of a block, a multiple of 64
+  int chunk = 0;          // entries per block, a multiple of 64
   int max_splits = 0;     // the grid's x
   bool weighted = false;  // entries of some rows may have log weights
-  // How the products lay out shared memory (their Plan()).
+  // Shared-memory layout of the products (set by their Plan()).
   int query_floats = 0;
   int weight_rows = 0;  // group, or more
-  int joined_rows = 0;  // query heads whose values are summed at once
-  int dim_padded = 0;   // floats of a row of joined
+  int joined_rows = 0;  // query heads with values summed at once
+  int dim_padded = 0;   // floats per row of joined
 
-  // Parts of split heads, which the block that ends last joins (decode_join.cuh). `part` counts
-  // those of all heads.
+  // Parts of split heads, joined by the last block to finish (decode_join.cuh). `part` is an index
+  // over the parts of all heads.
   float* part_out = nullptr;            // [part, group, head_dim]
   float* part_max = nullptr;            // [part, group]
   float* part_sum = nullptr;            // [part, group]
   float* part_numerator_max = nullptr;  // [part, group], where weighted
-  // Of heads that are scored when all of it has been attended to: logits as powers of two, and what
-  // turns them into shares of the head's attention. head_sum[unit, 0] is 0 where no scores wait.
+  // For heads scored after their whole attention is computed: base-2 logits, and the factors that
+  // convert them to attention shares. head_sum[unit, 0] is 0 where no scoring is pending.
   float* kept_logits = nullptr;  // [unit, group, max_scored_entries]
   float* head_max = nullptr;     // [unit, group]
   float* head_sum = nullptr;     // [unit, group]
-  // Where such scores follow in a kernel of their own (decode_scores.cuh): the rank above which
-  // ranks move, and each split's victim.
+  // For heads scored by a separate kernel (decode_scores.cuh): the rank above which ranks shift,
+  // and each split's victim.
   bool scores_follow = false;
   int32_t* rank_above = nullptr;    // [unit], of rolling heads
   void* part_victims = nullptr;     // VictimCandidate [unit, max_splits]
   unsigned* splits_done = nullptr;  // [unit], zero before the launch and after it
 
-  // Where blocks share the work evenly (decode_stream.cuh): the logarithm of the pages' size, or -1
-  // where it is no power of two; and pages that a chunk's entries lie in, at most.
+  // For evenly shared work (decode_stream.cuh): log2 of the page size, or -1 if it is not a power
+  // of two; and the most pages that a chunk spans.
   int page_shift = -1;
   int chunk_pages = 0;
 
@@ -55,15 +55,15 @@ struct DecodeLaunch {
   __device__ size_t LogitIndex(int unit, int h, int entry) const {
     return (static_cast<size_t>(unit) * group + h) * args.max_scored_entries + entry;
   }
-  // Four floats more than a chunk: neighbouring rows begin in other banks.
+  // Four floats more than a chunk, so that neighbouring rows begin in different banks.
   __host__ __device__ int weight_stride() const { return chunk + 4; }
 };
 
-// The floats of dynamic shared memory, in this order; each array begins at 16 bytes.
+// Layout of dynamic shared memory, in this order; each array begins at a multiple of 16 bytes.
 struct DecodeShared {
   float* weights;   // [weight_rows, weight_stride]: logits, then weights
-  float* shares;    // the same, of the denominator where it is not the numerator; else weights
-  float* queries;   // [query_floats], scaled so that logits are powers of two
+  float* shares;    // the same for the denominator, if it differs; else weights
+  float* queries;   // [query_floats], scaled so that logits are base 2
   float* joined;    // [kDecodeWarps, joined_rows, dim_padded]
   float* by_warp;   // [3, weight_rows, kDecodeWarps]
   uint32_t* index;  // [chunk]: page slot of each entry
@@ -72,7 +72,7 @@ struct DecodeShared {
     return (launch.weighted ? 2 : 1) * WeightFloats(launch) + launch.query_floats +
            JoinedFloats(launch) + ByWarpFloats(launch) + launch.chunk;
   }
-  // `weighted`: whether this block's row is.
+  // `weighted`: whether this block's row has log weights.
   __device__ DecodeShared(float* memory, const DecodeLaunch& launch, bool weighted) {
     weights = memory;
     SetWeighted(launch, weighted);
@@ -97,19 +97,19 @@ struct DecodeShared {
   }
 };
 
-// What a block works on.
+// The work of one block.
 struct DecodeUnit {
   int row, head, unit;
   int slot;
   size_t head_index;
   int32_t length;     // with the new entry
-  int32_t new_entry;  // where the new token goes
+  int32_t new_entry;  // index of the new token
   bool grows;
   bool weighted;             // entries have log weights
-  int splits, begin, count;  // entries [begin, begin + count) are this block's
+  int splits, begin, count;  // this block's entries: [begin, begin + count)
 
   DecodeUnit() = default;
-  // A chunk of a head, by the block's place in the grid.
+  // A chunk of a head, from the block's grid index.
   __device__ explicit DecodeUnit(const DecodeLaunch& launch) {
     const SequenceTables& tables = launch.args.tables;
     row = static_cast<int>(blockIdx.z);

@@ -1,6 +1,6 @@
-// The two products of decode attention by fused multiply-adds, for every type, group size and head
-// dimension. A team of kLanes lanes reads an entry, kVectors vectors of 16 bytes a lane, four
-// entries at a time; kGroup query heads are worked on at once.
+// The two products of decode attention with fused multiply-adds, for every type, group size and
+// head dimension. A team of kLanes lanes reads an entry, kVectors 16-byte vectors per lane, four
+// entries at a time; kGroup query heads are processed together.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_FMA_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_FMA_CUH_
 
@@ -13,8 +13,8 @@ namespace hydrant::cuda {
 
 inline constexpr int kEntriesAtOnce = 4;
 
-// One of the sums that a team's lanes make together: sums[i] over the lanes, of which each lane
-// keeps as few as can be. Returns the number of the first one that it keeps.
+// Reduces sums[i] over the lanes of a team; each lane keeps as few sums as possible. Returns the
+// index of the first sum that this lane keeps.
 template <int kLanes, int kSums>
 __device__ int SumOverTeam(float (&sums)[kSums]) {
   int first = 0;
@@ -38,7 +38,7 @@ __device__ int SumOverTeam(float (&sums)[kSums]) {
   return first;
 }
 
-// Reads the vectors of an entry that belong to this lane of its team.
+// Reads this lane's vectors of an entry.
 template <DType kDType, int kLanes, int kVectors, bool kAligned>
 struct EntryLoader {
   static constexpr int kElements = PageVector<kDType>::kElements;
@@ -131,7 +131,7 @@ class FmaProducts {
   static constexpr int kTeams = kDecodeThreads / kLanes;
   static constexpr int kStep = kTeams * kEntriesAtOnce;
 
-  // Four entries' vectors of this team; zeros beyond the last entry.
+  // Four entries' vectors for this team; zeros past the last entry.
   __device__ void LoadEntries(const void* base, int first,
                               Vector (&out)[kEntriesAtOnce][kVectors]) {
 #pragma unroll
@@ -187,7 +187,7 @@ class FmaProducts {
     }
   }
 
-  // Sums over the teams of a warp by shuffles.
+  // Adds over the teams of a warp with shuffles.
   __device__ void JoinTeams(float (&sums)[kGroup][kVectors][kElements]) {
 #pragma unroll
     for (int h = 0; h < kGroup; ++h) {

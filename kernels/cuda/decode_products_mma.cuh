@@ -1,16 +1,15 @@
-// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages, and for e4m3,
-// which are multiplied as halves. A warp takes
-// 16 entries at a time: logits are Q K^T, the keys of eight entries being the columns; values are
-// V^T W^T, 16 dims being the rows, so that eight query heads are enough.
+// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages and for
+// e4m3 pages, which are multiplied as fp16. A warp takes 16 entries at a time. Logits are Q K^T
+// with the keys of eight entries as columns. Values are V^T W^T with 16 dims as rows, so eight
+// query heads suffice.
 //
-// Keys and values go into the registers where the instruction wants them, 16 bytes a lane, by
-// naming the inner dimension anew: which dims (entries) stand in which rows of a fragment does not
-// matter to a sum, as long as the other operand agrees. At head_dim 128 more blocks on a
-// multiprocessor are worth more than a tile on its way while another is multiplied
-// (docs/decisions/decode_attention_on_a_gpu.md).
+// Keys and values are loaded straight into fragment registers, 16 bytes per lane, by permuting the
+// inner dimension: a sum may assign dims (entries) to fragment rows in any order, provided both
+// operands use the same one. At head_dim 128 more blocks per multiprocessor are faster than
+// prefetching a tile during a multiply (docs/decisions/decode_attention_on_a_gpu.md).
 //
-// Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
-// the rounding of fp32 sums is left: logits decide what is evicted.
+// fp32 queries and weights are split into 16-bit parts that add up to them, so that only fp32
+// summation rounds: logits decide which entries are evicted.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_MMA_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_MMA_CUH_
 
@@ -24,7 +23,7 @@
 
 namespace hydrant::cuda {
 
-// Numbers of fp32 as sums of kParts 16-bit ones; part 0 is the largest.
+// fp32 numbers as sums of kParts 16-bit numbers; part 0 is the largest.
 template <bool kBF16, int kParts>
 struct SplitPair {
   uint32_t parts[kParts];
@@ -39,8 +38,8 @@ struct SplitPair {
   }
 };
 
-// The products of one warp's tile of 16 entries that stands in registers. kDims: head_dim rounded
-// up to 64, 128 or 256. REQUIRES: head_dim % 8 == 0.
+// The products of one warp's tile of 16 entries, held in registers. kDims: head_dim rounded up to
+// 64, 128 or 256. REQUIRES: head_dim % 8 == 0.
 template <DType kPageDType, int kDims>
 class MmaTile {
  public:
@@ -50,7 +49,7 @@ class MmaTile {
   static void Plan(DecodeLaunch* launch) {
     launch->joined_rows = launch->group < kGroup ? launch->group : kGroup;
     launch->weight_rows = launch->group;
-    launch->dim_padded = kDims + 4;  // rows begin in other banks
+    launch->dim_padded = kDims + 4;  // rows begin in different banks
     const int octets = CeilDiv(launch->group, kGroup);
     launch->query_floats = octets * (kGroup + kQueryWords);
   }
@@ -65,8 +64,8 @@ class MmaTile {
         g_(lane_ / 4),
         t_(lane_ % 4) {}
 
-  // A warp per query head. fp16 has a small range: a power of two that brings the query's largest
-  // element near 2^14 is taken out, and given back to the logits.
+  // One warp per query head. fp16 has a small range: the query is scaled by a power of two that
+  // brings its largest element near 2^14, and the logits are scaled back.
   __device__ void StoreQueries(const float* q, float scale) {
     for (int h = warp_; h < Octets() * kGroup; h += kDecodeWarps) {
       const bool exists = h < l_.group;
@@ -84,32 +83,32 @@ class MmaTile {
   }
 
  protected:
-  // Eight dims of an entry, as they lie in its page.
+  // Eight dims of an entry, as stored in its page.
   using Eight = std::conditional_t<kDType == DType::kE4M3, uint2, uint4>;
-  // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
+  // Dims [32 i + 8 t, + 8) of entries g and g + 8; zeros past the end of the entry.
   using Keys = Eight[2][kDims / 32];
-  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
+  // Dims [64 v + 8 g, + 8) of entries 4 t .. 4 t + 3; zeros past the end of the entry.
   using Values = Eight[4][kDims / 64];
   using Sums = float[kDims / 64][4][4];
 
   static constexpr int kGroup = 8;  // columns of the instruction
   // The type of the tensor cores' operands: bf16, or fp16 for fp16 and e4m3 pages.
   static constexpr bool kBF16 = kDType != DType::kF16 && kDType != DType::kE4M3;
-  // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
+  // fp32 has 24 bits, bf16 8 and fp16 11. Two parts suffice for weights: the
+  // error is 2^-18 of each.
   static constexpr int kQueryParts = kBF16 ? 3 : 2;
   static constexpr int kWeightParts = 2;
-  // The smallest fp16 is 2^-24; so weights, which are at most 1, go through the product enlarged.
+  // The smallest fp16 is 2^-24, so weights, which are at most 1, are scaled up for the product.
   static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
-  // Words of eight queries: fragments of parts 0 and 1, then part 2.
+  // Words for eight queries: fragments of parts 0 and 1, then part 2.
   static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
   __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
   __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
   __device__ uint32_t* QueryFragments(int octet) const {
     return reinterpret_cast<uint32_t*>(s_.queries + Octets() * kGroup) + octet * kQueryWords;
   }
-  // Dims d and d + 1 of query head h, to where its lane reads them: [kDims / 16][lane] four words,
-  // parts 0 (row g of A) and 1 (row g + 8) of two pairs; then [kDims / 32][lane] four pairs' part
-  // 2.
+  // Stores dims d and d + 1 of query head h in fragment order: [kDims / 16][lane] four words, parts
+  // 0 (row g of A) and 1 (row g + 8) of two pairs; then [kDims / 32][lane] part 2 of four pairs.
   __device__ void StoreQueryPair(int h, int d, float first, float second) const {
     const SplitPair<kBF16, kQueryParts> split(first, second);
     const int lane = h % kGroup * 4 + d % 32 / 8, pair = d % 8 / 2;
@@ -121,13 +120,13 @@ class MmaTile {
       fragments[kDims * 8 + (d / 32 * kWarpSize + lane) * 4 + pair] = split.parts[2];
   }
   __device__ static float PowerOfTwoBelow(float x) {
-    // Bounded, so that it and its reciprocal are normal numbers; a query of zeros gives infinity.
+    // Clamped so that it and its reciprocal are normal numbers; a zero query would give infinity.
     return __uint_as_float(__float_as_uint(fminf(fmaxf(x, 1e-30f), 1e30f)) & 0x7F800000u);
   }
 
-  // Logits of 16 entries: rows are query heads, once by their parts 0 and once by 1; columns eight
-  // entries; 16 dims at a time. Queries are read anew for each tile, whole vectors of neighbouring
-  // lanes: 48 cycles, where the bytes of the tile take about 200 (counted, not measured).
+  // Logits of 16 entries. Rows are query heads, one set for part 0 and one for part 1; columns are
+  // eight entries; 16 dims at a time. Queries are reloaded for each tile as whole vectors of
+  // neighbouring lanes: 48 cycles, against about 200 for the tile's bytes (counted, not measured).
   __device__ void MultiplyKeys(int tile, const Keys& keys) const {
     for (int octet = 0; octet < Octets(); ++octet) {
       const auto* fragments = reinterpret_cast<const uint4*>(QueryFragments(octet)) + lane_;
@@ -166,8 +165,8 @@ class MmaTile {
     }
   }
 
-  // sums += values^T weights^T: rows are dims, columns query heads, 16 entries at a time. The pair
-  // of dims (64 v + 8 g + 2 m, and the next) are rows g and g + 8 of matrix m.
+  // sums += values^T weights^T. Rows are dims, columns query heads, 16 entries at a time. The dims
+  // 64 v + 8 g + 2 m and the next are rows g and g + 8 of matrix m.
   __device__ void MultiplyValues(int g, int tile, const Values& values, Sums& sums) const {
     float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (g + g_ < l_.group)
@@ -194,7 +193,7 @@ class MmaTile {
       }
     }
   }
-  // Pair `i` of eight dims, as it is multiplied.
+  // Pair `i` of eight dims in the multiplied type.
   __device__ static uint32_t Word(const uint2& bytes, int i) {
     return E4M3ToHalves((i < 2 ? bytes.x : bytes.y) >> (i % 2 * 16));
   }
@@ -202,7 +201,7 @@ class MmaTile {
     return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
   }
 
-  // Dim `d` of eight, of two entries.
+  // Dim `d` of eight, for two entries.
   __device__ static uint32_t PairAcross(const uint2& first, const uint2& second, int d) {
     const uint32_t bytes = d < 4 ? __byte_perm(first.x, second.x, 0x40 + d % 4 * 0x11)
                                  : __byte_perm(first.y, second.y, 0x40 + d % 4 * 0x11);
@@ -212,7 +211,7 @@ class MmaTile {
     return __byte_perm(Word(first, d / 2), Word(second, d / 2), d % 2 == 0 ? 0x5410 : 0x7632);
   }
 
-  // This warp's sums to its part of joined.
+  // Stores this warp's sums in its part of joined.
   __device__ void StoreSums(const Sums& sums) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
@@ -238,8 +237,8 @@ class MmaTile {
   const int lane_, warp_, g_, t_;
 };
 
-// Tiles straight from global memory. At head_dim 128 more blocks on a multiprocessor are worth more
-// than a tile on its way while another is multiplied (docs/decisions/decode_attention_on_a_gpu.md).
+// Loads tiles straight from global memory. At head_dim 128 more blocks per multiprocessor are
+// faster than prefetching a tile during a multiply (docs/decisions/decode_attention_on_a_gpu.md).
 template <DType kPageDType, int kDims>
 class MmaProducts : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;
@@ -273,11 +272,11 @@ class MmaProducts : public MmaTile<kPageDType, kDims> {
   using Base::u_;
   using Base::warp_;
   using typename Base::Eight;
-  // Tiles on their way beside the one at work, as registers allow.
+  // Tiles prefetched while another is multiplied; registers limit it.
   static constexpr int kAhead = kDims <= 64 ? 1 : 0;
   static constexpr int kStep = kDecodeWarps * kTile;
 
-  // Calls load and then multiply for each of this warp's tiles, `load` kAhead tiles early.
+  // Calls load, then multiply, for each of this warp's tiles; `load` runs kAhead tiles early.
   template <typename Load, typename Multiply>
   __device__ void ForEachTile(Load load, Multiply multiply) const {
     const int first = warp_ * kTile;
@@ -292,7 +291,7 @@ class MmaProducts : public MmaTile<kPageDType, kDims> {
     }
   }
 
-  // The address of an entry's element `dim`.
+  // Address of element `dim` of an entry.
   __device__ const Eight* RowAt(const void* base, uint32_t slot, int dim) const {
     constexpr int kBytes = sizeof(Eight) / 8;
     const auto row_bytes = static_cast<uint32_t>(head_dim_) * kBytes;

@@ -1,7 +1,7 @@
-// Tiles of keys and values on their way from pages to shared memory, some ahead of the one at work,
-// so that the memory is busy while a block turns logits into weights, joins its warps' sums and
-// scores its entries. A warp has a ring of its own; nothing but the warp waits for it. Tiles come
-// in the order of their use: a piece's keys, its values, then those of the next piece.
+// Ring buffer that prefetches tiles of keys and values from pages to shared memory, so that the
+// memory stays busy while a block computes softmax weights, joins its warps' sums and scores its
+// entries. Each warp has its own ring, and only that warp waits for it. Tiles arrive in order of
+// use: a piece's keys, its values, then the next piece.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_RING_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_RING_CUH_
 
@@ -12,13 +12,13 @@
 
 namespace hydrant::cuda {
 
-// The pieces of a block's run that tiles are copied of, in shared memory: the one at work and those
-// behind it, in turn.
+// The pieces that a block's tiles are copied from, in shared memory: the current piece and the
+// next ones, in a ring.
 struct RingPieces {
   static constexpr int kPieces = 3;
 
   WorkPiece* pieces;  // [kPieces]
-  PageIds* ids;       // [kPieces, chunk_pages], from the page of a piece's first entry on
+  PageIds* ids;       // [kPieces, chunk_pages], beginning with the page of a piece's first entry
 
   __device__ static int After(int index) { return index + 1 == kPieces ? 0 : index + 1; }
   __device__ PageIds* IdsOf(const DecodeLaunch& launch, int index) const {
@@ -26,19 +26,19 @@ struct RingPieces {
   }
 };
 
-// Where a warp's ring stands, from piece to piece.
+// State of a warp's ring, kept from piece to piece.
 struct RingState {
-  int piece = 0;           // whose tiles' copies begin next,
-  int pass = 0, step = 0;  // in which pass, from which entry
-  int known = 1;           // pieces behind it that are known
-  int fill = 0, use = 0;   // where the next copy goes, and where the tile at work lies
-  int ahead = 0;           // tiles whose copies have begun and that have not been used
+  int piece = 0;           // piece to copy tiles of next,
+  int pass = 0, step = 0;  // its pass and its entry
+  int known = 1;           // known pieces after it
+  int fill = 0, use = 0;   // ring slots of the next copy and of the current tile
+  int ahead = 0;           // tiles copied or in flight, not yet used
 };
 
-// The products of one piece. Tile: decode_tiles.cuh.
+// The products of one piece. Tile: see decode_tiles.cuh.
 template <typename Tile>
 class RingProducts : public Tile {
-  // Of a warp's ring: as many bytes for all types, but at most so many tiles.
+  // A warp's ring has a fixed number of bytes for all types, but at most kMostTiles tiles.
   static constexpr int kMostTiles = 8;
   static constexpr int kBytesOfWarp = Tile::kDimsOf <= 128 ? 12 << 10 : 24 << 10;
   static constexpr int kTiles =
@@ -46,9 +46,8 @@ class RingProducts : public Tile {
 
  public:
   using Tile::kTile;
-  static constexpr int kBlocksPerSm =
-      Tile::kDimsOf <= 128 ? 3 : 2;                   // that the registers leave room for
-  static constexpr int kStep = kDecodeWarps * kTile;  // entries of a tile of each warp
+  static constexpr int kBlocksPerSm = Tile::kDimsOf <= 128 ? 3 : 2;  // that the registers allow
+  static constexpr int kStep = kDecodeWarps * kTile;                 // entries of one tile per warp
   static constexpr size_t kRingBytes = size_t{kDecodeWarps} * kTiles * Tile::kTileBytes;
 
   // `ring`: kRingBytes of shared memory, aligned to 16.
@@ -60,7 +59,7 @@ class RingProducts : public Tile {
         ring_(static_cast<unsigned char*>(ring) + warp_ * kTiles * Tile::kTileBytes),
         at_(*state) {}
 
-  // Begins copies until the ring is full or no piece is known.
+  // Starts copies until the ring is full or no piece is known.
   __device__ void Fill() {
     while (at_.ahead < kTiles) {
       const WorkPiece& piece = pieces_.pieces[at_.piece];
@@ -109,9 +108,9 @@ class RingProducts : public Tile {
   __device__ void* TileAt(int slot) const { return ring_ + slot * Tile::kTileBytes; }
   __device__ static int After(int slot) { return slot + 1 == kTiles ? 0 : slot + 1; }
 
-  // Calls multiply(first entry, tile) for each step of the piece, when the warp's tile is there.
-  // The new entry's row is written into its tile: its copy may have begun before the row was in its
-  // page.
+  // Calls multiply(first entry, tile) for each step of the piece, once the warp's tile has
+  // arrived. The new entry's row is written into its tile: the copy may have started before the
+  // row was in its page.
   template <typename Multiply>
   __device__ void ForEachTile(const float* new_rows, Multiply multiply) {
     const int count = u_.count, new_entry = u_.new_entry - u_.begin;
@@ -133,7 +132,7 @@ class RingProducts : public Tile {
     }
   }
 
-  // Groups are as many as tiles: the last `ahead` - 1 need not be there yet.
+  // One copy group per tile: the last `ahead` - 1 may still be in flight.
   __device__ void WaitForTile() const {
     WaitForAllBut<kTiles - 1>(at_.ahead - 1);
     __syncwarp();

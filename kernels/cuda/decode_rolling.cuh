@@ -1,5 +1,5 @@
-// What the decode kernel does otherwise for rolling heads (kernels/kv_pages.h): ranks instead of
-// positions, and logits of keys that are rotated on the way.
+// Decode kernel parts for rolling heads (kernels/kv_pages.h): ranks instead of positions, and
+// logits of keys that are rotated as they are read.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_ROLLING_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_ROLLING_CUH_
 
@@ -10,16 +10,16 @@
 
 namespace hydrant::cuda {
 
-// An entry's rank after the step. rank_above: what is greater goes down by one.
+// An entry's rank after the step. Ranks above rank_above decrease by one.
 __device__ inline int32_t RankAfter(const DecodeUnit& unit, int entry, int32_t stored,
                                     int32_t rank_above) {
   if (entry == unit.new_entry) return unit.length - 1;
   return stored > rank_above ? stored - 1 : stored;
 }
 
-// weights[h, e] = q[h] k[e] for all query heads of the group, all entries of the block, k[e]
-// rotated back by its distance to the new entry. A warp per entry. Not inlined, and its arguments
-// copies: the registers of other heads' blocks are not to pay for it.
+// weights[h, e] = q[h] k[e] for all query heads of the group and all entries of the block, k[e]
+// rotated back by its distance to the new entry. One warp per entry. Not inlined, with arguments by
+// value, so that blocks of other heads do not pay for its registers.
 template <DType kDType>
 __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUnit unit,
                                            DecodeShared shared, int32_t rank_above) {

@@ -1,6 +1,6 @@
-// What becomes of a head's scores in a decode step (kernels/kv_pages.h), and which entry is the
-// next to leave. A head that one block attends to at once is scored by that block. Of others the
-// logits are kept: no score is known before all parts of a head are.
+// Updates a head's scores in a decode step (kernels/kv_pages.h) and picks the next victim. A head
+// that one block attends to completely is scored by that block. For other heads the logits are
+// kept: scores are known only after all parts of a head are done.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
 
@@ -13,14 +13,14 @@
 
 namespace hydrant::cuda {
 
-// Of an entry's key, value and position.
+// Index of an entry's key, value and position.
 __device__ inline uint32_t DataSlot(const DecodeLaunch& launch, const DecodeUnit& unit, int entry) {
   const int block_size = launch.args.pages.layout.block_size;
   const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
   return static_cast<uint32_t>(blocks[entry / block_size].data * block_size + entry % block_size);
 }
 
-// Lines of state are many more than pages: their slots are no 32 bits.
+// State lines are far more numerous than pages, so their indices exceed 32 bits.
 __device__ inline float* ScoreAt(const DecodeLaunch& launch, const DecodeUnit& unit, int entry) {
   const KvPages& pages = launch.args.pages;
   const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
@@ -33,15 +33,15 @@ __device__ inline float* LogWeightsAt(const DecodeLaunch& launch, const DecodeUn
   return LogWeightsOf(launch.args.pages, blocks, entry);
 }
 
-// One more query head's weight on an entry.
+// Adds one query head's weight on an entry.
 __device__ inline float ReduceWeight(GroupReduce reduce, float so_far, float weight) {
   return reduce == GroupReduce::kMax            ? fmaxf(so_far, weight)
          : reduce == GroupReduce::kSumOfSquares ? fmaf(weight, weight, so_far)
                                                 : so_far + weight;
 }
 
-// Stores an entry's rank, in rolling heads, and its new score, and offers it as victim. `weight`:
-// of all query heads, as ReduceWeight() leaves it.
+// Stores an entry's new score (and rank, in rolling heads) and offers it as victim. `weight`: over
+// all query heads, as reduced by ReduceWeight().
 __device__ inline void ScoreEntry(const DecodeLaunch& launch, const DecodeUnit& unit,
                                   const DecodeRule& rule, int entry, int32_t position, float score,
                                   float weight, int32_t* position_at, float* score_at,
@@ -55,16 +55,15 @@ __device__ inline void ScoreEntry(const DecodeLaunch& launch, const DecodeUnit& 
   candidate->OfferEntry(rule, next_position, entry, position, score);
 }
 
-// Scores this block's entries anew. weight(h, i): the share of query head h's attention that entry
-// unit.begin + i has; data_slot(i): DataSlot of it. Returns the best victim among the thread's
-// entries.
+// Rescores this block's entries. weight(h, i): entry unit.begin + i's share of query head h's
+// attention; data_slot(i): its DataSlot. Returns the best victim among the thread's entries.
 template <typename Weight, typename Slot>
 __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const DecodeUnit& unit,
                                         const DecodeRule& rule, int32_t rank_above, Slot data_slot,
                                         Weight weight) {
   const KvPages& pages = launch.args.pages;
   VictimCandidate mine = VictimCandidate::None();
-  // Several entries' loads are under way at once; past the last entry they are its own again.
+  // Loads of several entries are in flight together; past the last entry a thread reloads its own.
   constexpr int kAtOnce = 4;
   for (int first = static_cast<int>(threadIdx.x); first < unit.count;
        first += kAtOnce * kDecodeThreads) {
@@ -102,8 +101,8 @@ __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const Decode
   return mine;
 }
 
-// Whether all other blocks of a head that `blocks` work on have ended, and what they left is to be
-// seen. Counts in launch.splits_done, which is zero again when it says so.
+// Whether the other `blocks` - 1 blocks of the head have finished; if so, their results are
+// visible. Counts in launch.splits_done, which is reset to zero by the last block.
 __device__ inline bool IsLastOfHead(const DecodeLaunch& launch, int unit, int blocks) {
   __shared__ bool last;
   __threadfence();
@@ -115,8 +114,8 @@ __device__ inline bool IsLastOfHead(const DecodeLaunch& launch, int unit, int bl
   return last;
 }
 
-// The share of query head h's attention that an entry has whose logit was kept. Past this
-// multiprocessor's own cache: other blocks may have written it.
+// An entry's share of query head h's attention, from its kept logit. Bypasses L1 (__ldcg), because
+// other blocks may have written the logit.
 __device__ inline float KeptShare(const DecodeLaunch& launch, int unit, int h, int entry) {
   const size_t head = static_cast<size_t>(unit) * launch.group + h;
   return Exp2(__ldcg(&launch.kept_logits[launch.LogitIndex(unit, h, entry)]) -
@@ -124,7 +123,7 @@ __device__ inline float KeptShare(const DecodeLaunch& launch, int unit, int h, i
          __ldcg(&launch.head_sum[head]);
 }
 
-// The kernel for heads whose scores wait: kept logits become scores, a block for each chunk.
+// Kernel for heads with pending scores: converts kept logits to scores, one block per chunk.
 class SplitScores {
  public:
   __device__ explicit SplitScores(const DecodeLaunch& launch)
@@ -133,7 +132,7 @@ class SplitScores {
   __device__ void Run() {
     const bool scores = rule_.scored && l_.head_sum[static_cast<size_t>(u_.unit) * l_.group] > 0.0f;
     if (scores && u_.count > 0) Score();
-    // Only when all blocks have read the head's length may it change.
+    // The head's length may change only after all blocks have read it.
     if (!IsLastOfHead(l_, u_.unit, l_.max_splits) || threadIdx.x != 0) return;
     if (scores && u_.length == l_.args.tables.caps[u_.head_index]) StoreVictim();
     if (u_.grows) l_.args.tables.lengths[u_.head_index] = u_.length;
@@ -149,7 +148,7 @@ class SplitScores {
         ScoreEntries(l_, u_, rule_, rank_above, slot, weight), candidates);
     if (threadIdx.x == 0) PartVictims()[blockIdx.x] = mine;
   }
-  // Past this multiprocessor's own cache: others wrote it in this launch.
+  // Bypasses L1: other blocks wrote these in this launch.
   __device__ void StoreVictim() const {
     VictimCandidate best = VictimCandidate::None();
     for (int split = 0; split < u_.splits; ++split) {

@@ -1,4 +1,4 @@
-// Work space of the decode kernels.
+// Scratch memory of the decode kernels.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_SCRATCH_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_SCRATCH_CUH_
 
@@ -9,8 +9,8 @@
 
 namespace hydrant::cuda {
 
-// Sets the pointers of `launch` for `parts` parts of split heads and `counters` counters. REQUIRES:
-// its args, group, weighted, max_splits and scores_follow are set.
+// Sets the scratch pointers of `launch` for `parts` parts of split heads and `counters` counters.
+// REQUIRES: its args, group, weighted, max_splits and scores_follow are set.
 inline cudaError_t GetDecodeScratch(const Context& context, size_t parts, size_t counters,
                                     DecodeLaunch* launch) {
   const DecodeAttentionArgs& args = launch->args;

@@ -1,4 +1,5 @@
-// From logits to weights in shared memory, for the entries that a block works on at once.
+// Converts logits to softmax weights in shared memory, for the entries that a block
+// processes at once.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_SOFTMAX_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_SOFTMAX_CUH_
 
@@ -14,7 +15,7 @@ namespace hydrant::cuda {
 
 __device__ inline float LowerBoundLogit() { return -1e30f; }
 
-// Called by all threads of the block. Logits are powers of two.
+// Called by all threads of the block. Logits are base 2.
 class DecodeSoftmax {
  public:
   static constexpr float kMostExcess = kMostLogExcess * kLog2E;
@@ -23,7 +24,7 @@ class DecodeSoftmax {
                            const DecodeShared& shared)
       : l_(launch), u_(unit), s_(shared), thread_(static_cast<int>(threadIdx.x)) {}
 
-  // Of the entries whose logits this thread reads in Weights(), and no other thread.
+  // Each thread caps the logits that it alone reads in Weights().
   __device__ void CapLogits() const {
     const float cap = l_.args.softcap * kLog2E;
     for (int h = 0; h < l_.group; ++h) {
@@ -34,8 +35,8 @@ class DecodeSoftmax {
     }
   }
 
-  // The denominator's logits, for scores that must wait until the whole head has been attended to.
-  // Before Weights(), of the entries that this thread reads there.
+  // Keeps the denominator's logits for scoring after the whole head is done. Call before Weights();
+  // each thread keeps the entries that it reads there.
   __device__ void KeepLogits() const {
     for (int h = 0; h < l_.group; ++h) {
       for (int i = thread_; i < u_.count; i += kDecodeThreads) {
@@ -46,10 +47,10 @@ class DecodeSoftmax {
     }
   }
 
-  // Logits become weights relative to the block's maximum; zeros up to `padded` entries. Leaves
-  // maximum and sum of query head h in Maximum(h), Sum(h). With log weights, these and s_.shares
-  // are the denominator's; the numerator has a maximum of its own, so that neither can be lost
-  // beside the other. Begins and ends with the block in step.
+  // Replaces logits by weights relative to the block's maximum, with zeros up to `padded` entries.
+  // Maximum(h) and Sum(h) then hold the values of query head h. With log weights, these and
+  // s_.shares belong to the denominator; the numerator has its own maximum, so that neither
+  // underflows. Begins and ends with a barrier.
   __device__ void Weights(int padded) {
     if (u_.weighted) {
       WeightsOf<true>(padded);
@@ -79,17 +80,17 @@ class DecodeSoftmax {
   }
 
   __device__ bool HasSinks() const { return l_.args.sink_logits != nullptr; }
-  // The sink logit of query head h, as a power of two.
+  // The sink logit of query head h, base 2.
   __device__ float Sink(int h) const {
     return l_.args.sink_logits[u_.head * l_.group + h] * kLog2E;
   }
-  // The term that the sink logit of query head h adds to a head's sum with maximum `highest`. A
-  // sink far above all entries leaves them nothing; bounded, it is still a number.
+  // The sink's term in the sum of query head h with maximum `highest`. Clamped, so that a sink far
+  // above all entries does not overflow.
   __device__ float SinkShare(int h, float highest) const {
     constexpr float kMost = 120.0f;
     return Exp2(fminf(Sink(h) - highest, kMost));
   }
-  // Sinks join the sums of a whole head. Sums are not read before the next barrier.
+  // Adds sinks to the sums of a whole head. Sums are not read before the next barrier.
   __device__ void CountSinks() {
     for (int h = thread_; h < l_.group; h += kDecodeThreads)
       s_.by_warp[(l_.weight_rows + h) * kDecodeWarps] += SinkShare(h, Maximum(h));

@@ -8,10 +8,9 @@
 namespace hydrant::cuda {
 namespace {
 
-// A head of no more entries is scored by the block that ends last; of longer ones the scores are
-// worth a kernel of their own.
+// Heads up to this length are scored by the last block to finish; longer ones by a separate kernel.
 constexpr int kScoredByOne = 1024;
-constexpr size_t kReservedShared = 1024;  // of each block, by the system
+constexpr size_t kReservedShared = 1024;  // per block, by the system
 
 __global__ void __launch_bounds__(kDecodeThreads)
     ScoresKernel(const __grid_constant__ DecodeLaunch launch) {
@@ -22,7 +21,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
 
 int PagesOfChunk(int block_size) { return CeilDiv(kStreamChunk + block_size - 2, block_size) + 1; }
 
-// Sets the fields that depend on the layout of the pages alone.
+// Sets the fields that depend only on the page layout.
 DecodeLaunch LaunchOf(const KvLayout& layout, int group) {
   DecodeLaunch launch;
   launch.args.pages.layout = layout;
@@ -50,7 +49,8 @@ size_t SharedBytes(DecodeLaunch* launch) {
 
 template <typename Products>
 cudaError_t Run(const Context& context, DecodeLaunch launch) {
-  // Not more for log weights: zeros are to give the same bits as none, so the work is cut alike.
+  // Log weights do not change the number of blocks: zero log weights must give the same bits as
+  // none, so the work must be split equally.
   DecodeLaunch plain = launch;
   plain.weighted = false;
   const size_t plain_bytes = SharedBytes<Products>(&plain), bytes = SharedBytes<Products>(&launch);
@@ -58,7 +58,7 @@ cudaError_t Run(const Context& context, DecodeLaunch launch) {
       std::clamp(static_cast<int>(context.shared_of_sm / (plain_bytes + kReservedShared)), 1,
                  Products::kBlocksPerSm);
   const int blocks = context.num_sms * of_sm;
-  // A block has parts of two heads at most; a counter for each head, and one for the launch.
+  // A block has parts of at most two heads; one counter per head, and one for the launch.
   const size_t units = static_cast<size_t>(launch.args.num_rows) * launch.args.tables.num_kv_heads;
   cudaError_t error = GetDecodeScratch(context, size_t{2} * blocks, units + 1, &launch);
   if (error == cudaSuccess)
@@ -68,7 +68,7 @@ cudaError_t Run(const Context& context, DecodeLaunch launch) {
   return LaunchScores(context, launch);
 }
 
-// Calls run.template operator()<Products>() with those that the arguments want.
+// Calls run.template operator()<Products>() with the Products for the arguments.
 template <DType kDType, typename Run>
 auto WithDims(int head_dim, Run run) {
   if (head_dim <= 64) return run.template operator()<RingProducts<PageTile<kDType, 64>>>();
@@ -100,7 +100,7 @@ bool HasTiles(const KvLayout& layout) {
       return layout.head_dim <= 256;
     case DType::kQ8_0:
     case DType::kQ4_0:
-      return layout.block_size % 16 == 0 && layout.head_dim <= 256;  // a tile is in one page
+      return layout.block_size % 16 == 0 && layout.head_dim <= 256;  // a tile lies in one page
     default:
       return false;
   }
@@ -110,10 +110,10 @@ bool HasTiles(const KvLayout& layout) {
 
 bool StreamsDecode(const Context& context, const KvLayout& layout, int group) {
   if (!context.streams_decode || context.batch_invariant || !HasTiles(layout)) return false;
-  // A thread reads one id of a piece.
+  // Each thread reads one page id of a piece.
   if (PagesOfChunk(layout.block_size) > kDecodeThreads) return false;
   DecodeLaunch launch = LaunchOf(layout, group);
-  launch.weighted = true;  // what takes most
+  launch.weighted = true;  // the largest layout
   const size_t bytes =
       WithProducts(layout, [&]<typename Products>() { return SharedBytes<Products>(&launch); });
   return bytes <= context.shared_of_block;

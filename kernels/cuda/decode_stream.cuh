@@ -1,10 +1,11 @@
-// Decode attention by persistent blocks that share all heads' entries evenly (decode_work.cuh).
-// Tiles are copied ahead of their use (decode_ring.cuh). A block attends to its run piece by piece,
-// in the passes of decode_attention.cuh, and adds up a head's pieces in shared memory, relative to
-// the largest logit so far.
+// Decode attention by persistent blocks with equal shares of all heads' entries (decode_work.cuh).
+// Tiles are prefetched (decode_ring.cuh). A block processes its run piece by piece, in the passes
+// of decode_attention.cuh, and accumulates a head's pieces in shared memory, relative to the
+// largest logit so far.
 //
-// Scores: a head of one piece is scored from the weights in shared memory; its positions and scores
-// are loaded when the piece begins. The logits of other heads are kept until the head is complete.
+// Scores: a head of one piece is scored from the weights in shared memory; its positions
+// and scores are loaded at the start of the piece. The logits of other heads are kept until
+// the head is complete.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_STREAM_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_STREAM_CUH_
 
@@ -22,7 +23,7 @@
 
 namespace hydrant::cuda {
 
-// Shared memory behind DecodeShared, in this order.
+// Shared memory after DecodeShared, in this order.
 struct StreamShared {
   BlockWork* work;
   WorkPiece* pieces;  // [RingPieces::kPieces]
@@ -63,11 +64,11 @@ struct StreamShared {
 
 inline constexpr int kStreamChunk = 256;
 
-// One piece.
+// Processes one piece.
 template <typename Products>
 class StreamPiece {
  public:
-  // `ids`: of the piece's pages.
+  // `ids`: the piece's pages.
   __device__ StreamPiece(const DecodeLaunch& launch, const WorkPiece& piece, const PageIds* ids,
                          const DecodeShared& shared, const StreamShared& stream, Products& products)
       : l_(launch),
@@ -82,8 +83,8 @@ class StreamPiece {
         softmax_(launch, piece.unit, shared),
         products_(products) {}
 
-  // Ends in step but for what a head's last piece stores. Calls between() when the block is in step
-  // for the first time.
+  // Ends with a barrier, except for the stores of a head's last piece. Calls between() after
+  // the first barrier.
   template <typename Between>
   __device__ void Run(Between between) {
     Prepare();
@@ -111,9 +112,9 @@ class StreamPiece {
 
  private:
   static constexpr DType kDType = Products::kDType;
-  static constexpr int kOfThread = kStreamChunk / kDecodeThreads;  // entries
+  static constexpr int kOfThread = kStreamChunk / kDecodeThreads;  // entries per thread
 
-  // Of this thread's entries, before the step; where the piece is a whole head.
+  // This thread's entries before the step, if the piece is a whole head.
   struct States {
     int32_t positions[kOfThread];
     float scores[kOfThread];
@@ -134,7 +135,7 @@ class StreamPiece {
                                      pages_.layout.head_dim;
     products_.StoreQueries(q, l_.args.scale * kLog2E);
   }
-  // In a rolling head ranks greater than this go down by one.
+  // In a rolling head, ranks above this decrease by one.
   __device__ static int32_t& RankAbove() {
     __shared__ int32_t rank_above;
     return rank_above;
@@ -143,8 +144,8 @@ class StreamPiece {
   __device__ float& Total(StreamShared::Total which, int h) const {
     return x_.totals[which * l_.group + h];
   }
-  // The piece's maxima and sums join those of the block's earlier pieces of the head. kKeep and
-  // kAdd become what earlier values and this piece's are multiplied by.
+  // Merges the piece's maxima and sums with the block's earlier pieces of the head. kKeep and kAdd
+  // become the factors of the earlier values and of this piece's.
   __device__ void AddTotals() {
     using Of = StreamShared;
     for (int h = thread_; h < l_.group; h += kDecodeThreads) {
@@ -202,7 +203,7 @@ class StreamPiece {
     for (int h = thread_; h < l_.group; h += kDecodeThreads) {
       if (softmax_.HasSinks())
         Total(StreamShared::kSum, h) += softmax_.SinkShare(h, Total(StreamShared::kMaximum, h));
-      // Scores are computed from both, now or later.
+      // Scores are computed from both, in this kernel or the next.
       const size_t head = static_cast<size_t>(u_.unit) * l_.group + h;
       if (rule_.scored) l_.head_max[head] = Total(StreamShared::kMaximum, h);
       if (rule_.scored) l_.head_sum[head] = Total(StreamShared::kSum, h);
@@ -224,8 +225,8 @@ class StreamPiece {
     }
   }
 
-  // A block has parts of two heads at most: of one that began before its run, and of one that goes
-  // on behind it.
+  // A block has parts of at most two heads: one continued from the block before it, and one
+  // continued in the next block.
   __device__ static int PartOf(int block, bool first_of_head) {
     return 2 * block + (first_of_head ? 1 : 0);
   }
@@ -255,7 +256,7 @@ class StreamPiece {
     }
     return states;
   }
-  // Of an entry of a whole head.
+  // Position of an entry of a whole head.
   __device__ int32_t* PositionAt(int entry) const {
     const int page = l_.PageOf(entry), block_size = pages_.layout.block_size;
     return pages_.positions +
@@ -267,7 +268,7 @@ class StreamPiece {
            page * block_size;
   }
 
-  // From the weights in shared memory.
+  // Scores from the weights in shared memory.
   __device__ void ScoreStates(const States& states) {
     if (l_.scores_follow && thread_ == 0)
       l_.head_sum[static_cast<size_t>(u_.unit) * l_.group] = 0.0f;
@@ -290,14 +291,14 @@ class StreamPiece {
     StoreVictim(mine);
   }
 
-  // From the kept logits of the whole head, unless a kernel of its own does it.
+  // Scores from the kept logits of the whole head, unless a separate kernel follows.
   __device__ void ScoreKept() {
     if (!rule_.scored) return;
     if (l_.scores_follow) {
       if (rule_.rolling && thread_ == 0) l_.rank_above[u_.unit] = RankAbove();
       return;
     }
-    __syncthreads();  // head_max and head_sum are there
+    __syncthreads();  // head_max and head_sum are written
     DecodeUnit all = u_;
     all.begin = 0;
     all.count = u_.length;
@@ -326,7 +327,7 @@ class StreamPiece {
   Products& products_;
 };
 
-// A block's run.
+// Processes a block's run.
 template <typename Products>
 class StreamBlock {
  public:
@@ -353,7 +354,7 @@ class StreamBlock {
   __device__ void TakePiece(int index) const {
     if (threadIdx.x < kWarpSize) x_.work->Take(l_, &x_.pieces[index]);
   }
-  // `last`: the piece that was taken last, whose ids are read meanwhile.
+  // `last`: the piece taken last; its page ids are read meanwhile.
   __device__ void Attend(int index, int last) {
     const WorkPiece& piece = x_.pieces[index];
     const DecodeShared shared(DynamicShared<float>(), l_, piece.unit.weighted);
@@ -368,7 +369,7 @@ class StreamBlock {
     ++ring_.known;
   }
 
-  // The id that this thread stores; a piece lies in no more pages than there are threads.
+  // The page id that this thread stores; a piece spans no more pages than there are threads.
   __device__ PageIds LoadId(int index) const {
     const DecodeUnit& unit = x_.pieces[index].unit;
     const int page = l_.PageOf(unit.begin) + static_cast<int>(threadIdx.x);
@@ -379,8 +380,8 @@ class StreamBlock {
     if (static_cast<int>(threadIdx.x) < l_.chunk_pages) pieces_.IdsOf(l_, index)[threadIdx.x] = id;
   }
 
-  // Only when all blocks have read all lengths may they change: the last block of the launch does
-  // it, or the kernel of the scores that follow.
+  // Lengths may change only after all blocks have read them: the last block of the launch, or the
+  // scoring kernel that follows, updates them.
   __device__ void GrowHeads() const {
     const SequenceTables& tables = l_.args.tables;
     const int units = l_.args.num_rows * tables.num_kv_heads;

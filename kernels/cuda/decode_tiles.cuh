@@ -1,10 +1,9 @@
-// Tiles of 16 entries in shared memory, one warp's each, and what decode attention does with them:
-// they are copied from pages, hold the new entry, and are multiplied by queries or weights.
+// Tiles of 16 entries in shared memory, one per warp, and their operations in decode attention:
 //
-//   kTileBytes         of shared memory, a multiple of 16
-//   Copy               begins the copies of a tile from its pages
+//   kTileBytes         bytes of shared memory, a multiple of 16
+//   Copy               starts copying a tile from its pages
 //   StoreNewRow        writes the new entry's row
-//   KeysTimesQueries   logits of the tile's entries
+//   KeysTimesQueries   computes the logits of the tile's entries
 //   AddValues          adds its values, times the weights of query heads [g, g + 8)
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_TILES_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_TILES_CUH_
@@ -18,7 +17,7 @@
 
 namespace hydrant::cuda {
 
-// Of 16-bit and of e4m3 pages.
+// Tile of 16-bit or e4m3 pages.
 template <DType kPageDType, int kDims>
 class RowTile : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;
@@ -32,8 +31,8 @@ class RowTile : public MmaTile<kPageDType, kDims> {
 
   using Base::Base;
 
-  // Entries from unit.begin + first on. `ids`: of the pages by their place in the head. What is
-  // read past the last entry is that entry once more: all numbers are finite.
+  // Copies entries from unit.begin + first on. `ids`: page ids by index in the head. Past the last
+  // entry, that entry is repeated, so that all numbers are finite.
   __device__ void Copy(const DecodeUnit& unit, const PageIds* ids, int first, const void* base,
                        void* tile) const {
     const int block_size = l_.args.pages.layout.block_size;
@@ -84,14 +83,14 @@ class RowTile : public MmaTile<kPageDType, kDims> {
   using Base::l_;
   using Base::lane_;
   using Base::t_;
-  static constexpr int kEights = 16 / sizeof(Eight);  // in a vector of 16 bytes
+  static constexpr int kEights = 16 / sizeof(Eight);  // per 16-byte vector
   static constexpr int kChunkDims = 8 * kEights;
-  // Fewer than a lane's of a tile, whose addresses would stay in registers.
+  // Unrolls fewer copies than a lane has: their addresses would stay in registers.
   static constexpr int kCopiesAtOnce = 4 / kEights;
-  static constexpr int kChunks = kDims / kChunkDims;  // vectors of 16 bytes in a row
+  static constexpr int kChunks = kDims / kChunkDims;  // 16-byte vectors per row
 
-  // Where vector `chunk` of a row lies. The permutation, within lines of 128 bytes, keeps all
-  // reads, and the copies, free of bank conflicts.
+  // Swizzled position of vector `chunk` of a row, within lines of 128 bytes: reads and copies have
+  // no bank conflicts.
   __device__ static int Place(int row, int chunk) {
     if constexpr (kEights == 1) {
       return row * kChunks + (chunk ^ ((row >> 2 & 3) << 1) ^ ((row & 1) << 2));
@@ -100,32 +99,32 @@ class RowTile : public MmaTile<kPageDType, kDims> {
       return (row * kChunks + chunk) ^ ((row >> 2 ^ row / kLineRows) & 3) << 1;
     }
   }
-  // Of dims [8 i, 8 i + 8).
+  // Position of dims [8 i, 8 i + 8).
   __device__ static int PlaceOfEight(int row, int i) {
     return Place(row, i / kEights) * kEights + i % kEights;
   }
-  // Zeros beyond the entry's end.
+  // Zeros past the end of the entry.
   __device__ Eight Vector(const void* tile, int row, int i) const {
     return 8 * i < head_dim_ ? static_cast<const Eight*>(tile)[PlaceOfEight(row, i)] : Eight{};
   }
 };
 
-// Of int8 and int4 pages, as they lie there: rows of blocks of 32 numbers with a scale. The numbers
-// are whole, so bf16 has them exactly; scales come in where sums are fp32: to logits of 32 dims,
-// and to the weights of values. REQUIRES: pages of a multiple of 16 entries, so that a tile is in
-// one.
+// Tile of int8 or int4 pages in their stored form: rows of blocks of 32 numbers with a scale.
+// The numbers are integers that bf16 represents exactly; scales apply in fp32: to logits of 32
+// dims, and to the weights of values. REQUIRES: pages of a multiple of 16 entries, so that a
+// tile lies in one page.
 template <DType kPageDType, int kDims>
 class BlockTile : public MmaTile<kPageDType, kDims> {
   using Base = MmaTile<kPageDType, kDims>;
   static constexpr int kBlock = 32;
   static constexpr int kBlocks = kDims / kBlock;
-  static constexpr int kWeightParts = 3;  // with its scale a weight has all bits of fp32
+  static constexpr int kWeightParts = 3;  // a weight times its scale has all bits of fp32
 
  public:
   using Base::kTile;
   static constexpr int kDimsOf = kDims;
   static constexpr int kTileBytes = kTile * kBlocks * BlockBytes(kPageDType);
-  // Of dims 32 b + 4 g + 2 m (and the next), as MmaTile's are of 64 v + 8 g + 2 m.
+  // Dims 32 b + 4 g + 2 m and the next, where MmaTile has 64 v + 8 g + 2 m.
   using Sums = float[kBlocks][2][4];
 
   using Base::Base;
@@ -200,8 +199,8 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
     }
   }
 
-  // As MmaTile::MultiplyValues(), block by block. Past the last entry there may be no number: its
-  // scale does not count.
+  // As MmaTile::MultiplyValues(), block by block. Past the last entry the scale may be
+  // garbage and is ignored.
   __device__ void AddValues(int g, int first, const void* tile, Sums& sums) const {
     float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (g + g_ < l_.group)
@@ -235,7 +234,7 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
     }
   }
 
-  // This warp's sums to its part of joined.
+  // Stores this warp's sums in its part of joined.
   __device__ void StoreSums(const Sums& sums) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
@@ -266,7 +265,7 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
   __device__ float Scale(const void* tile, int row, int block) const {
     return HalfOf<false>(*reinterpret_cast<const uint16_t*>(BlockAt(tile, row, block)), 0);
   }
-  // a - b of two pairs of bf16.
+  // a - b of two bf16 pairs.
   __device__ static uint32_t Less(uint32_t a, uint32_t b) {
     constexpr uint32_t kMinusOnes = 0xBF80BF80u;
     return FmaHalves(b, kMinusOnes, a);
@@ -276,7 +275,7 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
     const uint8_t* numbers = BlockAt(tile, row, block) + 2;
     if constexpr (kPageDType == DType::kQ8_0) {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + d);
-      // 128 + x, less 128 or, of negative numbers, 256: bf16 has all of these.
+      // 128 + x, less 128, or less 256 for negative numbers: exact in bf16.
       const uint32_t bytes = two | two << 8;
       return Less((bytes & 0x007F007Fu) | 0x43004300u, (bytes & 0x00800080u) | 0x43004300u);
     } else {
@@ -286,7 +285,7 @@ class BlockTile : public MmaTile<kPageDType, kDims> {
   }
 };
 
-// The tile for pages of a type.
+// The tile for a page type.
 template <DType kPageDType, int kDims>
 using PageTile = std::conditional_t<BlockElements(kPageDType) == 1, RowTile<kPageDType, kDims>,
                                     BlockTile<kPageDType, kDims>>;

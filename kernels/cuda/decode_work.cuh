@@ -1,8 +1,8 @@
-// Which entries of which heads a block attends to where all blocks of a launch get an equal share.
-// All heads' entries, in steps of kWorkStep, stand in one row, a head beginning with a new step;
-// the row is cut into as many runs as there are blocks. So heads may be of any length, and one that
-// is cut is joined by the block that ends last. Lengths are read on the device: a recorded launch
-// is right for any. (FlashInfer, arXiv 2501.01005, section 3.3.1, plans such runs on the host.)
+// Distributes a decode launch's work equally over its blocks. All heads' entries, in steps of
+// kWorkStep, form one sequence, each head starting a new step; it is divided into one run per
+// block. Heads may have any length, and the last block to finish joins a split head. Lengths are
+// read on the device, so a recorded launch works for any lengths. (FlashInfer, arXiv 2501.01005,
+// section 3.3.1, plans such runs on the host.)
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_WORK_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_WORK_CUH_
 
@@ -13,10 +13,10 @@
 namespace hydrant::cuda {
 
 inline constexpr int kWorkStep = 64;
-inline constexpr int kLeastSteps = 2;   // of a block's run
-inline constexpr int kMostParts = 256;  // of a head: the join keeps a factor of each in a chunk
+inline constexpr int kLeastSteps = 2;   // per run
+inline constexpr int kMostParts = 256;  // per head: the join keeps one factor per part in a chunk
 
-// What is read of a head before its work begins.
+// A head's metadata, read before its work begins.
 struct WorkHead {
   int unit = -1;
   int slot = -1;
@@ -40,30 +40,30 @@ __device__ inline WorkHead LoadWorkHead(const DecodeLaunch& launch, int unit) {
 }
 __device__ inline int WorkStepsOf(int length) { return (length + kWorkStep - 1) / kWorkStep; }
 
-// Entries of a head that a block attends to at once: [unit.begin, unit.begin + unit.count).
+// Entries of a head that a block processes at once: [unit.begin, unit.begin + unit.count).
 struct WorkPiece {
-  DecodeUnit unit;  // count 0: there is no more work
+  DecodeUnit unit;  // count 0: no more work
   DecodeRule rule;
-  bool begins, ends;            // the first, the last of the head in this block
-  int first_block, last_block;  // that work on the head
+  bool begins, ends;            // the head's first, last piece in this block
+  int first_block, last_block;  // blocks that share the head
 
   __device__ bool IsWholeHead() const { return unit.count == unit.length; }
 };
 
-// A block's run, in shared memory: registers are for what is multiplied.
+// A block's run, in shared memory: registers are needed for the products.
 struct BlockWork {
-  static constexpr int kWindow = kWarpSize;  // heads that are read at once
+  static constexpr int kWindow = kWarpSize;  // heads read at once
 
-  int run;         // steps of a block
-  int left;        // steps of this one
-  int unit;        // where the next piece begins
+  int run;         // steps per block
+  int left;        // remaining steps of this block
+  int unit;        // (row, KV head) of the next piece
   int head_begin;  // steps before this head
   int entry;
-  bool first;  // of the head in this block
+  bool first;  // first piece of the head in this block
   WorkHead window[kWindow];
 
-  // Finds the run. All threads of the block; ends with the block in step. Each thread counts the
-  // steps of some heads; the one whose heads the run begins in says where.
+  // Finds the run. All threads of the block; ends with a barrier. Each thread counts the steps of
+  // some heads; the thread that finds the run's start among its heads publishes it.
   __device__ void Start(const DecodeLaunch& launch) {
     __shared__ int steps_of_warp[kDecodeWarps], longest_of_warp[kDecodeWarps];
     const int thread = static_cast<int>(threadIdx.x);
@@ -107,7 +107,7 @@ struct BlockWork {
     __syncthreads();
   }
 
-  // The next piece. The block's first warp, all lanes; the others see it after a barrier.
+  // Takes the next piece. All lanes of the first warp; other warps see it after a barrier.
   __device__ void Take(const DecodeLaunch& launch, WorkPiece* piece) {
     int at = unit, steps_before = head_begin, next = entry, steps_left = left;
     bool is_first = first;
@@ -162,7 +162,7 @@ struct BlockWork {
     return window[at % kWindow];
   }
 
-  // All of a piece but its count and which of the head's it is.
+  // Fills in a piece except its count and its place among the head's pieces.
   __device__ void Describe(const DecodeLaunch& launch, int at, int steps_before, int begin,
                            WorkPiece* piece) {
     const SequenceTables& tables = launch.args.tables;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The same of a row in the arena, from element `first` on.
+// The same for an arena row, from element `first` on.
 __device__ double SquaredLength(const ArenaRows& rows, int64_t first, int dims) {
   double sum = 0.0;
   for (int i = 0; i < dims; ++i) {
@@ -19,7 +19,7 @@ __device__ double SquaredLength(const ArenaRows& rows, int64_t first, int dims) 
   return sum;
 }
 
-// A thread per position, for all heads: out may be a.
+// One thread per position, for all heads: out may alias a.
 __global__ void DeriveScoresKernel(DeriveScoresArgs args) {
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;

@@ -1,4 +1,4 @@
-// The shared object's device: memory, the stream, and the operations by way of ops.h.
+// The shared object's device: memory, the stream, and the operations of ops.h.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -23,11 +23,11 @@ namespace {
 
 constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
 
-// Stands for all kernels, which are compiled for the same GPUs.
+// Probes kernel support: all kernels are compiled for the same GPUs.
 __global__ void EmptyKernel() {}
 
-// Kernels that serve only when HYDRANT_CUDA_TRIAL names them, with commas between: they have not
-// run on a device, where what they are to replace has.
+// Kernels enabled only by HYDRANT_CUDA_TRIAL, a comma-separated list: they have not run on a device
+// yet, unlike the kernels that they replace.
 constexpr std::string_view kTrials[] = {"decode", "fused", "overlap", "sums"};
 
 std::string_view Trials() {
@@ -77,7 +77,7 @@ class Device final : public CudaDevice {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
-  // What went wrong, empty for nothing.
+  // Returns an error message, or an empty string.
   std::string Open(const CudaDeviceOptions& options) {
     if (const std::string wrong = WrongTrial(); !wrong.empty()) return wrong;
     int count = 0;
@@ -101,7 +101,7 @@ class Device final : public CudaDevice {
     ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_of_block);
     size_t free = 0, total = 0;
     if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
-    // Work on the default stream does not delay it.
+    // Not synchronized with the default stream.
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     if (error != cudaSuccess) return "the CUDA device does not start: " + ErrorWithNextStep(error);
     const std::string capability = std::to_string(major) + "." + std::to_string(minor);
@@ -154,8 +154,8 @@ class Device final : public CudaDevice {
     return is_sm90 ? OpenSm90Attention() : "";
   }
 
-  // Prompts by wgmma, where this device computes them right. Not with batch-invariance: which runs
-  // go there depends on their lengths, and these on what else is read.
+  // Enables wgmma prefill if this device computes it correctly. Not with batch invariance: the
+  // choice depends on run lengths, which depend on other requests in the batch.
   std::string OpenSm90Attention() {
     const char* const wish = std::getenv("HYDRANT_SM90_ATTENTION");
     if (!HasSm90Attention() || context_.batch_invariant ||
@@ -191,7 +191,7 @@ class Device final : public CudaDevice {
   int Allocate(size_t bytes, void** pointer) override {
     const cudaError_t error = cudaMalloc(pointer, bytes);
     if (error != cudaSuccess) {
-      cudaGetLastError();  // the error of an allocation is not the device's
+      cudaGetLastError();  // clears the allocation error
       return error;
     }
     return cudaMemsetAsync(*pointer, 0, bytes, stream_);
@@ -253,7 +253,7 @@ class Device final : public CudaDevice {
     return "no CUDA device can be used: " + ErrorWithNextStep(error);
   }
 
-  // Changes with the addresses of work space (graphs.h).
+  // Changes when scratch addresses change (graphs.h).
   uint64_t WorkSpace() const {
     return scratch_->growths() + operands_->growths() + counters_->growths() + matmul_->growths();
   }

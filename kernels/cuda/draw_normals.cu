@@ -1,5 +1,5 @@
-// Weights that are drawn where they are needed: 13 billion of them would take minutes on a host,
-// and more to copy.
+// Generates random weights on the device: 13 billion of them would take minutes on a
+// host, and more to copy.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
@@ -9,7 +9,7 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEach = 8;  // values a thread
+constexpr int kEach = 8;  // values per thread
 
 __global__ void DrawNormalsKernel(DrawNormalsArgs args) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x;

@@ -17,7 +17,7 @@ __global__ void BiasLogitsKernel(BiasLogitsArgs args) {
   args.logits[static_cast<size_t>(args.rows[i]) * args.vocab + bias.token] += bias.bias;
 }
 
-// A thread a token.
+// One thread per token.
 __global__ void MaskLogitsKernel(MaskLogitsArgs args) {
   WaitForPredecessor();
   const int token = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);

@@ -10,12 +10,12 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Of a long row's norm: steps of few rows wait for each of them.
+// For the norm of a long row: steps of few rows wait for each norm.
 constexpr int kLongRow = 1024;
 constexpr int kLongRowThreads = 1024;
-constexpr int kAtOnce = 4;  // elements of a thread whose loads are under way together
+constexpr int kAtOnce = 4;  // elements per thread with loads in flight together
 
-// The sum over a block's threads, in each of them, by way of `partial`: a number a warp.
+// Sum over a block's threads, returned to all of them. `partial`: one number per warp.
 template <int kBlockThreads>
 __device__ double BlockSum(double sum, double* partial) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
@@ -25,8 +25,8 @@ __device__ double BlockSum(double sum, double* partial) {
   return WarpSum(lane < kBlockThreads / kWarpSize ? partial[lane] : 0.0);
 }
 
-// Elements of a row that a thread has at once: `first`, and others kBlockThreads apart. Loads are
-// not behind the stores of others, which `out` being x would ask for.
+// A thread's elements of a row: `first`, and others kBlockThreads apart. All loads precede the
+// stores, which the compiler could not ensure since `out` may alias x.
 template <int kBlockThreads>
 struct RowElements {
   float x[kAtOnce], weight[kAtOnce];
@@ -41,8 +41,8 @@ struct RowElements {
   }
 };
 
-// A block per run. Sums are double: squares of large activations leave the range of floats. The
-// order of the sum depends on n alone.
+// One block per run. Sums are double: squares of large activations overflow floats. The order of
+// the sum depends only on n.
 template <int kBlockThreads>
 __global__ void __launch_bounds__(kBlockThreads) RmsNormKernel(RmsNormArgs args) {
   WaitForPredecessor();
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads) RmsNormKernel(RmsNormArgs args)
   }
 }
 
-// As RmsNormKernel, with the mean before it.
+// As RmsNormKernel, with the mean computed first.
 template <int kBlockThreads>
 __global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs args) {
   WaitForPredecessor();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs a
 }
 
 // Several blocks per row, along y; a thread rotates pairs, then copies the rest. With
-// `queries_are_there` queries are read where they go.
+// `queries_are_there` queries are rotated in place.
 __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
@@ -134,7 +134,7 @@ __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   }
 }
 
-// Rows of heads, rounded to blocks: a warp rounds one.
+// Rounds rows of heads to quantized blocks, one warp per row.
 struct RoundHeads {
   const float* from;  // row i of head h at from + i * from_row + h * from_head
   float* to;
@@ -165,13 +165,13 @@ __device__ float Activated(Activation activation, float x) {
     case Activation::kSilu:
       return Silu(x);
     case Activation::kIdentity:
-    case Activation::kClampedSwiglu:  // of two numbers: ClampedSwiglu
+    case Activation::kClampedSwiglu:  // takes two inputs: ClampedSwiglu
       return x;
   }
   return x;
 }
 
-// A comparison with NaN is false, and keeps it.
+// Comparisons with NaN are false, so NaN passes through.
 __device__ float ClampedSwiglu(float gate, float up) {
   gate = gate > kSwigluLimit ? kSwigluLimit : gate;
   up = up > kSwigluLimit ? kSwigluLimit : up < -kSwigluLimit ? -kSwigluLimit : up;
@@ -193,8 +193,8 @@ __device__ float4 FourOf(const ActivateArgs& args, size_t at) {
                      HalfOf<true>(words.y, 1));
 }
 
-// A thread per element, or per four where rows are whole vectors; blocks along x within a row, rows
-// along y and, beyond the grid's limit, by steps.
+// One thread per element, or per four if rows are whole vectors; grid x: within a row, y: rows,
+// strided beyond the grid limit.
 template <bool kVectors>
 __global__ void ActivateKernel(ActivateArgs args) {
   WaitForPredecessor();
@@ -230,7 +230,7 @@ __global__ void SoftCapKernel(SoftCapArgs args) {
   }
 }
 
-// A thread per column.
+// One thread per column.
 __global__ void SumRowsKernel(SumRowsArgs args) {
   WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -240,7 +240,7 @@ __global__ void SumRowsKernel(SumRowsArgs args) {
   args.out[j] += static_cast<float>(args.scale * sum);
 }
 
-// For kernels of a thread per element.
+// For kernels with one thread per element.
 dim3 ElementGrid(int m, int n) {
   constexpr int kMostRows = 65535;
   return dim3(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);

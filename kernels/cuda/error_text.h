@@ -1,4 +1,4 @@
-// An error of CUDA in words: the runtime's own, and the next step where there is one. Thread-safe.
+// Text for CUDA errors: the runtime's own, plus the next step if there is one. Thread-safe.
 #ifndef HYDRANT_KERNELS_CUDA_ERROR_TEXT_H_
 #define HYDRANT_KERNELS_CUDA_ERROR_TEXT_H_
 
@@ -8,7 +8,7 @@
 
 namespace hydrant::cuda {
 
-// A clause that says what to do; empty where there is nothing to say.
+// A clause that says what to do, or an empty string.
 inline const char* NextStep(cudaError_t error) {
   switch (error) {
     case cudaErrorInsufficientDriver:

@@ -1,5 +1,5 @@
-// Experts' places in tiles: how many places an expert has is known on the device alone, so kernels
-// are launched for the most tiles there may be, and find their expert by the offsets.
+// Tiles of experts' places. The number of places per expert is known only on the device, so kernels
+// are launched for the most tiles possible and find their expert from the offsets.
 #ifndef HYDRANT_KERNELS_CUDA_EXPERT_TILES_CUH_
 #define HYDRANT_KERNELS_CUDA_EXPERT_TILES_CUH_
 
@@ -15,12 +15,12 @@ struct ExpertTile {
   int expert, first, count;  // places
 };
 
-// Tile `index` of the experts' places, at most kPlaces of one expert each, counted through; count
-// 0: there are fewer. Of one warp.
+// Tile `index` over all experts' places, at most kPlaces of one expert each; count 0: past the last
+// tile. Called by one warp.
 template <int kPlaces>
 __device__ ExpertTile FindExpertTile(const int32_t* offsets, int experts, int index) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  int before = 0;  // tiles of the experts before
+  int before = 0;  // tiles of the preceding experts
   for (int first = 0; first < experts; first += kWarpSize) {
     const int e = first + lane;
     const int begin = e < experts ? offsets[e] : 0, end = e < experts ? offsets[e + 1] : 0;
@@ -30,7 +30,7 @@ __device__ ExpertTile FindExpertTile(const int32_t* offsets, int experts, int in
       const int below = __shfl_up_sync(kAllLanes, sum, delta);
       if (lane >= delta) sum += below;
     }
-    const int own = index - (before + sum - tiles);  // the tile's number within the expert
+    const int own = index - (before + sum - tiles);  // tile index within the expert
     const unsigned found = __ballot_sync(kAllLanes, own >= 0 && own < tiles);
     if (found != 0) {
       const int from = __ffs(static_cast<int>(found)) - 1;
@@ -43,7 +43,7 @@ __device__ ExpertTile FindExpertTile(const int32_t* offsets, int experts, int in
   return {0, 0, 0};
 }
 
-// The most tiles there may be: an expert's last one may be short.
+// The most tiles possible: an expert's last tile may be partial.
 template <int kPlaces>
 int MostExpertTiles(int places, int experts) {
   return std::min(places, CeilDiv(places, kPlaces) + experts);

@@ -1,4 +1,4 @@
-// A mixture of experts: kernels/ops/experts.h.
+// Mixture of experts: see kernels/ops/experts.h.
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_kernels.h"
@@ -9,10 +9,10 @@
 namespace hydrant::cuda {
 namespace {
 
-// What an expert is ranked by. REQUIRES: kMostChosenExperts lanes in a warp.
+// Sort key of an expert. REQUIRES: kMostChosenExperts lanes in a warp.
 struct Ranked {
   float logit;
-  int expert;  // beyond all: none
+  int expert;  // past the last: none
 };
 static_assert(kMostChosenExperts <= kWarpSize);
 
@@ -23,7 +23,7 @@ __device__ bool Before(Ranked a, Ranked b) {
   return a.expert < b.expert;
 }
 
-// A warp per row. Each round takes the first of the experts that come after the last one taken;
+// One warp per row. Each round takes the best expert after the last one taken;
 // lane c keeps choice c.
 __global__ void ChooseExpertsKernel(RouteExpertsArgs args) {
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
@@ -60,8 +60,8 @@ __global__ void ChooseExpertsKernel(RouteExpertsArgs args) {
   args.weights[at] = weight / sum;
 }
 
-// A warp per expert: it counts the choices of the experts before it, then hands out its own places
-// in the order of rows.
+// One warp per expert: counts the choices of lower experts, then assigns its own
+// places in row order.
 __global__ void GroupByExpertKernel(RouteExpertsArgs args) {
   const int expert = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
   const int num_places = args.rows * args.per_row;
@@ -84,14 +84,14 @@ __global__ void GroupByExpertKernel(RouteExpertsArgs args) {
 }
 
 constexpr int kWarps = 8;
-constexpr int kTilePlaces = 8;     // of one expert, that a block multiplies by
+constexpr int kTilePlaces = 8;     // places of one expert per block
 constexpr int kBlockOutputs = 64;  // rows of the expert's matrix
-constexpr int kWarpOutputs = 2;    // at once: what is loaded of x serves them all
+constexpr int kWarpOutputs = 2;    // at once, sharing the loads of x
 static_assert(kExpertRowStep % kWarpOutputs == 0 && kBlockOutputs % kWarpOutputs == 0);
 
-// A block per tile of places and kBlockOutputs outputs, a warp per kWarpOutputs in turn: lanes go
-// through the columns, 16 bytes at a time, and keep a sum for each place and output. The order of a
-// sum depends on the number of columns alone. x has the weight's dtype.
+// One block per tile of places and kBlockOutputs outputs; a warp computes kWarpOutputs at a time.
+// Lanes stride over the columns, 16 bytes at a time, with a sum for each place and output. The
+// order of a sum depends only on the number of columns. x has the weight's dtype.
 template <DType kDType>
 __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const void* weight, int n,
                                    int cols) {
@@ -107,7 +107,7 @@ __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const v
   __syncthreads();
   const ExpertTile tile = shared_tile;
   if (tile.count == 0) return;
-  size_t rows[kTilePlaces];  // their first elements
+  size_t rows[kTilePlaces];  // index of each row's first element
   for (int r = 0; r < kTilePlaces; ++r) {
     const int place = tile.first + min(r, tile.count - 1);
     rows[r] = static_cast<size_t>(args.sources == nullptr ? place : args.sources[place]) * cols;
@@ -157,8 +157,7 @@ __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const v
 
 constexpr int kThreads = 256;
 
-// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
-// steps.
+// One thread per element; grid x: within a row, y: rows, strided beyond the grid limit.
 __global__ void CombineExpertsKernel(CombineExpertsArgs args) {
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;
@@ -173,7 +172,7 @@ __global__ void CombineExpertsKernel(CombineExpertsArgs args) {
   }
 }
 
-// x in the dtype that the weight is multiplied in.
+// Converts x to the dtype of the product.
 cudaError_t ConvertRows(const Context& context, DType wanted, int cols, ExpertMatmulArgs* args) {
   if (wanted == args->x_dtype) return cudaSuccess;
   const int64_t count = static_cast<int64_t>(args->rows) * cols;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block per head.
+// One block per head.
 __global__ void FinishHeadsKernel(FinishHeadsArgs args) {
   __shared__ VictimCandidate shared[kThreads / kWarpSize];
   const int head = static_cast<int>(blockIdx.x);

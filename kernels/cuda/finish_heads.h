@@ -1,4 +1,4 @@
-// What ends every operation that sets which entries a head holds: its length, and its first victim.
+// Last step of every operation that sets a head's entries: updates its length and its first victim.
 #ifndef HYDRANT_KERNELS_CUDA_FINISH_HEADS_H_
 #define HYDRANT_KERNELS_CUDA_FINISH_HEADS_H_
 
@@ -13,7 +13,7 @@ namespace hydrant::cuda {
 
 struct FinishHeadsArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
-  int32_t growth = -1;            // >= 0: caps become keep + growth first
+  int32_t growth = -1;            // >= 0: first sets caps to keep + growth
   int next_position = 0;
   int slot = 0;
   int layer = 0;
@@ -21,8 +21,8 @@ struct FinishHeadsArgs {
   SequenceTables tables;
 };
 
-// lengths[slot, layer, h] = keep[h]; where the rule is scored and keep[h] == cap, the victim of
-// entries 0 .. keep[h] - 1 for next_position, of a rolling rule for rank keep[h].
+// lengths[slot, layer, h] = keep[h]. If the rule is scored and keep[h] == cap, picks the victim
+// among entries 0 .. keep[h] - 1 for next_position, or for rank keep[h] under a rolling rule.
 cudaError_t FinishHeads(const Context& context, const FinishHeadsArgs& args);
 
 }  // namespace hydrant::cuda

@@ -1,7 +1,7 @@
-// Recorded operations, each a CUDA graph under a key of the caller's. Not thread-safe.
+// Recorded CUDA graphs, one per caller's key. Not thread-safe.
 //
-// A graph holds the addresses it was recorded with. Those of the work space change when it grows:
-// all graphs are then forgotten, and recorded anew.
+// A graph holds the addresses that it was recorded with. When the scratch memory grows, its
+// addresses change, and all graphs are dropped and recorded again.
 #ifndef HYDRANT_KERNELS_CUDA_GRAPHS_H_
 #define HYDRANT_KERNELS_CUDA_GRAPHS_H_
 
@@ -17,9 +17,9 @@ class Graphs {
   Graphs() = default;
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
-  ~Graphs() { Destroy(); }  // REQUIRES: none is at work
+  ~Graphs() { Destroy(); }  // REQUIRES: no graph is running
 
-  // `work_space` changes whenever an address that operations take from work space may have.
+  // `work_space` changes whenever a scratch address may have changed.
   cudaError_t Replay(uint64_t key, uint64_t work_space, cudaStream_t stream, bool* replayed) {
     *replayed = false;
     if (work_space != work_space_) Forget(stream);
@@ -30,19 +30,19 @@ class Graphs {
     return cudaGraphLaunch(found->second, stream);
   }
 
-  // The first call for a key lets operations run as they come.
+  // The first call for a key runs the operations without capturing them.
   cudaError_t Begin(uint64_t key, cudaStream_t stream) {
     if (graphs_.size() >= kMost && !graphs_.contains(key)) Forget(stream);
     recording_ = !graphs_.emplace(key, nullptr).second;
     key_ = key;
     if (!recording_) return cudaSuccess;
-    // Relaxed: other threads may allocate meanwhile.
+    // Relaxed: other threads may allocate during the capture.
     return cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
   }
 
   cudaError_t End(uint64_t work_space, cudaStream_t stream) {
     if (!recording_) {
-      // What has run may have made the work space grow: older records are out of date, this is not.
+      // The operations may have grown the scratch: older graphs are stale, this key is not.
       if (work_space != work_space_) Forget(stream);
       work_space_ = work_space;
       graphs_.emplace(key_, nullptr);
@@ -62,9 +62,9 @@ class Graphs {
  private:
   static constexpr size_t kMost = 256;  // each takes some hundred KiB
 
-  // Steps overlap: one of them may be at work.
+  // Waits first: steps overlap, so a graph may be running.
   void Forget(cudaStream_t stream) {
-    if (!graphs_.empty()) (void)cudaStreamSynchronize(stream);  // an error shows again later
+    if (!graphs_.empty()) (void)cudaStreamSynchronize(stream);  // errors are reported later
     Destroy();
   }
   void Destroy() {
@@ -74,7 +74,7 @@ class Graphs {
     graphs_.clear();
   }
 
-  std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;  // null: has run once
+  std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;  // null: has run once, not captured
   uint64_t work_space_ = 0;
   uint64_t key_ = 0;
   bool recording_ = false;

@@ -1,6 +1,6 @@
-// The grid of a causal pass over tiles of several heads. Blocks start with x fastest: all heads of
-// the longest tile come first, then all heads of the next. Head by head, the last head's longest
-// tiles would start last, when other multiprocessors have nothing left to do.
+// The grid of a causal pass over tiles of several heads. Blocks start with x fastest, so all heads
+// of the longest tile start first. Ordered by head, the last head's longest tiles would start last
+// and leave other multiprocessors idle.
 #ifndef HYDRANT_KERNELS_CUDA_HEAD_TILES_CUH_
 #define HYDRANT_KERNELS_CUDA_HEAD_TILES_CUH_
 
@@ -13,11 +13,11 @@ inline dim3 HeadTileGrid(int tiles, int heads, int splits = 1) {
   return dim3(heads, tiles, splits);
 }
 
-// The head and the tile of a block of such a grid.
+// The head and tile of a block in this grid.
 struct HeadTile {
   int tile, head;
 
-  // For tiles of keys: the first keys are seen by all queries.
+  // For tiles of keys: every query sees the first keys.
   __device__ static HeadTile FirstTileFirst() {
     return {static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x)};
   }

@@ -1,5 +1,5 @@
-// A launch for each centre: every block first finds which key it is, from what the blocks of the
-// launch before have left, and then brings it to its own keys.
+// One launch per centre: every block first finds the new centre from the previous launch's results,
+// then updates its keys' distances to it.
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
@@ -13,18 +13,18 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kMostBlocks = kThreads;  // of a head: a thread reads what one of them has left
+constexpr int kMostBlocks = kThreads;  // per head: a thread reads one block's result
 constexpr int kLeastChunk = 32;
 
 struct Round {
   int number;
-  int chunk;              // keys of a block
+  int chunk;              // keys per block
   float* nearest;         // [heads, n] squared distance to the nearest centre; below 0: a centre
-  const Nearest* before;  // [heads, blocks] the farthest key of each block, distances negated
-  Nearest* after;         // the same
+  const Nearest* before;  // [heads, blocks] each block's farthest key, distances negated
+  Nearest* after;         // the same, from this launch
 };
 
-// A warp per key; blocks along x over the keys, along y over the heads.
+// One warp per key; grid x: keys, y: heads.
 __global__ void ApproachKernel(KCenterArgs args, Round round) {
   __shared__ Nearest shared[kWarps];
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);

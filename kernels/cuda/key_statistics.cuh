@@ -1,6 +1,6 @@
-// Computes column statistics from the products of keys and queries in a warp's registers: makes
-// attention weights, reduces them over the heads of a group, and adds them up by tiles of queries.
-// For kernels that use tensor cores.
+// Computes column statistics from key-query products in a warp's registers: makes attention
+// weights, reduces them over the heads of a group, and accumulates them over tiles of queries. For
+// tensor-core kernels.
 #ifndef HYDRANT_KERNELS_CUDA_KEY_STATISTICS_CUH_
 #define HYDRANT_KERNELS_CUDA_KEY_STATISTICS_CUH_
 
@@ -16,7 +16,7 @@
 
 namespace hydrant::cuda {
 
-// The first tile of the run that holds queries which count, and see a key of a block of keys.
+// The run's first tile with queries that count and see a key of a block of keys.
 __host__ __device__ constexpr int FirstStatisticTile(const PrefillAttentionArgs& args,
                                                      const ColumnStatistic& statistic,
                                                      int first_key) {
@@ -24,23 +24,23 @@ __host__ __device__ constexpr int FirstStatisticTile(const PrefillAttentionArgs&
   return first > args.first_position ? (first - args.first_position) / kQueryTile : 0;
 }
 
-// Of the run, the first query that a statistic leaves out.
+// The run's first query past the statistic's range.
 __device__ inline int EndQuery(const PrefillAttentionArgs& args, const ColumnStatistic& statistic) {
   return min(args.num_queries, statistic.end_query - args.first_position);
 }
 
-// Tiles of queries of a run.
+// A range of a run's query tiles.
 struct QueryTiles {
   int first = INT_MAX, end = 0;
 
-  // With those that a statistic wants of the keys from `first_key` on.
+  // Extends the range to the tiles that a statistic needs for the keys from `first_key` on.
   __device__ void Add(const PrefillAttentionArgs& args, const ColumnStatistic& statistic,
                       int first_key) {
     first = min(first, FirstStatisticTile(args, statistic, first_key));
     end = max(end, CeilDiv(EndQuery(args, statistic), kQueryTile));
   }
-  // The share of this block of all that the grid's z deals them to, but for the last one a multiple
-  // of `unit`.
+  // This block's share of the range among gridDim.z blocks; a multiple of `unit`,
+  // except for the last.
   __device__ QueryTiles OfBlock(int unit) const {
     if (first >= end) return {0, 0};
     const int share = CeilDiv(end - first, static_cast<int>(gridDim.z) * unit) * unit;
@@ -58,12 +58,12 @@ __device__ inline float QuadSum(float value) {
   return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
-// kCount statistics of a warp's 16 keys. Products and weights are fragments of D of Mma16816
+// kCount statistics of a warp's 16 keys. Products and weights are D fragments of Mma16816
 // (ptx.cuh): rows are keys, columns queries, in whole tiles of kQueryTile.
 template <int kCount>
 class KeyStatistics {
  public:
-  // The warp's first key is row `row` of kMmaKeys that begin with first_key.
+  // The warp's first key is row `row` of the kMmaKeys keys that begin at first_key.
   __device__ KeyStatistics(const MmaArgs& m, const PassStatistics& statistics,
                            const TileParts& parts, int kv_head, int first_key, int row)
       : m_(m),
@@ -76,7 +76,7 @@ class KeyStatistics {
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
         key_(first_key + row + lane_ / 4) {}
 
-  // Whether statistic s has a place for these keys.
+  // Whether statistic s has an output for these keys.
   __device__ bool Wanted(int s) const {
     return m_.prefix.Of(statistics_.of[s], kv_head_, first_key_ + kMmaKeys - 1) != nullptr;
   }
@@ -88,7 +88,7 @@ class KeyStatistics {
         total_[s][half] = Wanted(s) && Exists(half) ? *RunningAt(s, half) : 0.0f;
     }
   }
-  // Where there are no parts.
+  // Used when there are no parts.
   __device__ void StoreTotals() const {
     if (parts_.data != nullptr || lane_ % 4 != 0) return;
 #pragma unroll
@@ -100,7 +100,7 @@ class KeyStatistics {
     }
   }
 
-  // lse(j): the log-sum-exps of the two queries of columns 8 j that are this lane's.
+  // lse(j): the log-sum-exps of this lane's two queries in columns 8 j.
   template <int kColumns, typename LogSumExps>
   __device__ void ToWeights(int tile, const LogSumExps& lse, const float (&products)[kColumns][4],
                             float (&weights)[kColumns][4]) const {
@@ -110,8 +110,8 @@ class KeyStatistics {
       ToWeights<false>(tile, lse, products, weights);
     }
   }
-  // Adds the weights of the g-th head of the group; with the last one what the group's weights
-  // give. Tiles from `end` on are left out.
+  // Adds the weights of the g-th head of the group; after the last head, adds the group's
+  // contribution. Tiles from `end` on are skipped.
   template <int kColumns>
   __device__ void Add(int tile, int end, int g, const float (&weights)[kColumns][4],
                       float (&reduced)[kCount][kColumns][4]) {
@@ -141,9 +141,9 @@ class KeyStatistics {
     return m_.prefix.Of(statistics_.of[s], kv_head_, Key(half));
   }
 
-  // The query (of the run) of this lane's first element from a tile on; that of element i of a
-  // column comes ColumnOf() later. Conditions are put as bounds of that constant, so that they cost
-  // a register a bound and not one an element.
+  // The query (in the run) of this lane's first element of a tile; element i of a column is
+  // ColumnOf() later. Conditions are expressed as bounds on that constant, which costs one register
+  // per bound instead of one per element.
   __device__ int FirstQuery(int tile) const { return tile * kQueryTile + lane_ % 4 * 2; }
   __device__ static constexpr int ColumnOf(int column, int i) { return column * 8 + i % 2; }
 
@@ -164,7 +164,7 @@ class KeyStatistics {
             EndQuery(m_.args, statistic) - query};
   }
 
-  // Whether all queries of so many columns are there, and see all of the kMmaKeys keys.
+  // Whether kColumns * 8 queries exist and all see the kMmaKeys keys.
   template <int kColumns>
   __device__ bool AllSeen(int tile) const {
     return tile * kQueryTile + kColumns * 8 <= m_.args.num_queries &&
@@ -192,7 +192,7 @@ class KeyStatistics {
     }
   }
 
-  // Adds a head's weights to those of the group. How, is asked once for all of them.
+  // Adds a head's weights to the group's. The reduction is selected once for all weights.
   template <int kColumns>
   __device__ void Reduce(int s, int tile, const float (&weights)[kColumns][4],
                          float (&reduced)[kColumns][4]) const {
@@ -216,7 +216,7 @@ class KeyStatistics {
         reduced[column][i] = AddHead(kReduce, weights[column][i], reduced[column][i]);
     }
   }
-  // Of the queries that count.
+  // Adds the queries that count.
   template <int kColumns>
   __device__ void ReduceSome(int s, int tile, const float (&weights)[kColumns][4],
                              float (&reduced)[kColumns][4]) const {
@@ -258,7 +258,7 @@ class KeyStatistics {
     }
   }
 
-  // How many of this lane's weights of a tile are below the mean.
+  // Number of this lane's weights of a tile below the mean.
   __device__ float BelowMean(int s, int tile, int half, float share,
                              const float (*reduced)[4]) const {
     const Columns seen = Seen(tile, half), counting = Counting(s, tile);
@@ -281,7 +281,7 @@ class KeyStatistics {
   const PassStatistics& statistics_;
   const TileParts& parts_;
   const int kv_head_, group_, first_key_, first_of_head_, lane_;
-  const int key_;  // of this lane, the first
+  const int key_;  // first key of this lane
   float total_[kCount][2];
 };
 

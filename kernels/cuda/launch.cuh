@@ -1,5 +1,5 @@
-// Launching kernels without the <<<>>> of the language, so that the sources are plain C++ to any
-// compiler that has the names.
+// Launches kernels without the <<<>>> syntax, so that the sources are plain C++ for any compiler
+// that declares the CUDA names.
 #ifndef HYDRANT_KERNELS_CUDA_LAUNCH_CUH_
 #define HYDRANT_KERNELS_CUDA_LAUNCH_CUH_
 
@@ -15,8 +15,8 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 constexpr int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Whether LaunchOverlapped() overlaps: the device can (compute capability 9.0), and it was asked
-// for (HYDRANT_CUDA_TRIAL=overlap). Set once, when the device is opened.
+// Whether LaunchOverlapped() overlaps: the device supports it (compute capability 9.0) and
+// HYDRANT_CUDA_TRIAL=overlap is set. Set once, when the device is opened.
 inline bool overlap_kernels = false;
 
 namespace launch {
@@ -24,7 +24,8 @@ namespace launch {
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(bool overlapped, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                    size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
-  // More than this needs leave, once a kernel; asking each time costs little beside a launch.
+  // More than this needs an attribute on the kernel; setting it each time is
+  // cheap next to a launch.
   constexpr size_t kSharedWithoutLeave = 48 * 1024;
   if (shared_bytes > kSharedWithoutLeave) {
     const cudaError_t error = cudaFuncSetAttribute(
@@ -55,9 +56,9 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
                         std::forward<Arguments>(arguments)...);
 }
 
-// Programmatic dependent launch: the kernel's blocks may be there before the kernel before it in
-// the stream has ended, so that the time of a launch is hidden. REQUIRES: the kernel begins with
-// WaitForPredecessor() (ptx.cuh), in every thread.
+// Programmatic dependent launch: blocks may start before the preceding kernel in the stream ends,
+// which hides launch latency. REQUIRES: every thread of the kernel begins with
+// WaitForPredecessor() (ptx.cuh).
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), dim3 grid, dim3 block,
                              size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {

@@ -1,4 +1,4 @@
-// Lists of a head's entries, in order, made by all threads of a block.
+// Ordered lists of a head's entries, made by all threads of a block.
 #ifndef HYDRANT_KERNELS_CUDA_LIST_ENTRIES_CUH_
 #define HYDRANT_KERNELS_CUDA_LIST_ENTRIES_CUH_
 
@@ -11,9 +11,9 @@
 
 namespace hydrant::cuda {
 
-// Puts those entries of [begin, end) for which takes(entry) holds behind the `listed` that `list`
-// has; returns how many there are then. shared: kWarps + 1 numbers. REQUIRES: the block has kWarps
-// warps, and all threads call.
+// Appends the entries of [begin, end) for which takes(entry) holds to `list`, which has `listed`
+// already; returns the new count. shared: kWarps + 1 numbers. REQUIRES: the block has kWarps warps,
+// and all threads call.
 template <int kWarps, typename Takes>
 __device__ int ListEntries(int listed, int begin, int end, Takes takes, int32_t* list,
                            int* shared) {

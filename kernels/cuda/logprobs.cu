@@ -1,7 +1,7 @@
-// Many blocks a row, each on a part of its logits: it finds the first in rank of its part, the sum
-// of exponentials, and how many stand before the token; the block of a row that ends last merges
-// the parts. How a row is cut hangs on the vocabulary alone, and parts are added in their order, so
-// a row's numbers do not depend on the batch.
+// Several blocks per row, each for one part of its logits: finds the part's top tokens, its sum of
+// exponentials, and the number of tokens ranked before the given one. The row's last block to
+// finish merges the parts. Parts depend only on the vocabulary size and are added in order, so a
+// row's result does not depend on the batch.
 #include <cfloat>
 #include <cmath>
 
@@ -28,21 +28,21 @@ struct Ranked {
 };
 __device__ Ranked None() { return {-INFINITY, UINT32_MAX}; }
 
-// Of one tile of a row.
+// Results of one tile of a row.
 struct PartLogprobs {
   Ranked first[kTopLogprobs];
   double sum;  // of exp(logit - first[0].logit); 0 where that is -infinity
-  int before;  // so many stand before the token
+  int before;  // tokens ranked before the given one
 };
 
 struct Shared {
-  float tile[kRowTile];  // of the row's logits; NaN where the row has none
+  float tile[kRowTile];  // the row's logits; NaN past its end
   Ranked first[kWarps];
   double sums[kMostParts];
   int counts[kMostParts];
 };
 
-// The one that stands before all threads' others.
+// The best-ranked token of all threads.
 __device__ Ranked FirstOfBlock(Ranked mine, Shared* shared) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
     const Ranked other = {__shfl_xor_sync(kAllLanes, mine.logit, mask),
@@ -59,7 +59,7 @@ __device__ Ranked FirstOfBlock(Ranked mine, Shared* shared) {
   return mine;
 }
 
-// Over the warps' numbers in their order.
+// Adds the warps' sums in warp order.
 template <typename T>
 __device__ T SumOfBlock(T value, T* shared) {
   value = WarpSum(value);
@@ -116,7 +116,7 @@ __device__ void ReadPart(const LogprobsArgs& args, Shared* shared, PartLogprobs*
   if (threadIdx.x == 0) out->before = before;
 }
 
-// A thread has a part, and offers the first of it that is not taken yet.
+// Each thread holds a part and offers its first token not taken yet.
 __device__ void MergeParts(const LogprobsArgs& args, int parts, const PartLogprobs* of_row,
                            Shared* shared) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,7 +1,7 @@
-// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, results in fp32 or bf16. Of the
-// algorithms that the library proposes the fastest one is found out once for all products of about
-// the same shape, and kept in a file (matmul_choices.h). Where results must not depend on the batch
-// it is the library's first one.
+// Matrix products by cuBLASLt: bf16 or fp32 weights, fp32 sums, results in fp32 or bf16. The
+// library's candidate algorithms are timed once per bucket of similar shapes, and the fastest
+// is kept in a file (matmul_choices.h). With batch-invariant results the library's first
+// candidate is used.
 #include <cublasLt.h>
 
 #include <array>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kMostCandidates = 16;
-// The number of rows that one product always has where results must not depend on the batch: the
-// library's order of summation is a matter of the shape.
+// Rows per product with batch-invariant results: the library's summation order
+// depends on the shape.
 constexpr int kInvariantRows = 128;
 
 static_assert(sizeof(AlgorithmWords) == sizeof(cublasLtMatmulAlgo_t));
@@ -32,7 +32,7 @@ AlgorithmWords WordsOf(const cublasLtMatmulAlgo_t& algorithm) {
   return words;
 }
 
-// y^T [n, m] = W [n, k] * x^T [k, m] in the library's column-major words: A is W read as k x n and
+// y^T [n, m] = W [n, k] * x^T [k, m] in the library's column-major terms: A is W read as k x n and
 // transposed, B is x read as k x m, C and D are y read as n x m.
 class Plan {
  public:
@@ -69,8 +69,8 @@ class Plan {
     return status;
   }
 
-  // Up to `most` algorithms, at most kMostCandidates, the one first that the library thinks the
-  // fastest. None where it has none, or failed. REQUIRES: described
+  // Up to `most` algorithms, at most kMostCandidates, in the library's order of expected speed.
+  // Empty if it has none, or failed. REQUIRES: described
   std::vector<AlgorithmWords> Candidates(cublasLtHandle_t library, int most) const {
     cublasLtMatmulPreference_t preference = nullptr;
     if (cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return {};
@@ -80,11 +80,11 @@ class Plan {
         status = cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-    // y may begin at any row of an array; the library expects 256 bytes unless told.
+    // y may begin at any row of an array; the library assumes 256 bytes by default.
     constexpr uint32_t kAlignment = 16;
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
-    // No sums of parts that were rounded to bf16.
+    // Excludes sums of parts that were rounded to bf16.
     constexpr uint32_t kInFloat =
         CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (bf16_result_) prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kInFloat);
@@ -104,7 +104,7 @@ class Plan {
   void Take(const AlgorithmWords& words) {
     std::memcpy(&algorithm_, words.data(), sizeof(algorithm_));
   }
-  // The same; false where it cannot do this product. REQUIRES: described
+  // The same; false if it does not support this product. REQUIRES: described
   bool TakeIfPossible(cublasLtHandle_t library, const AlgorithmWords& words) {
     Take(words);
     cublasLtMatmulHeuristicResult_t result = {};
@@ -127,8 +127,8 @@ class Plan {
   bool bf16_result_ = false;
 };
 
-// What the candidates of one product are timed on: x and y of its own, and, of a weight that a
-// cache could hold, copies enough that each run reads another one from memory. Freed at the end.
+// Buffers for timing candidates: x and y, and enough copies of a weight that fits a cache that each
+// run reads one from memory. Freed at the end.
 class TimingGround {
  public:
   TimingGround() = default;
@@ -156,12 +156,12 @@ class TimingGround {
     const size_t bytes = copies_ * weight_bytes_ + x_bytes + y_bytes;
     error = cudaMalloc(&memory_, bytes);
     if (error != cudaSuccess) {
-      cudaGetLastError();  // the error of an allocation is not the device's
+      cudaGetLastError();  // clears the allocation error
       return error;
     }
     x_ = static_cast<char*>(memory_) + copies_ * weight_bytes_;
     y_ = x_ + x_bytes;
-    // 0.0115 as bf16 and as fp32: no zeros, which would cost less power.
+    // 0.0115 as bf16 and as fp32: zeros would draw less power.
     constexpr int kByte = 0x3c;
     error = cudaMemsetAsync(memory_, kByte, bytes, stream);
     events_.reserve(num_events);
@@ -232,8 +232,8 @@ class CublasRunner final : public MatmulRunner {
   }
 
  private:
-  // x as the weight's dtype wants it, `rows` rows of which the last may be padding. x is fp32 or
-  // has the weight's dtype.
+  // x in the weight's dtype, `rows` rows, the last of which may be padding. x is fp32 or has
+  // the weight's dtype.
   cudaError_t Prepare(const Context& context, const MatmulArgs& args, int rows, bool pad,
                       const void** x) {
     const auto& weight = static_cast<const CudaWeight&>(*args.weight);
@@ -261,8 +261,8 @@ class CublasRunner final : public MatmulRunner {
     return error != cudaSuccess ? error : Multiply(context, args, args.m, x, Result(args));
   }
 
-  // Always kInvariantRows rows at once: whole chunks straight into y, the last one, padded, by way
-  // of scratch.
+  // Always kInvariantRows rows at a time: whole chunks straight into y, the padded last
+  // one through scratch.
   cudaError_t RunInvariant(const Context& context, const MatmulArgs& args) {
     const auto& weight = static_cast<const CudaWeight&>(*args.weight);
     const int cols = weight.cols(), outputs = weight.rows();
@@ -319,7 +319,7 @@ class CublasRunner final : public MatmulRunner {
     return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure;
   }
 
-  // A shape's plan is made once and never changes, so neither does the order of its sums.
+  // A shape's plan is made once and never changes, which fixes its summation order.
   cudaError_t MakePlan(const Context& context, const ProductShape& shape, const void* weight,
                        Plan* plan) {
     if (plan->Describe(shape) != CUBLAS_STATUS_SUCCESS) return cudaErrorNotSupported;
@@ -339,8 +339,8 @@ class CublasRunner final : public MatmulRunner {
     return cudaSuccess;
   }
 
-  // Chooses for a bucket, unless the stream is captured, where nothing can be timed, or memory is
-  // short. Waits for the device.
+  // Picks an algorithm for a bucket, unless the stream is being captured (timing is impossible) or
+  // memory is short. Synchronizes with the device.
   cudaError_t Time(const Context& context, const ProductShape& bucket, const void* weight) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error = cudaStreamIsCapturing(context.stream, &capture);
@@ -354,8 +354,8 @@ class CublasRunner final : public MatmulRunner {
     error = ground.Open(bucket, weight, 2 * count * kRounds, context.stream);
     if (error == cudaErrorMemoryAllocation) return cudaSuccess;
     if (error != cudaSuccess) return error;
-    // One round after another, so that all candidates meet the same clocks; the first one loads
-    // code and does not count.
+    // Interleaves candidates in rounds, so that all see the same clocks; the first round loads
+    // code and is discarded.
     std::vector<bool> failed(count, false);
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < count && error == cudaSuccess; ++i) {

@@ -1,8 +1,8 @@
-// Which of a library's algorithms a matrix product takes: the fastest of some that were timed once,
-// kept in a file for later processes. Plain C++ that knows nothing of CUDA. Not thread-safe.
+// The choice of a library's algorithm for a matrix product: the fastest of several timed once, kept
+// in a file for later processes. Plain C++, independent of CUDA. Not thread-safe.
 //
-// The file is text: a line that names the format, then a line for each choice, its fields between
-// tabs, a checksum last. Choices of other machines and versions of the library stay in it.
+// The file is text: a line that names the format, then one line per choice with tab-separated
+// fields and a checksum last. Choices for other machines and library versions stay in it.
 #ifndef HYDRANT_KERNELS_CUDA_MATMUL_CHOICES_H_
 #define HYDRANT_KERNELS_CUDA_MATMUL_CHOICES_H_
 
@@ -41,12 +41,12 @@ struct ProductShape {
   bool operator<(const ProductShape& other) const { return Key() < other.Key(); }
 };
 
-// The library's description of an algorithm, which a process may take from another one of the same
+// The library's description of an algorithm, portable between processes with the same library
 // version (cublasLtMatmulAlgo_t).
 using AlgorithmWords = std::array<uint64_t, 8>;
 
-// Products of about as many rows share a choice: rows are exact to 8, then four steps in each
-// doubling, as decode steps are padded (engine/run/decode_shape.h). REQUIRES: rows >= 1
+// Products of similar row counts share a choice: exact up to 8 rows, then four buckets per power of
+// two, as decode steps are padded (engine/run/decode_shape.h). REQUIRES: rows >= 1
 inline int RowsBucket(int rows) {
   const int step = std::max(static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))) / 8, 1);
   return (rows + step - 1) / step * step;
@@ -58,8 +58,8 @@ inline float MedianOf(std::vector<float> values) {
   return *middle;
 }
 
-// The candidate of the least median time. The library's own order decides where times do not: a
-// later candidate has to beat the first one by more than `kLeastGain`. One without times has
+// The candidate with the least median time. Within kLeastGain the library's order decides: a
+// later candidate must beat the first one by more than that. A candidate without times has
 // failed; -1: all have.
 inline constexpr float kLeastGain = 0.02f;
 inline int FastestOf(std::span<const std::vector<float>> times) {
@@ -74,7 +74,7 @@ inline int FastestOf(std::span<const std::vector<float>> times) {
   return best_time < first_time * (1.0f - kLeastGain) ? best : first;
 }
 
-// What choices are for: on another GPU, or by another version of the library, they do not hold.
+// Scope of a choice: it is not valid on another GPU or with another library version.
 struct ChoiceOwner {
   std::string card;          // "NVIDIA H200"
   uint64_t library_version;  // cublasLtGetVersion()
@@ -92,7 +92,7 @@ namespace choices {
 inline constexpr std::string_view kFirstLine = "hydrant matrix products 1";
 inline constexpr size_t kMostChoices = 20'000;
 
-// FNV-1a.
+// FNV-1a hash.
 inline uint64_t Checksum(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -118,7 +118,7 @@ inline std::vector<std::string_view> Split(std::string_view text, char separator
   }
 }
 
-// No name of a card has a tab or a line break.
+// Card names contain no tab or line break.
 inline std::string FormatLine(const ChoiceKey& key, const AlgorithmWords& algorithm) {
   const auto& [owner, shape] = key;
   std::string line = owner.card;
@@ -163,7 +163,7 @@ inline std::string FormatChoices(const ChoiceMap& map) {
   return text;
 }
 
-// Nothing where any line is damaged.
+// Returns nothing if any line is damaged.
 inline std::optional<ChoiceMap> ParseChoices(std::string_view text) {
   if (text.empty() || text.back() != '\n') return std::nullopt;
   text.remove_suffix(1);
@@ -179,11 +179,11 @@ inline std::optional<ChoiceMap> ParseChoices(std::string_view text) {
   return map;
 }
 
-// The choices of one machine's library, of a file and of this process. What Find() has given for a
-// shape never changes while the process runs, whatever others write into the file.
+// Choices for one machine and library, from the file and from this process. A result of Find()
+// never changes while the process runs, even if other processes write to the file.
 class ChoiceFile {
  public:
-  // No path: choices are of this process alone.
+  // Empty path: choices last for this process only.
   ChoiceFile(std::string path, ChoiceOwner owner)
       : path_(std::move(path)), owner_(std::move(owner)) {
     if (path_.empty()) return;
@@ -199,17 +199,16 @@ class ChoiceFile {
   }
 
   const std::string& path() const { return path_; }
-  bool damaged() const { return damaged_; }  // as a whole ignored, and written anew by Keep()
-  size_t found() const { return found_; }    // of the file, for this owner
+  bool damaged() const { return damaged_; }  // ignored as a whole; Keep() rewrites it
+  size_t found() const { return found_; }    // choices in the file for this owner
 
   const AlgorithmWords* Find(const ProductShape& shape) const {
     const auto found = own_.find(shape);
     return found == own_.end() ? nullptr : &found->second;
   }
 
-  // Adds a choice, to the file too, with what other processes have written meanwhile. False where
-  // the file cannot be written: then it is kept for this process alone. REQUIRES: Find(shape) is
-  // null.
+  // Adds a choice, in the file too, merged with other processes' writes. Returns false if the file
+  // cannot be written; the choice then lasts for this process only. REQUIRES: Find(shape) is null.
   bool Keep(const ProductShape& shape, const AlgorithmWords& algorithm) {
     own_.emplace(shape, algorithm);
     if (path_.empty()) return true;
@@ -227,7 +226,7 @@ class ChoiceFile {
     if (!in) return std::nullopt;
     return std::string(std::istreambuf_iterator<char>(in), {});
   }
-  // Readers see the old file or the new one. Of two writers at a time the later one's stays.
+  // Atomic for readers. Of two concurrent writers the last one wins.
   bool WriteFile(const std::string& text) const {
     std::error_code error;
     const std::filesystem::path path = path_;
@@ -252,9 +251,9 @@ class ChoiceFile {
   std::map<ProductShape, AlgorithmWords> own_;
 };
 
-// HYDRANT_MATMUL_CHOICES: "off" for the library's own first choice, untimed; else the file, which
-// is $XDG_CACHE_HOME/hydrant/matmul-choices.tsv or ~/.cache/hydrant/matmul-choices.tsv where it is
-// not set. An empty path: no folder is known, as for users without a home. `variable`: the
+// HYDRANT_MATMUL_CHOICES: "off" uses the library's first choice, untimed; otherwise the path of the
+// file. Default: $XDG_CACHE_HOME/hydrant/matmul-choices.tsv or ~/.cache/hydrant/matmul-choices.tsv.
+// Empty path: no folder is known, as for users without a home. `variable`: looks up the
 // environment, null for unset.
 struct ChoiceSettings {
   bool timed = true;

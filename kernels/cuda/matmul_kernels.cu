@@ -1,5 +1,5 @@
-// What stands around the library's matrix product: the table look-up, activations in the weight's
-// dtype, the bias, and whether the product is the library's.
+// Kernels around the library's matrix product: embedding look-up, conversion of activations to the
+// weight's dtype, bias, and the choice between the library's product and ours.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
@@ -29,7 +29,7 @@ __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, i
   }
 }
 
-// Four elements a thread.
+// Four elements per thread.
 __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) {
   WaitForPredecessor();
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
@@ -49,7 +49,7 @@ __global__ void WidenBF16Kernel(const uint16_t* x, int64_t count, float* out) {
   if (i < count) out[i] = HalfOf<true>(x[i], 0);
 }
 
-// A thread per column; rows along y and, beyond the grid's limit, by steps.
+// One thread per column; grid y: rows, strided beyond the grid limit.
 __global__ void AddBiasKernel(const float* bias, int m, int n, float* y) {
   WaitForPredecessor();
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);

@@ -9,10 +9,10 @@
 
 namespace hydrant::cuda {
 
-// Rounds to nearest, ties to even. x is aligned to 16 bytes, out to 8.
+// Rounds to nearest even. x is aligned to 16 bytes, out to 8.
 cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint16_t* out);
 
-// `count` elements of bf16 as floats, in context.operands.
+// Converts `count` bf16 elements to floats, in context.operands.
 cudaError_t WidenBF16(const Context& context, const void* x, int64_t count, const void** widened);
 
 // y[i, j] += bias[j]. y: [m, n].

@@ -1,4 +1,4 @@
-// The least of many distances, with all threads of a block.
+// Block-wide minimum of distances.
 #ifndef HYDRANT_KERNELS_CUDA_NEAREST_CUH_
 #define HYDRANT_KERNELS_CUDA_NEAREST_CUH_
 
@@ -17,15 +17,15 @@ struct Nearest {
 
   __device__ static Nearest None() { return {INFINITY, INT_MAX}; }
   __device__ bool Exists() const { return index != INT_MAX; }
-  // On equal distances the lower index.
+  // Ties go to the lower index.
   __device__ void Offer(const Nearest& other) {
     if (other.distance < distance || (other.distance == distance && other.index < index))
       *this = other;
   }
 };
 
-// The nearest of all threads' candidates, in every thread. `shared`: one candidate a warp. Ends
-// with the block in step.
+// The nearest of all threads' candidates, returned to every thread. `shared`: one candidate per
+// warp. Ends with a barrier.
 template <int kThreads>
 __device__ Nearest BlockNearest(Nearest mine, Nearest* shared) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {

@@ -1,5 +1,5 @@
-// In place of kernels/cuda/sm90/, where the open kernel's source was not fetched or the device is
-// emulated.
+// Replaces kernels/cuda/sm90/ if the open kernel's source was not fetched or the
+// device is emulated.
 #include "kernels/cuda/sm90_attention.h"
 
 namespace hydrant::cuda {

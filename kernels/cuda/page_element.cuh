@@ -1,4 +1,4 @@
-// Reading and writing single elements, f32, f16 or bf16, and vectors of what lies in pages.
+// Reads and writes single elements (f32, f16, bf16) and vectors of page data.
 #ifndef HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
 #define HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
 
@@ -10,7 +10,7 @@
 
 namespace hydrant::cuda {
 
-// Rounds to nearest, ties to even.
+// Rounds to nearest even.
 __device__ inline void StoreElement(DType dtype, void* base, size_t index, float value) {
   if (dtype == DType::kF32) {
     static_cast<float*>(base)[index] = value;
@@ -27,7 +27,7 @@ __device__ inline float LoadElement(DType dtype, const void* base, size_t index)
   return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
 }
 
-// Of rows in a layer's arena.
+// For rows in a layer's arena.
 __device__ inline float LoadElement(const ArenaRows& rows, size_t index) {
   return LoadElement(rows.dtype, rows.data, index);
 }
@@ -35,10 +35,10 @@ __device__ inline void StoreElement(const MutableArenaRows& rows, size_t index, 
   StoreElement(rows.dtype, rows.data, index, value);
 }
 
-// Bytes of 32 values. (TraitsOf() is no device code.)
+// Bytes of 32 values. (TraitsOf() is not available in device code.)
 __device__ constexpr int BlockBytes(DType dtype) { return dtype == DType::kQ8_0 ? 34 : 18; }
 
-// Of q8_0 or q4_0, as it lies there.
+// An element of stored q8_0 or q4_0 blocks.
 __device__ inline float BlockElement(DType dtype, const void* base, size_t index) {
   const auto* const block = static_cast<const uint8_t*>(base) + index / 32 * BlockBytes(dtype);
   const auto i = static_cast<int>(index % 32);
@@ -49,13 +49,13 @@ __device__ inline float BlockElement(DType dtype, const void* base, size_t index
 }
 
 __device__ inline float E4M3Element(uint8_t byte) { return HalfOf<false>(E4M3ToHalves(byte), 0); }
-// Eight of them as halves.
+// Eight e4m3 values as halves.
 __device__ inline uint4 E4M3Halves(const uint2& bytes) {
   return make_uint4(E4M3ToHalves(bytes.x), E4M3ToHalves(bytes.x >> 16), E4M3ToHalves(bytes.y),
                     E4M3ToHalves(bytes.y >> 16));
 }
 
-// As it would be read back.
+// Rounds to the stored dtype and back.
 __device__ inline float RoundElement(DType dtype, float value) {
   if (dtype == DType::kF32) return value;
   if (dtype == DType::kE4M3) return E4M3Element(FloatToE4M3(value));
@@ -63,7 +63,7 @@ __device__ inline float RoundElement(DType dtype, float value) {
                                : HalfOf<false>(PackHalves<false>(value, 0.0f), 0);
 }
 
-// Two at once; `index` is even.
+// Stores two elements; `index` is even.
 __device__ inline void StorePair(DType dtype, void* base, size_t index, float first, float second) {
   if (dtype == DType::kF32) {
     *reinterpret_cast<float2*>(static_cast<float*>(base) + index) = make_float2(first, second);
@@ -79,12 +79,11 @@ struct PageVector {
   static constexpr int kElements = kDType == DType::kF32 ? 4 : 8;
   uint4 bits;
 
-  // Vector `index` from the base, in units of 16 bytes.
+  // Loads vector `index` from the base, in units of 16 bytes.
   __device__ void Load(const void* base, size_t index) {
     bits = static_cast<const uint4*>(base)[index];
   }
-  // Element by element, where rows of elements are no whole number of vectors; `left` elements
-  // exist.
+  // Loads element by element, for rows that are not a multiple of a vector; `left` elements exist.
   __device__ void LoadElements(const void* base, size_t from, int left) {
     uint32_t words[4] = {};
     if constexpr (kDType == DType::kF32) {
@@ -107,13 +106,13 @@ struct PageVector {
   }
 
  private:
-  // `i` is a constant wherever loops are unrolled.
+  // `i` is a constant in unrolled loops.
   __device__ uint32_t Word(int i) const {
     return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
   }
 };
 
-// The same of e4m3: 8 elements in 8 bytes.
+// The same for e4m3: 8 elements in 8 bytes.
 template <>
 struct PageVector<DType::kE4M3> : PageVector<DType::kF16> {
   __device__ void Load(const void* base, size_t index) {
@@ -121,12 +120,12 @@ struct PageVector<DType::kE4M3> : PageVector<DType::kF16> {
   }
 };
 
-// The same of blocks: 8 elements, which lie in one block.
+// The same for quantized types: 8 elements of one block.
 template <DType kDType>
 struct BlockVector {
   static constexpr int kElements = 8;
   float scale;
-  uint32_t words[2];  // a byte for each element; of q4_0 one of its halves
+  uint32_t words[2];  // one byte per element; for q4_0 one nibble of it
 
   __device__ void Load(const void* base, size_t index) {
     const auto* const block = static_cast<const uint8_t*>(base) + index / 4 * BlockBytes(kDType);

@@ -1,6 +1,6 @@
-// Rows of keys and values in pages (kernels/page_row.h), with the bits of the plain functions. The
-// 32 lanes of a warp work on 32 values that follow each other, one block of the types that have
-// blocks: there all lanes must be there, and index % 32 be the lane.
+// Rows of keys and values in pages (kernels/page_row.h), bit-identical to the plain functions. The
+// 32 lanes of a warp process 32 consecutive values, which is one block of a quantized type: there
+// all lanes must take part, and index % 32 must equal the lane.
 #ifndef HYDRANT_KERNELS_CUDA_PAGE_ROW_CUH_
 #define HYDRANT_KERNELS_CUDA_PAGE_ROW_CUH_
 
@@ -20,7 +20,7 @@ __device__ constexpr bool IsBlocks(DType dtype) {
   return dtype == DType::kQ8_0 || dtype == DType::kQ4_0;
 }
 
-// HadamardTransform() of the warp's values.
+// HadamardTransform() over the warp's values.
 __device__ inline float TransformInWarp(float value) {
   const auto lane = static_cast<int>(threadIdx.x) % kWarpSize;
 #pragma unroll
@@ -31,7 +31,7 @@ __device__ inline float TransformInWarp(float value) {
   return value;
 }
 
-// A block as the warp has it: the scale, and this lane's number.
+// A block held by a warp: the scale, and this lane's number.
 struct WarpBlock {
   uint16_t scale;
   int quant;
@@ -39,7 +39,7 @@ struct WarpBlock {
   __device__ float Value() const { return HalfOf<false>(scale, 0) * static_cast<float>(quant); }
 };
 
-// Of values that lie as they are quantised. Products and sums are rounded one by one.
+// Quantizes values (already transformed, if the type is). Products and sums are rounded one by one.
 __device__ inline WarpBlock QuantizeInWarp(DType dtype, float value) {
   constexpr uint16_t kNan = 0x7e00;
   const float magnitude = fabsf(value);
@@ -88,7 +88,7 @@ __device__ inline float LoadRowElement(DType dtype, const void* base, size_t ind
   return dtype == DType::kQ8_0 ? value : TransformInWarp(value) * kFromPage;
 }
 
-// As it would be read back.
+// Rounds to the stored type and back.
 __device__ inline float RoundRowElement(DType dtype, float value) {
   if (!IsBlocks(dtype)) return RoundElement(dtype, value);
   if (dtype == DType::kQ8_0) return QuantizeInWarp(dtype, value).Value();
@@ -96,7 +96,7 @@ __device__ inline float RoundRowElement(DType dtype, float value) {
   return TransformInWarp(QuantizeInWarp(dtype, value).Value()) * kFromPage;
 }
 
-// Any element by any thread; slow where rows lie transformed.
+// Any thread may load any element; slow for transformed types.
 __device__ inline float LoadAnyElement(DType dtype, const void* base, size_t index) {
   if (!IsTransformed(dtype)) return LoadRowElement(dtype, base, index);
   const size_t block = index / kHadamardDim * kHadamardDim;

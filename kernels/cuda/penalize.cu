@@ -6,7 +6,7 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEach = 4;  // tokens a thread
+constexpr int kEach = 4;  // tokens per thread
 
 __global__ void PenalizeKernel(PenalizeArgs args) {
   WaitForPredecessor();

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread per position; heads along y. The windows of neighbours overlap in the cache.
+// One thread per position; grid y: heads. Neighbouring windows overlap in the cache.
 __global__ void PoolScoresKernel(PoolScoresArgs args) {
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;

@@ -1,10 +1,9 @@
-// Prompt attention: rounds to 16 bits for the tensor cores (prefill_attention_mma.cuh) where the
-// caller allows it, else works in fp32, as follows. A block works on one tile of queries of one
-// head, over the keys in tiles from the first, with a running maximum and sum (FlashAttention,
-// arXiv 2205.14135, section 3.1). Column statistics are passes of their own, one for each, on
-// tensor cores one for all, that make the weights again from each query's log-sum-exp: a block owns
-// a tile of keys and adds the query tiles in their order, so that no slicing of the prompt changes
-// a bit.
+// Prefill attention: on tensor cores with 16-bit operands (prefill_attention_mma.cuh) if the caller
+// allows it, otherwise in fp32 as follows. A block processes one tile of queries of one head, over
+// all key tiles in order, with a running maximum and sum (FlashAttention, arXiv 2205.14135, section
+// 3.1). Column statistics take separate passes (one each; on tensor cores one for all) that
+// recompute the weights from each query's log-sum-exp: a block owns a tile of keys and adds the
+// query tiles in order, so that results are bit-identical for any slicing of the prompt.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -27,12 +26,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kKeyTile = 32;
-constexpr int kRowThreads = kThreads / kQueryTile;  // threads of one query
+constexpr int kRowThreads = kThreads / kQueryTile;  // threads per query
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kPastLogit = -1e30f;  // of keys that a window has left: below all others, finite
+constexpr float kPastLogit = -1e30f;  // for keys before the window: below all others, finite
 static_assert(kQueryTile == 32 && kKeyTile == 32 && kPrefixTile % kKeyTile == 0);
 
-// A thread's keys of a tile: column + kRowThreads * j.
+// A thread's keys in a tile: column + kRowThreads * j.
 constexpr int kKeysOfThread = kKeyTile / kRowThreads;
 
 struct ExactArgs {
@@ -40,11 +39,11 @@ struct ExactArgs {
   PrefixPlaces prefix;
   const float* prefix_k = nullptr;  // [num_kv_heads, places, head_dim]
   const float* prefix_v = nullptr;  // the same
-  float* log_sum_exp = nullptr;     // [num_heads, num_queries], of powers of two; null: not wanted
+  float* log_sum_exp = nullptr;     // [num_heads, num_queries], base 2; null: not written
 };
 
 struct Tiles {
-  float* q;    // [kQueryTile, stride], scaled so that logits are powers of two
+  float* q;    // [kQueryTile, stride], scaled so that logits are base 2
   float* k;    // [kKeyTile, stride]
   float* v;    // [kKeyTile, stride]
   float* p;    // [kQueryTile, kKeyTile + 1]
@@ -61,7 +60,7 @@ struct Tiles {
   }
 };
 
-// rows x head_dim floats, `row_stride` apart, into a tile; zeros for the rows that do not exist.
+// Loads rows x head_dim floats, `row_stride` apart, into a tile; missing rows are zeros.
 __device__ void LoadTile(const float* from, int64_t row_stride, int rows, int head_dim, float scale,
                          int stride, float* tile) {
   for (int i = static_cast<int>(threadIdx.x); i < 32 * head_dim; i += kThreads) {
@@ -79,7 +78,7 @@ __device__ void LoadQueries(const PrefillAttentionArgs& args, int tile, int head
            tiles.stride, tiles.q);
 }
 
-// A tile of keys or values: of the prefix or of the run, never of both.
+// Loads a tile of keys or values: all from the prefix or all from the run.
 __device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const ArenaRows& run,
                          int kv_head, int first, int stride, float* tile) {
   const PrefillAttentionArgs& args = exact.args;
@@ -91,7 +90,7 @@ __device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const Aren
   LoadTile(from, d, min(kKeyTile, keys - first), d, 1.0f, stride, tile);
 }
 
-// The logits of this thread's query and the keys of the tile from `first_key` on; -infinity outside
+// The logits of this thread's query with the keys of the tile at `first_key`; -infinity outside
 // [begin, last_key], kPastLogit before `first_seen`.
 __device__ void Logits(const PrefillAttentionArgs& args, const Tiles& tiles, int begin,
                        int first_seen, int last_key, int first_key,
@@ -117,7 +116,7 @@ __device__ float OverRow(float value, Combine combine) {
   return value;
 }
 
-// kDims: head_dim at most. Leaves the log-sum-exp (of powers of two) of each (head, query).
+// kDims: upper bound of head_dim. Writes the base-2 log-sum-exp of each (head, query).
 template <int kDims>
 __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__ ExactArgs exact) {
   const PrefillAttentionArgs& args = exact.args;
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
   constexpr int kDimsOfThread = kDims / kRowThreads;
   float out[kDimsOfThread] = {};
   float highest = -INFINITY, sum = 0.0f;
-  if (args.sink_logits != nullptr) {  // before all keys
+  if (args.sink_logits != nullptr) {  // counted before all keys
     highest = args.sink_logits[head] * kLog2E;
     sum = 1.0f;
   }
@@ -152,8 +151,9 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
     float tile_highest = -INFINITY;
     for (float logit : weights) tile_highest = fmaxf(tile_highest, logit);
     tile_highest = OverRow(tile_highest, [](float a, float b) { return fmaxf(a, b); });
-    // The head's first key is seen by all, or lies before a window: the first tile makes `highest`
-    // finite. What was summed before the first key that is seen, that key's `shrink` of 0 undoes.
+    // Every query sees the head's first key, or the key lies before its window, so the first
+    // tile makes `highest` finite. Sums from before the first visible key are cancelled by that
+    // key's `shrink` of 0.
     const float higher = fmaxf(highest, tile_highest);
     const float shrink = Exp2(highest - higher);
     highest = higher;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
       tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] = weights[j];
     }
     sum = sum * shrink + OverRow(tile_sum, [](float a, float b) { return a + b; });
-    __syncwarp();  // a row's threads are in one warp
+    __syncwarp();  // a row's threads share a warp
 #pragma unroll
     for (int i = 0; i < kDimsOfThread; ++i) {
       const int d = column + kRowThreads * i;
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads)
   if (owns_key) *running = total;
 }
 
-// Whether any statistic wants something of the run.
+// Whether any statistic covers queries of the run.
 bool Counts(const PrefillAttentionArgs& args) {
   return std::any_of(
       args.statistics.begin(), args.statistics.end(), [&](const ColumnStatistic& statistic) {
@@ -254,7 +254,7 @@ bool Counts(const PrefillAttentionArgs& args) {
       });
 }
 
-// Calls count(statistic) for each that wants something of the run, until one fails.
+// Calls count(statistic) for each statistic that covers queries of the run, until one fails.
 template <typename Count>
 cudaError_t ForStatistics(const PrefillAttentionArgs& args, const Count& count) {
   cudaError_t error = cudaSuccess;
@@ -310,13 +310,13 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
   });
 }
 
-// `count` elements a row, of fp32 or of `out`'s type; rows along the grid's y, `stride` apart in x,
-// `out_stride` in out.
+// Converts `count` elements per row from fp32 or from `out`'s type. Grid y: rows, `stride` apart in
+// x and `out_stride` in out.
 template <bool kBF16>
 __global__ void RoundRowsKernel(ArenaRows x, int64_t stride, int64_t count, uint16_t* out,
                                 int64_t out_stride) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
-  if (i >= count) return;  // count is even: head_dim is
+  if (i >= count) return;  // count is even, as head_dim is
   const int64_t from = blockIdx.y * stride + i;
   auto* const to = reinterpret_cast<uint32_t*>(out + blockIdx.y * out_stride + i);
   if (x.dtype == DType::kF32) {
@@ -326,18 +326,18 @@ __global__ void RoundRowsKernel(ArenaRows x, int64_t stride, int64_t count, uint
   }
 }
 
-// Blocks that work on the same keys, where whole columns are too few for the multiprocessors. Does
-// not change a bit.
+// Number of blocks that share a block of keys, if there are too few key blocks for the
+// multiprocessors. Results are bit-identical.
 int StatisticSplits(const Context& context, const MmaArgs& m) {
   const bool by_sm90 = Sm90Counts(context, m.args);
-  const int blocks_per_sm = by_sm90 ? 4 : 8;  // several for each place, so that all end together
+  const int blocks_per_sm = by_sm90 ? 4 : 8;  // several per multiprocessor, to balance their ends
   const int columns =
       CeilDiv(m.keys, by_sm90 ? kSm90StatisticKeys : kMmaKeys) * m.args.num_kv_heads;
   const int tiles = CeilDiv(m.args.num_queries, kQueryTile);
   return std::clamp(CeilDiv(int64_t{context.num_sms} * blocks_per_sm, columns), 1, tiles);
 }
 
-// Those that want something of the run.
+// The statistics that cover queries of the run.
 PassStatistics StatisticsOf(const PrefillAttentionArgs& args) {
   PassStatistics pass;
   for (const ColumnStatistic& statistic : args.statistics) {
@@ -378,14 +378,14 @@ cudaError_t Count(const Context& context, const MmaArgs& m, const TileParts& par
   }
 }
 
-// Of maxima, in place, and the sums relative to them.
+// Computes log-sum-exps in place of the maxima, from sums relative to them.
 __global__ void LogSumExpKernel(float* maxima, const float* sums, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) maxima[i] = maxima[i] * kMmaLog2E + log2f(sums[i]);
 }
 
-// By the open kernel. `results`: with room for maxima and sums, of which log-sum-exps are made
-// where they are wanted.
+// Runs the open kernel. `results` has room for maxima and sums, which become log-sum-exps if
+// these are requested.
 cudaError_t AttendOpenly(const Context& context, const MmaArgs& m, Sm90Results results) {
   if (m.log_sum_exp == nullptr) results.maxima = results.sums = nullptr;
   const cudaError_t error = Sm90Attention(context, m.args, results);
@@ -412,8 +412,8 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TilePart
   return Count<kBF16, kDims>(context, m, parts);
 }
 
-// The arguments without the keys that all queries' windows have left, in whole tiles, and without a
-// prefix that no window reaches; positions are counted from the first key that remains.
+// The arguments without the keys that precede every query's window, in whole tiles, and without a
+// prefix that no window reaches; positions are counted from the first remaining key.
 PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
   constexpr int kUnit = 64;
   static_assert(kUnit % kKeyTile == 0 && kUnit % kMmaKeys == 0 && kUnit % kQueryTile == 0);
@@ -427,8 +427,8 @@ PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
   return rest;
 }
 
-// Where the operands of a run and its results on the way lie in work space. What the arena holds in
-// 16 bits is read there; keys behind a prefix are copied.
+// Scratch layout for a run's 16-bit operands and intermediate results. 16-bit arena rows are read
+// in place; keys after a prefix are copied.
 struct RoundedSpace {
   bool copies_q, copies_kv;
   size_t q, k, v, lse, sums, counter, tile_parts, bytes;
@@ -453,7 +453,7 @@ struct RoundedSpace {
   }
 };
 
-// Rows of the run, rounded into work space.
+// Rounds rows of the run into scratch.
 template <bool kBF16>
 cudaError_t RoundRows(const Context& context, const ArenaRows& x, int64_t stride, int rows,
                       int64_t count, uint16_t* to, int64_t to_stride) {
@@ -461,7 +461,7 @@ cudaError_t RoundRows(const Context& context, const ArenaRows& x, int64_t stride
                 context.stream, x, stride, count, to, to_stride);
 }
 
-// Keys and values behind those of the prefix, where the kernels find them.
+// Places the run's keys and values after those of the prefix.
 template <bool kBF16>
 cudaError_t CopyKeysAndValues(const Context& context, const PrefillAttentionArgs& args, MmaArgs* m,
                               uint16_t* k, uint16_t* v) {
@@ -488,7 +488,7 @@ cudaError_t CopyKeysAndValues(const Context& context, const PrefillAttentionArgs
                       args.num_kv_heads);
 }
 
-// With the rows where the arena has them, for a run whose rows are of 16 bits.
+// Uses the arena's rows in place, for a run with 16-bit rows.
 MmaArgs InPlace(const PrefillAttentionArgs& args) {
   MmaArgs m;
   m.prefix = PlacesOf(args);
@@ -537,8 +537,8 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   return AttendTiles<kBF16, 256, 1>(context, m, parts, by_open);
 }
 
-// Short runs of several prompts, which alone would leave most multiprocessors idle: longer ones
-// fill a device, or go to the open kernel.
+// Short runs of several prompts, which alone would leave most multiprocessors idle; longer runs
+// fill the device or use the open kernel.
 constexpr int kMostShortQueries = 1024;
 
 bool GoesIntoBatch(const Context& context, const PrefillAttentionArgs& args) {
@@ -549,14 +549,14 @@ bool GoesIntoBatch(const Context& context, const PrefillAttentionArgs& args) {
          !(context.sm90_attention && Sm90Takes(args) && args.num_queries >= kSm90AloneQueries);
 }
 
-// Whether two may be in one grid: the same kernel, and grid of heads.
+// Whether two runs may share a grid: same kernel and same heads.
 bool Alike(const PrefillAttentionArgs& a, const PrefillAttentionArgs& b) {
   return a.precision == b.precision && a.num_heads == b.num_heads &&
          a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim &&
          (a.softcap == 0.0f) == (b.softcap == 0.0f);
 }
 
-// The runs of `batch` that ask for `count` statistics, in tiles of `keys` keys.
+// The runs of `batch` with `count` statistics, in tiles of `keys` keys.
 MmaBatch WithStatistics(const MmaBatch& batch, int count, int keys) {
   MmaBatch some;
   for (int i = 0; i < batch.count; ++i) {
@@ -608,7 +608,7 @@ MmaBatch::Run RunOf(const PrefillAttentionArgs& given) {
   return run;
 }
 
-// Runs that may be in one grid.
+// Processes runs that may share one grid.
 cudaError_t AttendTogether(const Context& context, std::span<const PrefillAttentionArgs> runs) {
   MmaBatch batch;
   size_t lse_rows = 0;

@@ -1,6 +1,6 @@
-// Prompt attention on tensor cores (mma.sync, bf16 or fp16 in, fp32 sums): FlashAttention-2's order
-// of work (arXiv 2307.08691, section 3.1). q, k and v come as 16-bit rows; the arithmetic of
-// softmax is fp32, and weights are rounded before they meet the values.
+// Prefill attention on tensor cores (mma.sync, bf16 or fp16 in, fp32 sums), in FlashAttention-2's
+// work order (arXiv 2307.08691, section 3.1). q, k and v are 16-bit rows; softmax is fp32, and
+// weights are rounded before the product with the values.
 #ifndef HYDRANT_KERNELS_CUDA_PREFILL_ATTENTION_MMA_CUH_
 #define HYDRANT_KERNELS_CUDA_PREFILL_ATTENTION_MMA_CUH_
 
@@ -20,8 +20,8 @@ inline constexpr int kMmaThreads = 128;
 inline constexpr int kMmaWarps = kMmaThreads / kWarpSize;
 inline constexpr float kMmaLog2E = 1.4426950408889634f;
 
-// A tile of 16-bit rows in shared memory. Rows are 16 bytes longer than their elements, which
-// spreads eight rows over all banks.
+// A tile of 16-bit rows in shared memory. Rows are padded by 16 bytes, which spreads eight
+// rows over all banks.
 template <int kDims>
 struct HalfTile {
   static constexpr int kStride = kDims + 8;
@@ -30,7 +30,7 @@ struct HalfTile {
   static constexpr int Elements(int rows) { return rows * kStride; }
   __device__ const uint16_t* At(int row, int column) const { return data + row * kStride + column; }
 
-  // Starts the copies of `rows` rows; zeros beyond `valid` rows and `dims` columns.
+  // Starts copying `rows` rows; zeros past `valid` rows and `dims` columns.
   __device__ void Load(const uint16_t* from, int row_stride, int rows, int valid, int dims) const {
     constexpr int kPieces = kDims / 8;
     for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kMmaThreads) {
@@ -41,24 +41,24 @@ struct HalfTile {
     }
   }
 
-  // The fragments of Mma16816: A of rows [row, row + 16) and columns [column, column + 16) ...
+  // Fragments of Mma16816: A of rows [row, row + 16) and columns [column, column + 16) ...
   __device__ void LoadA(uint32_t (&a)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
     LoadMatrices<false>(a, At(row + matrix % 2 * 8 + lane % 8, column + matrix / 2 * 8));
   }
-  // ... two B whose columns are the rows [row, row + 16) of the tile ...
+  // ... two B with the tile's rows [row, row + 16) as columns ...
   __device__ void LoadBFromRows(uint32_t (&b)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
     LoadMatrices<false>(b, At(row + matrix / 2 * 8 + lane % 8, column + matrix % 2 * 8));
   }
-  // ... and two B whose rows are the rows [row, row + 16) of the tile.
+  // ... and two B with the tile's rows [row, row + 16) as rows.
   __device__ void LoadBFromColumns(uint32_t (&b)[4], int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
     LoadMatrices<true>(b, At(row + matrix % 2 * 8 + lane % 8, column + matrix / 2 * 8));
   }
 };
 
-// Products of queries and keys, before the scale; `cap` in their unit.
+// Caps query-key products before the scale; `cap` in their unit.
 template <int kRows, int kColumns>
 __device__ void CapProducts(float cap, float (&products)[kRows][kColumns][4]) {
 #pragma unroll
@@ -71,7 +71,7 @@ __device__ void CapProducts(float cap, float (&products)[kRows][kColumns][4]) {
   }
 }
 
-// A block: 16 * kRowTiles queries a warp, of one head. kDims: head_dim rounded up.
+// One block: 16 * kRowTiles queries per warp, of one head. kDims: head_dim rounded up.
 template <bool kBF16, int kDims, int kRowTiles>
 class MmaAttention {
  public:
@@ -81,7 +81,7 @@ class MmaAttention {
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kQueries) + 2 * Tile::Elements(kMmaKeys)) * sizeof(uint16_t);
 
-  // Blocks of kQueries queries.
+  // `block` counts tiles of kQueries queries.
   __device__ MmaAttention(const MmaArgs& m, HeadTile block)
       : m_(m),
         q_{DynamicShared<uint16_t>()},
@@ -103,8 +103,8 @@ class MmaAttention {
     q_.Load(m_.q + (static_cast<size_t>(first_query_) * args.num_heads + head_) * args.head_dim,
             args.num_heads * args.head_dim, kQueries, args.num_queries - first_query_,
             args.head_dim);
-    // The first tile that holds keys some query of the block sees; without a window, keys that all
-    // see.
+    // The first tile with keys visible to any query of the block; all_seen_from: the first key that
+    // lies in every query's window.
     const int first_tile =
         max(first_key_, args.FirstSeenAt(args.first_position + first_query_)) / kMmaKeys * kMmaKeys;
     const int all_seen_from = args.FirstSeenAt(args.first_position + first_query_ + kQueries - 1);
@@ -112,20 +112,20 @@ class MmaAttention {
     CommitCopies();
     for (int first = first_tile; first < end; first += kMmaKeys) {
       WaitCopies<0>();
-      __syncthreads();  // these keys are there, the last values are done with
+      __syncthreads();  // these keys have arrived; the previous values are no longer in use
       if (args.out != nullptr) LoadKeys(m_.v, v_, first, end);
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
       if (m_.cap != 0.0f) CapProducts(m_.cap, weights);
-      // Only tiles at the diagonal, at the other edge of a window, the last and the first hold keys
-      // that some query of the block must not see.
+      // Only tiles at the diagonal, at the window's lower edge, and the first and last tile hold
+      // keys that some query of the block must not see.
       if (first + kMmaKeys > min(args.first_position + first_query_, end) ||
           first < max(first_key_, all_seen_from))
         Mask(first, weights);
       Softmax(weights);
       WaitCopies<0>();
-      __syncthreads();  // the values are there, the keys are done with
+      __syncthreads();  // the values have arrived; the keys are no longer in use
       if (first + kMmaKeys < end) LoadKeys(m_.k, k_, first + kMmaKeys, end);
       CommitCopies();
       if (args.out != nullptr) MultiplyValues(weights);
@@ -134,13 +134,13 @@ class MmaAttention {
   }
 
  private:
-  // A sink comes before all keys. Of a row's four lanes one counts it.
+  // A sink precedes all keys. One of a row's four lanes counts it.
   __device__ void StartWithSink(float sink) {
     for (auto& rows : highest_) rows[0] = rows[1] = sink;
     for (auto& rows : sum_) rows[0] = rows[1] = lane_ % 4 == 0 ? 1.0f : 0.0f;
   }
 
-  // Those before `end`; no query of the block sees more.
+  // Loads keys before `end`; no query of the block sees later ones.
   __device__ void LoadKeys(const uint16_t* from, const Tile& tile, int first, int end) const {
     const int dims = m_.args.head_dim;
     tile.Load(from + (static_cast<size_t>(kv_head_) * m_.head_rows + first) * dims, dims, kMmaKeys,
@@ -167,7 +167,7 @@ class MmaAttention {
     }
   }
 
-  // The query (of the run) of element i of row tile r.
+  // Query index (in the run) of element i of row tile r.
   __device__ int QueryOf(int r, int i) const {
     return first_query_ + warp_row_ + 16 * r + lane_ / 4 + i / 2 * 8;
   }
@@ -189,12 +189,13 @@ class MmaAttention {
     }
   }
 
-  // Logits become weights relative to the running maximum; sums so far shrink where that rose.
+  // Replaces logits by weights relative to the running maximum, and rescales
+  // earlier sums if it rose.
   __device__ void Softmax(float (&weights)[kRowTiles][kKeyColumns][4]) {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // rows lane / 4 and 8 below
+      for (int half = 0; half < 2; ++half) {  // rows lane / 4 and lane / 4 + 8
         float highest = highest_[r][half];
 #pragma unroll
         for (int column = 0; column < kKeyColumns; ++column) {
@@ -202,8 +203,8 @@ class MmaAttention {
           highest = fmaxf(highest, weights[r][column][2 * half + 1] * m_.scale);
         }
         highest = QuadMax(highest);
-        // A row whose keys all lie ahead, or before its window, keeps its maximum of -infinity and
-        // its sums of 0.
+        // If all keys of a row are in the future or before its window, its maximum stays -infinity
+        // and its sums stay 0.
         const float base = highest == -INFINITY ? 0.0f : highest;
         const float shrink = Exp2(highest_[r][half] - base);
         highest_[r][half] = highest;
@@ -280,16 +281,16 @@ class MmaAttention {
   const MmaArgs& m_;
   const Tile q_, k_, v_;
   const int first_query_, head_, kv_head_, warp_row_, lane_;
-  const int first_key_;  // of all that the head has
+  const int first_key_;  // first key index of the head
   float out_[kRowTiles][kDimColumns][4] = {};
   float highest_[kRowTiles][2];
   float sum_[kRowTiles][2] = {};
 };
 
-// kCount column statistics of the same weights: a block owns 64 keys of one KV head, 16 a warp,
-// whose fragments stay in registers, and adds the tiles of 32 queries in their order. The next
-// head's queries are on their way while one is worked on. With TileParts the tiles are dealt to the
-// grid's z. What a statistic gets does not depend on those beside it.
+// kCount column statistics of the same weights. A block owns 64 keys of one KV head, 16 per warp,
+// with fragments kept in registers, and adds the tiles of 32 queries in order. The next head's
+// queries are prefetched. With TileParts the query tiles are distributed over the grid's z. A
+// statistic's result does not depend on the other statistics.
 template <bool kBF16, int kDims, int kCount>
 class MmaColumnStatistics {
  public:
@@ -298,7 +299,7 @@ class MmaColumnStatistics {
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
 
-  // Blocks of kMmaKeys keys.
+  // `block` counts tiles of kMmaKeys keys.
   __device__ MmaColumnStatistics(const MmaArgs& m, const PassStatistics& statistics,
                                  const TileParts& parts, HeadTile block)
       : m_(m),
@@ -335,7 +336,7 @@ class MmaColumnStatistics {
     for (int work = 0; work < works; ++work) {
       const int tile = tiles.first + work / group_, g = work % group_;
       WaitCopies<0>();
-      __syncthreads();  // this tile is there, the one before is done with
+      __syncthreads();  // this tile has arrived; the previous one is no longer in use
       if (work + 1 < works)
         LoadQueries(tiles.first + (work + 1) / group_, (work + 1) % group_, Queries(work + 1));
       CommitCopies();
@@ -349,7 +350,7 @@ class MmaColumnStatistics {
   }
 
  private:
-  // Two tiles take turns. (An array of them, indexed at run time, would lie in local memory.)
+  // Double buffer. (An array indexed at run time would lie in local memory.)
   __device__ Tile Queries(int work) const {
     return {k_.data + Tile::Elements(kMmaKeys) + work % 2 * Tile::Elements(kQueryTile)};
   }
@@ -407,7 +408,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   MmaAttention<kBF16, kDims, 1>(run.m, block).Run();
 }
 
-// Three blocks a multiprocessor: four would spill.
+// Three blocks per multiprocessor: four would spill.
 template <bool kBF16, int kDims, int kCount>
 __global__ void __launch_bounds__(kMmaThreads, kDims <= 128 && kCount > 1 ? 3 : 1)
     MmaBatchStatisticsKernel(const __grid_constant__ MmaBatch batch) {
@@ -426,8 +427,8 @@ __global__ void __launch_bounds__(kMmaThreads)
 
 inline constexpr int kJoinThreads = 128;
 
-// Adds what each tile gives to a key, in the tiles' order. A thread per key; blocks along y over
-// the KV heads, along z over the statistics.
+// Adds each tile's contribution to a key, in tile order. One thread per key; grid y: KV
+// heads, z: statistics.
 static __global__ void __launch_bounds__(kJoinThreads)
     JoinTilesKernel(const __grid_constant__ MmaArgs m,
                     const __grid_constant__ PassStatistics statistics,

@@ -1,7 +1,7 @@
-// A prefix that lies in pages, before the keys of a run: gathered into work space, right-aligned in
-// a whole number of key tiles, so that no tile holds keys of both and every kernel counts keys from
-// 0. Tiles before a head's first entry are never looked at, so neither the bound nor the longest
-// head changes a bit of a result.
+// A paged prefix before the keys of a run. It is gathered into scratch, right-aligned to a whole
+// number of key tiles, so that no tile mixes prefix and run and every kernel counts keys from 0.
+// Tiles before a head's first entry are never read, so neither the bound nor the longest head
+// affects the bits of a result.
 #ifndef HYDRANT_KERNELS_CUDA_PREFILL_PREFIX_CUH_
 #define HYDRANT_KERNELS_CUDA_PREFILL_PREFIX_CUH_
 
@@ -19,16 +19,16 @@ namespace hydrant::cuda {
 
 inline constexpr int kPrefixTile = 64;  // a multiple of every kernel's key tile
 
-// Where the prefix lies among the keys; key `places` is the first of the run's.
+// Position of the prefix among the keys; key `places` is the run's first key.
 struct PrefixPlaces {
   int places = 0;                    // a multiple of kPrefixTile
   const int32_t* lengths = nullptr;  // [num_kv_heads]; null: no prefix
 
-  // The first key that a head has.
+  // First key of a head.
   __device__ int First(int kv_head) const {
     return lengths == nullptr ? places : places - lengths[kv_head];
   }
-  // Where a statistic of a key is accumulated; null: not wanted.
+  // Where a key's statistic is accumulated; null: not requested.
   __device__ float* Of(const ColumnStatistic& statistic, int kv_head, int key) const {
     if (key >= places) {
       return statistic.out == nullptr ? nullptr
@@ -49,7 +49,7 @@ inline PrefixPlaces PlacesOf(const PrefillAttentionArgs& args) {
   return places;
 }
 
-// The arguments with positions counted from the first place of the prefix.
+// The arguments with positions counted from the prefix's first place.
 inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int places) {
   PrefillAttentionArgs shifted = args;
   const int end = args.first_position + args.num_queries;
@@ -66,7 +66,7 @@ inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int p
 struct GatherPrefixArgs {
   PagedPrefix prefix;
   PrefixPlaces places;
-  bool by_position = false;   // entries in the order of their positions, by which a window counts
+  bool by_position = false;   // order entries by position, as windows require
   DType dtype = DType::kF32;  // of k and v
   void* k = nullptr;          // place p of head h: row h * head_rows + p, of head_dim
   void* v = nullptr;
@@ -76,9 +76,8 @@ struct GatherPrefixArgs {
 inline constexpr int kGatherThreads = 256;
 inline constexpr int kGatherWarps = kGatherThreads / kWarpSize;
 
-// A warp per place, or per entry with by_position; blocks along x over the places, along y over the
-// heads. What lies before a head's entries in their first tile becomes zero: it is multiplied by
-// zero weights.
+// One warp per place, or per entry with by_position; grid x: places, y: heads. Places before a
+// head's entries in their first tile are zeroed: they are multiplied by zero weights.
 static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   const PagedPrefix& prefix = args.prefix;
   const KvLayout& layout = prefix.pages.layout;

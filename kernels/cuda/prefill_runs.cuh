@@ -1,5 +1,5 @@
-// Runs of prompts as the kernels for tensor cores take them, one or several in a grid. Plain data
-// on host and device; what it points to is the caller's.
+// Prefill runs as the tensor-core kernels take them, one or several per grid. Plain data on host
+// and device; pointers are borrowed.
 #ifndef HYDRANT_KERNELS_CUDA_PREFILL_RUNS_CUH_
 #define HYDRANT_KERNELS_CUDA_PREFILL_RUNS_CUH_
 
@@ -10,7 +10,7 @@
 
 namespace hydrant::cuda {
 
-// A run whose operands are rows of 16 bits.
+// A run with 16-bit operand rows.
 struct MmaArgs {
   PrefillAttentionArgs args;  // BehindPrefix()
   PrefixPlaces prefix;
@@ -18,14 +18,14 @@ struct MmaArgs {
   const uint16_t* k = nullptr;  // [num_kv_heads, head_rows, head_dim], the prefix first
   const uint16_t* v = nullptr;  // the same
   int head_rows = 0;
-  float scale = 1.0f;  // to powers of two
-  float cap = 0.0f;    // of products; 0: none
+  float scale = 1.0f;  // makes logits base 2
+  float cap = 0.0f;    // on products; 0: none
   int keys = 0;
-  // [num_heads, num_queries], of powers of two, and room for kQueryTile more; null: not wanted
+  // [num_heads, num_queries], base 2, with room for kQueryTile more; null: not requested
   float* log_sum_exp = nullptr;
 };
 
-// Keys of a warp's neighbours and its own that are all of the prefix or all of the run.
+// Keys per tile, all of the prefix or all of the run.
 inline constexpr int kMmaKeys = 64;
 static_assert(kPrefixTile % kMmaKeys == 0);
 
@@ -35,8 +35,8 @@ struct PassStatistics {
   int count = 0;
 };
 
-// Where a statistic's blocks leave what each tile of queries gives, to be added in the tiles' order
-// afterwards, so that several blocks can work on the same keys.
+// Each query tile's contribution to a statistic, added in tile order by a later kernel, so that
+// several blocks can share the same keys.
 struct TileParts {
   float* data = nullptr;  // [statistics, tiles of kQueryTile queries, num_kv_heads, keys]; null:
                           // one block adds
@@ -47,7 +47,7 @@ struct TileParts {
   }
 };
 
-// Runs of several prompts in one grid. Tiles are counted through all of them.
+// Runs of several prompts in one grid. Tile indices run over all of them.
 inline constexpr int kMaxBatch = 32;
 
 struct MmaBatch {
@@ -58,9 +58,9 @@ struct MmaBatch {
   };
   Run runs[kMaxBatch];
   int count = 0;
-  int tiles = 0;  // of all runs
+  int tiles = 0;  // over all runs
 
-  // The run of a tile, and which of the run's tiles it is.
+  // The run that contains a tile; *tile becomes the index in that run.
   __device__ const Run& Find(int* tile) const {
     int run = count - 1;
     while (runs[run].first_tile > *tile) --run;

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread block per (prefix block, KV head); its threads walk over the elements side by side, so
-// that the pool, which may lie in the host's memory, is read and written in whole lines.
+// One thread block per (prefix block, KV head). Neighbouring threads access neighbouring elements,
+// so that the pool, which may be in host memory, is accessed in whole lines.
 template <bool kSave>
 __global__ void MovePrefixKernel(PrefixBlocksArgs args) {
   const int block = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);

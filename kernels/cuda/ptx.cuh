@@ -1,6 +1,5 @@
-// The instructions that CUDA C++ has no names for. Everything here is one instruction or a few;
-// what they do is NVIDIA's PTX ISA, chapter 9. (Where there is no GPU the tests put a header of
-// their own in the place of this one.)
+// PTX instructions without a CUDA C++ name. Every function is one instruction or a few; NVIDIA's
+// PTX ISA, chapter 9, specifies them. (Tests without a GPU replace this header.)
 #ifndef HYDRANT_KERNELS_CUDA_PTX_CUH_
 #define HYDRANT_KERNELS_CUDA_PTX_CUH_
 
@@ -14,17 +13,16 @@
 
 namespace hydrant::cuda {
 
-// The block's dynamic shared memory, aligned to 16 bytes.
+// Dynamic shared memory of the block, aligned to 16 bytes.
 template <typename T>
 __device__ T* DynamicShared() {
   extern __shared__ __align__(16) unsigned char hydrant_dynamic_shared[];
   return reinterpret_cast<T*>(hydrant_dynamic_shared);
 }
 
-// The first statement of a kernel of LaunchOverlapped() (launch.cuh): the kernel after it may bring
-// its blocks, and this one waits until all kernels before it have ended and what they have written
-// is to be seen. So nothing is read or written before it, and no kernel ends before its
-// predecessors.
+// First statement of kernels started by LaunchOverlapped() (launch.cuh). Allows the next kernel to
+// launch its blocks, then waits until all earlier kernels have finished and their writes are
+// visible. Nothing is read or written before it, so no kernel ends before its predecessors.
 __device__ inline void WaitForPredecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");
@@ -32,15 +30,15 @@ __device__ inline void WaitForPredecessor() {
 #endif
 }
 
-// Copies 16 bytes to shared memory past the registers; zeros where !valid (`global` must still be
-// some address). Both addresses are multiples of 16.
+// Copies 16 bytes to shared memory, bypassing registers; zero-fills if !valid (`global` must still
+// be a valid address). Both addresses are multiples of 16.
 __device__ inline void CopyAsync16(void* shared, const void* global, bool valid) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global),
                "r"(valid ? 16 : 0)
                : "memory");
 }
-// The same of 4 bytes.
+// The same for 4 bytes.
 __device__ inline void CopyAsync4(void* shared, const void* global, bool valid) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(global),
@@ -48,21 +46,21 @@ __device__ inline void CopyAsync4(void* shared, const void* global, bool valid) 
                : "memory");
 }
 
-// x, from which the compiler computes nothing before this place: registers that it would keep
-// through a loop for what comes after.
+// Returns x, hiding its value from the compiler, so that later computations on it are not hoisted
+// into registers across a loop.
 __device__ inline int OnlyHere(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Ends a group of copies.
+// Closes a group of copies.
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-// Waits for all groups of this thread but the last kPending.
+// Waits for all of this thread's groups except the last kPending.
 template <int kPending>
 __device__ inline void WaitCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
-// The same, for 0 to 4, where the number is known at run time.
+// The same for 0 to 4 pending groups, known at run time.
 __device__ inline void WaitCopies(int pending) {
   switch (pending) {
     case 0:
@@ -78,14 +76,14 @@ __device__ inline void WaitCopies(int pending) {
   }
 }
 
-// 2^x; relative error 2^-22, -infinity gives 0.
+// 2^x; relative error 2^-22; -infinity gives 0.
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// Two floats rounded to nearest even, the first in the low half.
+// Two floats rounded to nearest even; the first is the low half.
 template <bool kBF16>
 __device__ inline uint32_t PackHalves(float low, float high) {
   uint32_t pair;
@@ -97,21 +95,21 @@ __device__ inline uint32_t PackHalves(float low, float high) {
   return pair;
 }
 
-// a & b | c, as one instruction: the compiler makes two of it where b and c are constants.
+// a & b | c in one instruction: the compiler emits two if b and c are constants.
 __device__ inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 
-// a * b + c of both bf16 of a pair, rounded once.
+// a * b + c on both bf16 of a pair, rounded once.
 __device__ inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 
-// The numbers of two e4m3, in the low bytes of `two`, as a pair of halves.
+// Two e4m3 values, in the low bytes of `two`, as a pair of halves.
 __device__ inline uint32_t E4M3ToHalves(uint32_t two) {
   uint32_t pair;
 #if __CUDA_ARCH__ >= 890
@@ -123,7 +121,7 @@ __device__ inline uint32_t E4M3ToHalves(uint32_t two) {
   return pair;
 }
 
-// Half `which` of a pair, as a float.
+// Half `which` of a pair as a float.
 template <bool kBF16>
 __device__ inline float HalfOf(uint32_t pair, int which) {
   if constexpr (kBF16) {
@@ -155,9 +153,9 @@ __device__ inline void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uin
   }
 }
 
-// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8
-// of matrix i / 8; r[m] is lane's pair of matrix m (row lane / 4, columns 2 (lane % 4) and the
-// next), of its transpose where kTransposed.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane i gives the address of row
+// i % 8 of matrix i / 8; r[m] is the lane's pair of matrix m (row lane / 4, columns 2 (lane % 4)
+// and the next), of its transpose if kTransposed.
 template <bool kTransposed>
 __device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
   const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));

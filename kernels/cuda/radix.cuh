@@ -1,6 +1,6 @@
-// Finding the n-th highest of many floats, or the float at which summed weights reach a need, by
-// all threads of one block: four passes over the bits of the keys, eight bits a pass. Exact, and
-// the same whatever order the threads come in.
+// Finds the n-th highest of many floats, or the float at which accumulated weights reach a need,
+// with all threads of one block: four passes over the key bits, eight bits per pass. Exact and
+// independent of thread order.
 #ifndef HYDRANT_KERNELS_CUDA_RADIX_CUH_
 #define HYDRANT_KERNELS_CUDA_RADIX_CUH_
 
@@ -10,22 +10,22 @@
 
 namespace hydrant::cuda {
 
-// Keys order as the floats do; -0 equals 0, NaN counts as -infinity.
+// Keys sort like the floats; -0 equals 0, NaN counts as -infinity.
 __device__ inline uint32_t OrderedKey(float value) {
   if (value != value) value = -INFINITY;
   const uint32_t bits = __float_as_uint(value + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// In shared memory. Weight: int to count, unsigned long long to sum.
+// Lives in shared memory. Weight: int to count, unsigned long long to sum.
 template <typename Weight>
 class RadixSearch {
  public:
   // for_each(visit) calls visit(key, weight) for every element of this thread; the block's threads
   // together visit all. Afterwards threshold() is the highest key such that the weights of the keys
-  // at or above it reach `need` (all of them: the lowest key, if they do not), equal() the weights
-  // at the threshold, and remaining() what of these is needed. REQUIRES: all threads call. need <=
-  // 0 finds nothing of use.
+  // at or above it reach `need` (the lowest key if all together do not), equal() the weights at the
+  // threshold, and remaining() the part of them that is needed. REQUIRES: all threads call. The
+  // result is undefined for need <= 0.
   template <typename ForEach>
   __device__ void Find(Weight need, ForEach for_each) {
     uint32_t prefix = 0, known = 0;
@@ -70,7 +70,7 @@ __device__ inline uint64_t RankKey(float score, int32_t position) {
   return static_cast<uint64_t>(OrderedKey(score)) << 32 | static_cast<uint32_t>(position);
 }
 
-// The lowest of the `need` highest ranks, UINT64_MAX where need <= 0. for_each(visit) calls
+// The lowest of the `need` highest ranks; UINT64_MAX if need <= 0. for_each(visit) calls
 // visit(rank) for every element of this thread. REQUIRES: all threads call; need elements exist.
 template <typename ForEach>
 __device__ uint64_t FindRank(RadixSearch<int>& search, int need, ForEach for_each) {

@@ -1,4 +1,4 @@
-// A block per head. Weights are summed as whole numbers, so that their order does not matter.
+// One block per head. Weights are summed as integers, so that their order does not matter.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
@@ -24,7 +24,7 @@ struct Head {
         length(tables.lengths[tables.HeadIndex(slot, head / tables.num_kv_heads,
                                                head % tables.num_kv_heads)]) {}
 
-  // Calls visit(entry, the attention received) for all entries, by all threads of a block.
+  // Calls visit(entry, attention received) for all entries, with all threads of a block.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
@@ -87,7 +87,7 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
   });
   __syncthreads();
   const long long left = need - static_cast<long long>(guarded_mass);
-  if (left <= 0) return;  // the protected are enough, and they are kept
+  if (left <= 0) return;  // the protected entries suffice, and they are kept
   int32_t enough = head.length;
   if (static_cast<long long>(open_mass) >= left) {
     const auto for_each = [&](auto visit) {

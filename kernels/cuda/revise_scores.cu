@@ -9,13 +9,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One KV head of one row, or, where the heads share their scores, all of them by way of the first.
+// One KV head of one row; if heads share their scores, the first head stands for all.
 struct Head {
   const ReviseScoresArgs& args;
   const DecodeRule& rule;
   int slot;
   int index;
-  int32_t position;  // of the token that has just come
+  int32_t position;  // of the newest token
   int32_t length;
   int32_t cap;
 
@@ -42,7 +42,7 @@ struct Head {
     *kept = count;
     return -count;
   }
-  // The entry's new score, which is written too.
+  // Computes and stores the entry's new score.
   __device__ float Revise(int32_t entry, int32_t at) const {
     if (rule.revision == Revision::kLayerMean) return Average(entry);
     const size_t state = State(index, entry);
@@ -54,7 +54,7 @@ struct Head {
   }
 };
 
-// A block per (row, head); of a row whose heads share their scores the first head's does it all.
+// One block per (row, head); if a row's heads share their scores, the first head's block does all.
 __global__ void ReviseScoresKernel(ReviseScoresArgs args) {
   __shared__ VictimCandidate shared[kThreads / kWarpSize];
   const int row = static_cast<int>(blockIdx.x), index = static_cast<int>(blockIdx.y);

@@ -1,4 +1,4 @@
-// Storing the elements of RopeSplitArgs: by the operation, and by the product that makes them.
+// Stores the elements of RopeSplitArgs, for the operation and for the product fused with it.
 #ifndef HYDRANT_KERNELS_CUDA_ROPE_SPLIT_CUH_
 #define HYDRANT_KERNELS_CUDA_ROPE_SPLIT_CUH_
 
@@ -18,7 +18,7 @@ __device__ inline RotaryPair RotaryPairOf(const RopeSplitArgs& args, int pair) {
   return {pair, pair + args.rotary_dim / 2};
 }
 
-// Where a row's head goes. Heads are those of queries, then keys, then values.
+// Destination of a row's head. Heads are ordered queries, keys, values.
 __device__ inline MutableArenaRows SplitHead(const RopeSplitArgs& args, int row, int head) {
   if (head < args.num_heads)
     return args.q + (static_cast<int64_t>(row) * args.num_heads + head) * args.head_dim;
@@ -29,7 +29,7 @@ __device__ inline MutableArenaRows SplitHead(const RopeSplitArgs& args, int row,
   return (keys ? args.k : args.v) + first;
 }
 
-// Rotates the elements a and b of a query or key. REQUIRES: no precision is of blocks
+// Rotates and stores elements a and b of a query or key. REQUIRES: no block-quantized precision
 __device__ inline void StoreRotated(const RopeSplitArgs& args, int position, int head, int pair,
                                     float a, float b, const MutableArenaRows& to) {
   const bool query = head < args.num_heads;
@@ -45,7 +45,7 @@ __device__ inline void StoreRotated(const RopeSplitArgs& args, int position, int
   StoreElement(to, at.second, RoundElement(after, b * c + a * s));
 }
 
-// Stores an element that is not rotated. REQUIRES: no precision is of blocks
+// Stores an element that is not rotated. REQUIRES: no block-quantized precision
 __device__ inline void StoreUnrotated(const RopeSplitArgs& args, int head, int element, float x,
                                       const MutableArenaRows& to) {
   const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;

@@ -1,4 +1,4 @@
-// Rows of logits of which several blocks have parts: blockIdx.x is the row, blockIdx.y the part.
+// Rows of logits split over several blocks: blockIdx.x is the row, blockIdx.y the part.
 #ifndef HYDRANT_KERNELS_CUDA_ROW_PARTS_CUH_
 #define HYDRANT_KERNELS_CUDA_ROW_PARTS_CUH_
 
@@ -13,13 +13,13 @@ namespace hydrant::cuda {
 
 inline constexpr int kRowThreads = 256;
 inline constexpr int kRowWarps = kRowThreads / kWarpSize;
-inline constexpr int kRowVector = 4;                           // logits of 16 bytes
-inline constexpr int kRowTile = kRowThreads * 4 * kRowVector;  // four loads a thread
-// Enough where parts begin before the row, too.
+inline constexpr int kRowVector = 4;                           // logits per 16-byte vector
+inline constexpr int kRowTile = kRowThreads * 4 * kRowVector;  // four loads per thread
+// Also enough for parts that begin before the row.
 constexpr int RowTiles(int vocab) { return CeilDiv(vocab + kRowVector - 1, kRowTile); }
 
-// Where parts begin: wherever memory is aligned, for what comes out the same however a row is cut,
-// or at the same ids in every row, wherever it lies.
+// Where parts begin: at aligned addresses, for results that do not depend on the split; or at the
+// same ids in every row, at any address.
 enum class PartStarts { kAligned, kFixed };
 
 // `tiles` tiles of a row of `vocab` logits, from tile part * tiles on.
@@ -34,10 +34,10 @@ class RowPart {
     end_ = begin_ + tiles * kRowTile;
   }
 
-  // Ids [begin, end) but for those outside of the row.
+  // Ids [begin, end), of which some may lie outside the row.
   __device__ int begin() const { return begin_; }
 
-  // visit(id, logit) for every element of this thread.
+  // Calls visit(id, logit) for every element of this thread.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int id = begin_ + static_cast<int>(threadIdx.x) * kRowVector; id < end_ && id < vocab_;
@@ -54,7 +54,7 @@ class RowPart {
     }
   }
 
-  // A thread's own run of consecutive ids, so that threads come in the order of ids.
+  // A thread's run of consecutive ids: thread order is id order.
   struct Run {
     int begin, end;
   };
@@ -71,8 +71,8 @@ class RowPart {
   bool vectors_;
 };
 
-// Whether the other parts of this block's row have ended, and what they left is to be seen. Counts
-// in parts_done[row], which is zero again when it says so.
+// Whether the other parts of this block's row have finished; if so, their results are visible.
+// Counts in parts_done[row], which is reset to zero by the last block.
 __device__ inline bool IsLastOfRow(unsigned* parts_done) {
   __shared__ bool last;
   __threadfence();

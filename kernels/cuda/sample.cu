@@ -1,8 +1,8 @@
-// Many blocks a row, each on a part of its logits; the block of a row that ends last joins what all
-// have found. The first launch finds the highest logits, and with it the tokens of greedy rows.
-// Each further one takes every row one step on: eleven bits of a cut by top_k or top_p
-// (sample_search.cuh), at last the draw. Sums are of integers (kernels/ops/sample_weight.h), so the
-// order in which blocks and threads come changes nothing.
+// Several blocks per row, each for a part of its logits; the row's last block to finish joins their
+// results. The first launch finds the highest logits, and thereby the tokens of greedy rows. Each
+// later launch advances every row by one step: eleven bits of a top_k or top_p cut
+// (sample_search.cuh), and finally the draw. Sums are of integers (kernels/ops/sample_weight.h), so
+// the order of blocks and threads does not matter.
 #include <algorithm>
 #include <cfloat>
 
@@ -19,7 +19,7 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = kRowThreads, kWarps = kRowWarps;
-constexpr int kMostTiles = (1 << 17) / kRowTile;  // of a part: see PartialBins
+constexpr int kMostTiles = (1 << 17) / kRowTile;  // per part: see PartialBins
 constexpr int kMostParts = kThreads;
 
 using Sum = SampleSum;
@@ -30,16 +30,16 @@ struct Highest {
   int any_finite;
 };
 
-// What the draw knows of a part: the weights above the cut, and how many are equal to it.
+// A part's input to the draw: the weights above the cut, and the number equal to it.
 struct DrawPart {
   Sum above;
   int equals;
 };
 
-// Work space, [num_rows] each.
+// Scratch, [num_rows] each.
 struct SampleWork {
   SampleArgs args;
-  int parts;  // of a row
+  int parts;  // per row
   int tiles_per_part;
   SampleRowState* rows;
   Sum* bins;         // [num_rows, kSearchBins], zero between launches
@@ -82,7 +82,7 @@ __device__ Highest HighestOfBlock(Highest mine, Highest* shared) {
   return mine;
 }
 
-// After a search, or before the first one: the next that the row asks for.
+// Starts the next phase that the row needs, first or after a search.
 __device__ void BeginPhase(const SampleArgs& args, const SamplingRow& asked, SamplePhase after,
                            SampleRowState* row) {
   row->pass = 0;
@@ -108,7 +108,7 @@ __device__ void StartRow(const SampleWork& work, const Highest& highest) {
   }
   state->highest = highest.logit;
   state->inverse_temperature = 1.0 / static_cast<double>(asked.temperature);
-  // -infinity is no candidate: the lowest key that counts is above it.
+  // Excludes -infinity: the lowest candidate key is above its key.
   state->cut = {OrderedKey(-FLT_MAX) - 1, 0, 0};
   BeginPhase(work.args, asked, SamplePhase::kTopK, state);
 }
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) SampleHighestKernel(SampleWork work)
   if (thread == 0) StartRow(work, mine);
 }
 
-// ---- Every further launch ----------------------------------------------------------------------
+// ---- Later launches ----------------------------------------------------------------------------
 
 class SampleStep {
  public:
@@ -194,7 +194,7 @@ class SampleStep {
     shared_.bins.AddTo(bins_);
   }
 
-  // Each thread has the same number of bins, the first one those of the highest digits.
+  // All threads have the same number of bins; the first thread has the highest digits.
   static constexpr int kBinsPerThread = kSearchBins / kThreads;
   __device__ int BinOf(int i) const { return kSearchBins - 1 - (thread_ * kBinsPerThread + i); }
 
@@ -209,7 +209,7 @@ class SampleStep {
     Sum before = SumBefore<kWarps>(mine, shared_.join.sums, &total);
     SampleRowState next = row_;
     if (row_.pass == 0 && row_.phase == SamplePhase::kTopK && row_.left >= total) {
-      // No more candidates than top_k allows.
+      // top_k does not limit the candidates.
       BeginPhase(work_.args, asked_, SamplePhase::kTopP, &next);
       if (thread_ == 0) work_.rows[row_index_] = next;
       return;
@@ -217,7 +217,7 @@ class SampleStep {
     if (row_.pass == 0 && row_.phase == SamplePhase::kTopP)
       next.left = TopPWeight(asked_.top_p, total);
     if (next.left <= before || next.left > before + mine) return;
-    // The one thread in whose bins the need is reached.
+    // In the one thread that reaches the need: the index of its bin.
     int reached = -1;
 #pragma unroll
     for (int i = 0; i < kBinsPerThread; ++i) {
@@ -231,7 +231,7 @@ class SampleStep {
     work_.rows[row_index_] = next;
   }
 
-  // What the cut before leaves of those equal to it, as one.
+  // Weight of the candidates at the previous cut, in one sum.
   __device__ Sum OfCut(int bin) const {
     if (row_.phase != SamplePhase::kTopP || row_.cut.quota == 0) return 0;
     if (!IsUnderPrefix(row_.cut.key, row_) || SearchDigit(row_.cut.key, row_.pass) != bin) return 0;
@@ -271,7 +271,7 @@ class SampleStep {
     return weight >= row_.cut.least_weight ? weight : 0;
   }
 
-  // Which part the target falls into, then which id of it.
+  // Finds the part that contains the target, then the id.
   __device__ void Draw() {
     if (thread_ < work_.parts) {
       shared_.join.parts[thread_].above = __ldcg(&DrawsOfRow()[thread_].above);
@@ -287,7 +287,7 @@ class SampleStep {
   }
 
   __device__ void FindPart() {
-    // The weight of one at the cut, 0 where there is none: -infinity.
+    // The weight of one candidate at the cut; 0 if the cut is at -infinity.
     const Sum at_cut = row_.cut.quota > 0 ? WeightIfKept(LogitOfKey(row_.cut.key)) : 0;
     const auto of_part = [&](const DrawPart& part, int equals_before) {
       const int kept = min(max(row_.cut.quota - equals_before, 0), part.equals);
@@ -332,7 +332,7 @@ class SampleStep {
     });
   }
 
-  // The candidates of a run in their order, until visit(id, weight) says false.
+  // Visits a run's candidates in order until visit(id, weight) returns false.
   template <typename Visit>
   __device__ void Walk(const RowPart& part, RowPart::Run run, int equals_before,
                        Visit visit) const {
@@ -354,7 +354,7 @@ class SampleStep {
   const int thread_;
 };
 
-// Room for registers: none of them goes to memory.
+// Four blocks per multiprocessor: no registers spill.
 __global__ void __launch_bounds__(kThreads, 4) SampleStepKernel(SampleWork work) {
   WaitForPredecessor();
   __shared__ SampleStep::Shared shared;
@@ -363,7 +363,8 @@ __global__ void __launch_bounds__(kThreads, 4) SampleStepKernel(SampleWork work)
 
 // ---- On the host -------------------------------------------------------------------------------
 
-// Parts are as small as fills the device some times over. REQUIRES: vocab <= 2^19 (sample_weight.h)
+// Parts are just small enough to fill the device several times. REQUIRES: vocab <=
+// 2^19 (sample_weight.h)
 void ChooseParts(const Context& context, SampleWork* work) {
   constexpr int kBlocksPerSm = 8;
   const int tiles = RowTiles(work->args.vocab);

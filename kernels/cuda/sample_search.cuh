@@ -1,6 +1,6 @@
-// The state of one row's sampling between launches, and the search for a cut in it: the highest
-// key such that the weights of the keys at or above it reach a need, found over three launches by
-// eleven bits of the key each. Weights are integers, so the order of blocks changes nothing.
+// State of a row's sampling between launches, and its search for a cut: the highest key such that
+// the weights of the keys at or above it reach a need, found in three launches of eleven key bits
+// each. Weights are integers, so the order of blocks does not matter.
 #ifndef HYDRANT_KERNELS_CUDA_SAMPLE_SEARCH_CUH_
 #define HYDRANT_KERNELS_CUDA_SAMPLE_SEARCH_CUH_
 
@@ -17,8 +17,8 @@ using SampleSum = unsigned long long;
 inline constexpr int kSearchPasses = 3;
 inline constexpr int kSearchBins = 1 << 11;
 
-// The candidates: those above `key`, and the first `quota` (by id) of those equal to it; of these,
-// those of at least `least_weight`.
+// The candidates: keys above `key`, and the first `quota` (by id) equal to it; all of weight at
+// least `least_weight`.
 struct SampleCut {
   uint32_t key;
   int quota;
@@ -30,14 +30,14 @@ enum class SamplePhase : int32_t { kTopK, kTopP, kDraw, kDone };
 struct SampleRowState {
   SamplePhase phase;
   int pass;         // of a search, [0, kSearchPasses)
-  uint32_t prefix;  // the bits of the key that are known
-  SampleSum left;   // what the bits that are not known have to reach
-  SampleCut cut;    // without the cut that is searched for
+  uint32_t prefix;  // the known bits of the key
+  SampleSum left;   // the weight still to reach
+  SampleCut cut;    // from earlier searches
   double highest;   // logit
   double inverse_temperature;
 };
 
-// Bits [shift, shift + bits) are the pass's digit; above lie the known ones.
+// Bits [shift, shift + bits) are the pass's digit; the bits above are known.
 constexpr int SearchShift(int pass) { return pass == 0 ? 21 : pass == 1 ? 10 : 0; }
 constexpr int SearchBits(int pass) { return pass == 2 ? 10 : 11; }
 __device__ inline bool IsUnderPrefix(uint32_t key, const SampleRowState& row) {
@@ -47,9 +47,9 @@ __device__ inline int SearchDigit(uint32_t key, int pass) {
   return static_cast<int>(key >> SearchShift(pass) & ((1u << SearchBits(pass)) - 1));
 }
 
-// Sums of weights by digit in shared memory, each in three parts of fifteen bits, because shared
-// memory adds 32 bits at once and 64 bits only by trying. REQUIRES: weights < 2^45; at most 2^17
-// of them.
+// Sums of weights by digit in shared memory. Each sum is stored as three 15-bit parts: shared
+// memory has native 32-bit atomic adds, but 64-bit adds need compare-and-swap. REQUIRES: weights <
+// 2^45; at most 2^17 of them.
 class PartialBins {
  public:
   __device__ void Clear() {
@@ -65,7 +65,7 @@ class PartialBins {
     if (middle != 0) atomicAdd(&middle_[bin], middle);
     if (high != 0) atomicAdd(&high_[bin], high);
   }
-  // Onto the row's bins in global memory.
+  // Adds to the row's bins in global memory.
   __device__ void AddTo(SampleSum* bins) {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kSearchBins;
@@ -82,8 +82,8 @@ class PartialBins {
   uint32_t low_[kSearchBins], middle_[kSearchBins], high_[kSearchBins];
 };
 
-// The sum of `value` over the threads before this one, and over all in *total. `shared`: a number a
-// warp. Ends with the block in step.
+// The sum of `value` over the threads before this one, and over all in *total. `shared`: one number
+// per warp. Ends with a barrier.
 template <int kWarps, typename T>
 __device__ T SumBefore(T value, T* shared, T* total) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;

@@ -1,4 +1,4 @@
-// Work space in device memory that grows to the largest need seen. Growing waits for the device; a
+// Device scratch memory that grows to the largest request. Growing synchronizes with the device; a
 // steady state never grows. Not thread-safe.
 #ifndef HYDRANT_KERNELS_CUDA_SCRATCH_H_
 #define HYDRANT_KERNELS_CUDA_SCRATCH_H_
@@ -18,7 +18,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { cudaFree(data_); }
 
-  // At least `bytes`, aligned to 256; uninitialised. What was got before is gone.
+  // At least `bytes`, aligned to 256; uninitialised. Invalidates the previous result.
   cudaError_t Get(size_t bytes, void** data) {
     if (bytes > size_) {
       const size_t size = std::max(bytes, size_ + size_ / 2);
@@ -42,8 +42,7 @@ class Scratch {
   uint64_t growths_ = 0;
 };
 
-// Numbers that are zero whenever no kernel is at work: whoever counts in them leaves them so. Not
-// thread-safe.
+// Counters that are zero whenever no kernel is running: each user resets its own. Not thread-safe.
 class Counters {
  public:
   cudaError_t Get(size_t count, cudaStream_t stream, unsigned** counters) {
@@ -62,10 +61,10 @@ class Counters {
   Scratch memory_;
 };
 
-// Cuts one piece of work space into arrays: first Add() each, then Get() the sum, then At() each.
+// Divides one scratch buffer into arrays: first Add() each, then Get() the sum, then At() each.
 class ScratchLayout {
  public:
-  // The offset of `count` elements of T.
+  // Returns the offset of `count` elements of T.
   template <typename T>
   size_t Add(size_t count) {
     const size_t offset = bytes_;

@@ -1,8 +1,8 @@
-// Every head's unprotected entries are cut at a rank (score, then position), found by radix
-// searches; one ordered pass a head then writes the positions at or above it. With a budget per
-// head a block finds its head's cut. With a budget for the layer all heads' entries are counted
-// together, digit by digit of their ranks, a launch each: a block adds its part to the digit's
-// histogram, and reads from the last digit's how far the search has come.
+// Keeps every head's unprotected entries down to a rank (score, then position) found by radix
+// search; one ordered pass per head writes the kept positions. With a budget per head, a block
+// finds its head's cut. With a layer budget, all heads' entries are counted together, one launch
+// per digit of the ranks: a block adds its part to the digit's histogram, and derives the search
+// state from the previous digit's.
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -17,7 +17,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kCountThreads = 256;
 constexpr int kEntriesPerBlock = 16 * kCountThreads;
 
-// The unprotected entries of a prompt.
+// Range of a prompt's unprotected entries.
 struct OpenRange {
   int begin, end;
 
@@ -41,7 +41,7 @@ __device__ uint64_t FindCut(const SelectArgs& args, int head, int need, RadixSea
   });
 }
 
-// Writes the protected positions of a head and those whose rank `stays`; returns how many.
+// Writes a head's protected positions and those with stays(rank); returns their number.
 template <typename Stays>
 __device__ int WriteKept(const SelectArgs& args, int head, int* sums, Stays stays) {
   const OpenRange open(args);
@@ -68,8 +68,7 @@ __global__ void SelectKernel(SelectArgs args) {
 }
 
 // Counts one digit (the 8 bits from `shift`) of the ranks that begin with the prefix. `left`: the
-// unprotected entries that all heads keep. Blocks along x over a head's entries, along y over the
-// heads.
+// unprotected entries that all heads keep. Grid x: a head's entries, y: heads.
 __global__ void CountDigitKernel(SelectArgs args, SharedSearch search, int left, int digit,
                                  int shift, int last_shift) {
   __shared__ unsigned histogram[256];
@@ -94,7 +93,7 @@ __global__ void CountDigitKernel(SelectArgs args, SharedSearch search, int left,
     atomicAdd(&search.histograms[digit * 256 + thread], histogram[thread]);
 }
 
-// A block per head. digits == 0: what is protected takes the whole total.
+// One block per head. digits == 0: protected entries take the whole budget.
 __global__ void SelectOfLayerKernel(SelectArgs args, SharedSearch search, int digits,
                                     int last_shift) {
   __shared__ unsigned histogram[256];
@@ -104,7 +103,7 @@ __global__ void SelectOfLayerKernel(SelectArgs args, SharedSearch search, int di
   uint64_t cut = UINT64_MAX;
   if (digits > 0) {
     const Progress last = After(search, digits - 1, last_shift, histogram, &shared);
-    // Entries of exactly the last rank, one a head at most: the lower heads' stay.
+    // A head has at most one entry at exactly the last rank: the lowest heads keep theirs.
     const int position = static_cast<int>(static_cast<uint32_t>(last.prefix));
     int before = 0;
     for (int h = 0; h < head; ++h) before += RankOf(args, h, position) == last.prefix ? 1 : 0;

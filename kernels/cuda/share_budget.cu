@@ -12,8 +12,8 @@ __device__ int64_t Share(const ShareBudgetArgs& args, int head) {
          int64_t{kPartsPerMillion - args.floor_ppm} * (args.best[head] - args.counted);
 }
 
-// One block. A head gets one of the entries that rounding down leaves if fewer heads come before it
-// than there are such entries.
+// One block. The entries left over by rounding down go one each to the heads with the largest
+// remainders, lower heads first on ties.
 __global__ void ShareBudgetKernel(ShareBudgetArgs args, int32_t* shares) {
   __shared__ unsigned long long given;
   const int thread = static_cast<int>(threadIdx.x);
@@ -40,7 +40,7 @@ __global__ void ShareBudgetKernel(ShareBudgetArgs args, int32_t* shares) {
     }
     shares[h] = static_cast<int32_t>(share / kPartsPerMillion) + (before < left ? 1 : 0);
   }
-  __syncthreads();  // keep may be best
+  __syncthreads();  // keep may alias best
   for (int h = thread; h < args.heads; h += kThreads) args.keep[h] = shares[h] + args.guarded;
 }
 

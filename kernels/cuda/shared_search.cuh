@@ -1,6 +1,6 @@
-// Finding the n-th highest rank of many heads together, digit by digit (eight bits), a launch each:
-// every block adds its part to the digit's histogram, and reads from the last digit's how far the
-// search has come.
+// Finds the n-th highest rank over many heads, digit by digit (eight bits), one launch per
+// digit: every block adds its part to the digit's histogram, and derives the search state from
+// the previous digit's.
 #ifndef HYDRANT_KERNELS_CUDA_SHARED_SEARCH_CUH_
 #define HYDRANT_KERNELS_CUDA_SHARED_SEARCH_CUH_
 
@@ -11,20 +11,20 @@
 
 namespace hydrant::cuda {
 
-// The last rank that stays begins with the digits of `prefix`, and `left` of the entries that do
-// are to stay.
+// The last kept rank begins with the digits of `prefix`; `left` of the entries with
+// that prefix are kept.
 struct Progress {
   uint64_t prefix;
   int left;
 };
 
-// In work space.
+// In scratch.
 struct SharedSearch {
-  unsigned* histograms;  // [digits][256], zero at first
-  Progress* progress;    // [digits + 1] before each digit
+  unsigned* histograms;  // [digits][256], initially zero
+  Progress* progress;    // [digits + 1], before each digit
 };
 
-// The search after `digit` has been counted. All threads of a block call; `shared`: 256 numbers.
+// State after `digit` has been counted. All threads of a block call; `shared`: 256 numbers.
 __device__ inline Progress After(const SharedSearch& search, int digit, int shift, unsigned* shared,
                                  Progress* result) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -42,7 +42,7 @@ __device__ inline Progress After(const SharedSearch& search, int digit, int shif
   return *result;
 }
 
-// The digits in which ranks can differ: of the scores all four, of the positions those below n.
+// The digits in which ranks can differ: all four of the score, and those of positions below n.
 struct Digits {
   std::array<int, 8> shifts = {56, 48, 40, 32};
   int count = 4;

@@ -1,7 +1,6 @@
-// The instructions of compute capability 9.0a that CUDA C++ has no names for: products of a
-// warpgroup, which are four warps side by side, and what orders them (PTX ISA, "Asynchronous
-// Warpgroup Level Matrix Instructions"). Where there is no GPU the tests put a header of their own
-// in the place of this one.
+// Instructions of compute capability 9.0a without a CUDA C++ name: warpgroup products (four
+// neighbouring warps) and their fences (PTX ISA, "Asynchronous Warpgroup Level Matrix
+// Instructions"). Tests without a GPU replace this header.
 #ifndef HYDRANT_KERNELS_CUDA_SM90_CUH_
 #define HYDRANT_KERNELS_CUDA_SM90_CUH_
 
@@ -11,7 +10,7 @@
 
 namespace hydrant::cuda {
 
-// Whether this code is compiled for a device that has them (or for the host, which only reads it).
+// Whether the target has these instructions (or is the host, which only parses the code).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 inline constexpr bool kHasWgmma = true;
 #define HYDRANT_WGMMA_ASM(...) asm volatile(__VA_ARGS__)
@@ -22,23 +21,23 @@ inline constexpr bool kHasWgmma = false;
 
 inline constexpr int kWarpgroupSize = 128;
 
-// As descriptors have it.
+// Shared-memory address in descriptor form.
 __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Orders this thread's writes to shared memory (and its asynchronous copies, after the wait for
-// them) before the reads of products that start later.
+// Orders this thread's writes to shared memory (and its completed asynchronous copies) before the
+// reads of products that start later.
 __device__ inline void FenceSharedForWgmma() {
   HYDRANT_WGMMA_ASM("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-// Orders this thread's accesses to the registers of a product before products that start later.
+// Orders this thread's accesses to a product's registers before products that start later.
 __device__ inline void FenceWgmma() {
   HYDRANT_WGMMA_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-// Ends a group of products.
+// Closes a group of products.
 __device__ inline void CommitWgmma() {
   HYDRANT_WGMMA_ASM("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
@@ -65,10 +64,10 @@ __device__ inline void CommitWgmma() {
                       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
   }
 
-// Starts D = A B, or D += A B where kAdds, of a warpgroup: 64 x 16 by 16 x 64, fp32 sums. Rows 16 w
-// to 16 w + 15 of A and D are warp w's, the lanes of which hold them as those of Mma16816
-// (ptx.cuh): d[j] are columns 8 j to 8 j + 7. `b` describes B in shared memory: a column's 16
-// elements lie side by side. Neither D, A nor B may be touched until WaitWgmma().
+// Starts D = A B, or D += A B if kAdds, of a warpgroup: 64 x 16 by 16 x 64, fp32 sums. Warp w holds
+// rows 16 w to 16 w + 15 of A and D, in the lane layout of Mma16816 (ptx.cuh): d[j] are columns 8 j
+// to 8 j + 7. `b` is the descriptor of B in shared memory, with each column's 16 elements
+// contiguous. D, A and B must not be touched until WaitWgmma().
 template <bool kBF16, bool kAdds>
 __device__ inline void StartWgmma64x64x16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (kBF16) {
@@ -78,7 +77,7 @@ __device__ inline void StartWgmma64x64x16(float (&d)[8][4], const uint32_t (&a)[
   }
 }
 
-// Waits for this thread's groups of products. `d`: what is read afterwards.
+// Waits for this thread's groups of products. `d`: the registers read afterwards.
 __device__ inline void WaitWgmma(float (&d)[8][4]) {
   HYDRANT_WGMMA_ASM("wgmma.wait_group.sync.aligned 0;\n" : HYDRANT_WGMMA_D("+f", d)::"memory");
 }

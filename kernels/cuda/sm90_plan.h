@@ -1,6 +1,6 @@
-// What the host knows of the open prompt attention for compute capability 9.0
-// (kernels/cuda/sm90_attention.h): which runs it takes, and the parameters that it is launched
-// with. Without CUDA's headers.
+// Host side of the open prefill attention for compute capability 9.0
+// (kernels/cuda/sm90_attention.h): the runs that it supports, and its launch parameters.
+// Without CUDA headers.
 #ifndef HYDRANT_KERNELS_CUDA_SM90_PLAN_H_
 #define HYDRANT_KERNELS_CUDA_SM90_PLAN_H_
 
@@ -10,13 +10,13 @@
 
 namespace hydrant::cuda {
 
-inline constexpr int kSm90Tile = 128;         // queries, and keys, of a tile
-inline constexpr int kSm90LeastQueries = 64;  // of fewer, most of a tile would be idle
+inline constexpr int kSm90Tile = 128;         // queries, and keys, per tile
+inline constexpr int kSm90LeastQueries = 64;  // with fewer, most of a tile is idle
 
-// From so many on a prompt has a launch of its own, even beside others.
+// From this length a prompt gets a launch of its own, even in a batch.
 inline constexpr int kSm90AloneQueries = 512;
 
-// Whether the kernel can take a run: causal, bf16 from the arena to the output, nothing special.
+// Whether the kernel supports a run: causal, bf16 from the arena to the output, no extra features.
 constexpr bool Sm90Takes(const PrefillAttentionArgs& args) {
   const auto in_place = [](const void* data) {
     return data != nullptr && reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -31,7 +31,7 @@ constexpr bool Sm90Takes(const PrefillAttentionArgs& args) {
          in_place(args.v.data) && in_place(args.out);
 }
 
-// A tensor of bf16 as TMA sees it; the first dimension lies side by side.
+// A bf16 tensor for TMA; the first dimension is contiguous.
 struct Sm90Tensor {
   void* data = nullptr;
   uint64_t dims[4] = {};     // head_dim, rows, heads, 1
@@ -39,27 +39,27 @@ struct Sm90Tensor {
   uint32_t box[4] = {};      // elements of a copy
 };
 
-// A divisor d as the kernel divides by it: n / d = (2 * n * mul >> 32) >> shr, for n < 2^31.
+// A divisor d in the kernel's form: n / d = (2 * n * mul >> 32) >> shr, for n < 2^31.
 struct Sm90Divisor {
   uint32_t d = 1, shr = 0, mul = 0x80000000u;
 };
 
 constexpr Sm90Divisor Sm90DivisorOf(uint32_t d) {
   if (d <= 1) return {};
-  uint32_t log = 1;  // the least with 2^log >= 2 d
+  uint32_t log = 1;  // the smallest with 2^log >= 2 d
   while ((uint64_t{1} << log) < 2 * uint64_t{d}) ++log;
   const uint64_t power = uint64_t{1} << (31 + log);
   return {d, log - 1, static_cast<uint32_t>((power + 2 * uint64_t{d} - 1) / (2 * uint64_t{d}))};
 }
 
-// The kernel's own layout.
+// The kernel's own struct layout.
 struct Sm90Sizes {
   uint32_t batch = 1, q_heads = 0, k_heads = 0, v_heads = 0;
   uint32_t queries = 0, keys = 0, qk_dim = 0, v_dim = 0;
   uint16_t q_heads_a_k = 1, q_heads_a_v = 1, least_q_heads_a_kv = 1;
 };
 
-// The same: where maxima and sums go, [1, heads, queries].
+// The same for the outputs of maxima and sums, [1, heads, queries].
 struct Sm90Rows {
   int64_t num_dims = 3;
   int64_t dims[12] = {};
@@ -74,7 +74,7 @@ struct Sm90Plan {
   Sm90Rows rows;
 };
 
-// REQUIRES: Sm90Takes(args). `wants_rows`: maxima and sums are to be written.
+// REQUIRES: Sm90Takes(args). `wants_rows`: also write maxima and sums.
 inline Sm90Plan Sm90PlanOf(const PrefillAttentionArgs& args, bool wants_rows) {
   const auto tensor = [&](const void* data, int rows, int heads, int64_t row_stride,
                           int64_t head_stride, uint32_t box_rows) {
@@ -86,7 +86,7 @@ inline Sm90Plan Sm90PlanOf(const PrefillAttentionArgs& args, bool wants_rows) {
     made.dims[3] = 1;
     made.strides[0] = row_stride * 2;
     made.strides[1] = head_stride * 2;
-    made.strides[2] = static_cast<uint64_t>(rows) * made.strides[0];  // of one, nothing follows
+    made.strides[2] = static_cast<uint64_t>(rows) * made.strides[0];  // batch of one: unused
     made.box[0] = 64;
     made.box[1] = box_rows;
     made.box[2] = made.box[3] = 1;

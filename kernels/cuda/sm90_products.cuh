@@ -1,12 +1,12 @@
-// Products of rows that stay with rows that stream, on compute capability 9.0a: what both passes of
-// column statistics are made of (sm90_statistics.cu).
+// Products of resident rows with streamed rows on compute capability 9.0a, used by both column
+// statistics passes (sm90_statistics.cu).
 //
-// A block has two warpgroups. Each holds 64 rows in registers, as A of wgmma: of shared memory then
-// only B is read, half of what it can give while a tensor core multiplies. The other rows come in
-// tiles of 64, as B, through a ring in shared memory that both read. Copies are those of ptx.cuh,
-// 16 bytes a thread, for which the swizzle is an exclusive or: the Tensor Memory Accelerator would
-// save their instructions, but wants a map of each tensor from the driver and barriers in memory.
-// The products of the next tile are under way while those of a tile are used.
+// A block has two warpgroups. Each holds 64 rows in registers, as A of wgmma, so that only B is
+// read from shared memory, at half of its bandwidth while a tensor core multiplies. The other rows
+// are streamed in tiles of 64, as B, through a shared-memory ring read by both. Copies use ptx.cuh,
+// 16 bytes per thread, for which the swizzle is an exclusive or. The Tensor Memory Accelerator
+// would save their instructions, but needs a tensor map from the driver and barriers in memory. The
+// products of the next tile overlap the use of the current tile's.
 #ifndef HYDRANT_KERNELS_CUDA_SM90_PRODUCTS_CUH_
 #define HYDRANT_KERNELS_CUDA_SM90_PRODUCTS_CUH_
 
@@ -21,27 +21,26 @@
 namespace hydrant::cuda {
 
 inline constexpr int kSm90Threads = 2 * kWarpgroupSize;
-inline constexpr int kSm90Rows = 64;  // of a warpgroup
+inline constexpr int kSm90Rows = 64;  // per warpgroup
 inline constexpr int kSm90BlockRows = 128;
-inline constexpr int kSm90Columns = 64;  // rows of a tile that streams
+inline constexpr int kSm90Columns = 64;  // rows per streamed tile
 inline constexpr int kSm90Stages = 4;
 
-// A tile of 64 rows of 16-bit elements in shared memory, in panels of 64 elements a row: 128 bytes,
-// of which 16-byte piece p of row r lies at p ^ r % 8 (the 128-byte swizzle of PTX ISA, "Shared
-// Memory Matrix Layout"). Then eight rows' pieces lie in different banks.
+// A tile of 64 rows of 16-bit elements in shared memory, in panels of 64 elements (128 bytes) per
+// row. 16-byte chunk p of row r is stored at p ^ r % 8 (the 128-byte swizzle of PTX ISA, "Shared
+// Memory Matrix Layout"), so that eight rows' chunks lie in different banks.
 template <int kDims>
 struct SwizzledTile {
   static constexpr int kPanelBytes = kSm90Columns * 128;
   static constexpr int kBytes = kDims / 64 * kPanelBytes;
-  static constexpr int kAlignment = 1024;  // the swizzle goes by the address
+  static constexpr int kAlignment = 1024;  // the swizzle depends on the address
 
   unsigned char* data;
 
-  // Starts the copies of rows `stride` elements apart; zeros beyond `valid` rows and `dims`
-  // columns.
+  // Starts copying rows `stride` elements apart; zeros past `valid` rows and `dims` columns.
   __device__ void Load(const uint16_t* from, int stride, int valid, int dims) const {
     constexpr int kPieces = kDims / 8, kRowsAtOnce = kSm90Threads / kPieces;
-    static_assert(kRowsAtOnce % 8 == 0);  // so that a thread's place in the swizzle stays
+    static_assert(kRowsAtOnce % 8 == 0);  // keeps a thread's swizzle constant
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread / kPieces, piece = thread % kPieces;
     const uint16_t* row_from = from + row * stride + piece * 8;
@@ -55,8 +54,8 @@ struct SwizzledTile {
     }
   }
 
-  // Describes columns [d, d + 16) of all rows, as B (PTX ISA, "Matrix Descriptor Format"): where it
-  // begins, 1,024 bytes from eight rows to the next, the swizzle; in units of 16 bytes.
+  // Descriptor of columns [d, d + 16) of all rows as B (PTX ISA, "Matrix Descriptor Format"): start
+  // address, stride of 1,024 bytes per eight rows, swizzle; in units of 16 bytes.
   __device__ uint64_t Describe(int d) const {
     const uint32_t begin = SharedAddress(data) + d / 64 * kPanelBytes + d % 64 * 2;
     constexpr uint64_t kOf8Rows = 1024 / 16, kSwizzle128 = 1;
@@ -75,7 +74,8 @@ class Sm90Products {
   __device__ explicit Sm90Products(unsigned char* shared)
       : ring_(shared + (-SharedAddress(shared) & (Tile::kAlignment - 1))) {}
 
-  // The warpgroup's rows: `row` is the row, of those that are there, of this lane's first element.
+  // Loads the warpgroup's rows. `row`: the row of this lane's first element; rows from
+  // `valid` on are zeros.
   __device__ void LoadRows(const uint16_t* rows, int64_t stride, int row, int valid, int dims) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
 #pragma unroll
@@ -89,8 +89,8 @@ class Sm90Products {
     }
   }
 
-  // For each of `count` tiles, in order: load(stage, tile) starts its copies into a stage, and
-  // those of what else is wanted with it; use(stage, products) gets its products, those of
+  // For each of `count` tiles, in order: load(stage, tile) starts its copies into a stage, with any
+  // further data for it; use(stage, products) receives its products, in the layout of
   // StartWgmma64x64x16. All threads of the block call it. REQUIRES: count > 0
   template <typename Load, typename Use>
   __device__ void Stream(int count, const Load& load, const Use& use) {
@@ -98,8 +98,8 @@ class Sm90Products {
       if (tile < count) load(tile, Stage(tile));
       CommitCopies();
     }
-    // The last start multiplies a stage without a tile, and nothing uses the result. It has no
-    // condition, and its wait is in the same iteration, as ptxas otherwise serialises the products.
+    // The last start multiplies an empty stage, and its result is unused. It is unconditional, and
+    // its wait is in the same iteration, because ptxas otherwise serialises the products.
     float even[kPieces][4], odd[kPieces][4];
     Start(0, count, load, even);
     WaitWgmma(even);
@@ -118,12 +118,12 @@ class Sm90Products {
  private:
   __device__ Tile Stage(int tile) const { return {ring_ + tile % kSm90Stages * Tile::kBytes}; }
 
-  // Starts the products of a tile, and the copies of one that comes later.
+  // Starts the products of a tile, and the copies of a later one.
   template <typename Load>
   __device__ void Start(int tile, int count, const Load& load, float (&products)[kPieces][4]) {
     WaitCopies<kSm90Stages - 3>();
     FenceSharedForWgmma();
-    __syncthreads();  // the tile is there, the one before the last is done with
+    __syncthreads();  // the tile has arrived; the one before the last is no longer in use
     const int later = tile + kSm90Stages - 2;
     if (later < count) load(later % kSm90Stages, Stage(later));
     CommitCopies();

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kSm90Threads, 1)
     Sm90ColumnStatistics<kBF16, kDims, kCount>(m, statistics, parts, HeadTile::FirstTileFirst())
         .Run();
   } else {
-    __trap();  // compiled for another GPU than Sm90Counts() wants
+    __trap();  // compiled for a GPU that Sm90Counts() excludes
   }
 }
 
@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kSm90Threads, 1)
   }
 }
 
-// Three would not fit into the registers of a warpgroup.
+// Three would exceed the registers of a warpgroup.
 constexpr int kMostAtOnce = 2;
 
-// Up to kMostAtOnce statistics of a pass, from number `first` on.
+// Up to kMostAtOnce statistics of a pass, from index `first` on.
 PassStatistics From(const PassStatistics& statistics, int first) {
   PassStatistics some;
   while (first < statistics.count && some.count < kMostAtOnce)
@@ -53,7 +53,7 @@ PassStatistics From(const PassStatistics& statistics, int first) {
   return some;
 }
 
-// Calls launch.template operator()<kBF16, kDims, kCount>() with those that are wanted.
+// Calls launch.template operator()<kBF16, kDims, kCount>() with the matching constants.
 template <bool kBF16, typename Launch>
 cudaError_t WithDims(int head_dim, int count, const Launch& launch) {
   if (head_dim <= 64)

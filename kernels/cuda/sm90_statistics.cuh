@@ -14,11 +14,11 @@
 
 namespace hydrant::cuda {
 
-inline constexpr int kStepTiles = kSm90Columns / kQueryTile;  // tiles of queries that stream as one
+inline constexpr int kStepTiles = kSm90Columns / kQueryTile;  // query tiles streamed together
 static_assert(kSm90Rows == kMmaKeys && kSm90BlockRows == kSm90StatisticKeys);
 static_assert(kStepTiles * kQueryTile == kSm90Columns);
 
-// The first of the warpgroup's rows among the block's, and of the warp's among those.
+// First row of the warpgroup in the block, and of the warp in the warpgroup.
 __device__ inline int WarpgroupRow() {
   return static_cast<int>(threadIdx.x) / kWarpgroupSize * kSm90Rows;
 }
@@ -37,9 +37,9 @@ struct QueryStep {
   }
 };
 
-// kCount column statistics of the same weights: a block owns 128 keys of one KV head, 64 a
-// warpgroup, and adds the tiles of 32 queries in their order. With TileParts the tiles are dealt to
-// the grid's z.
+// kCount column statistics of the same weights. A block owns 128 keys of one KV head, 64 per
+// warpgroup, and adds the tiles of 32 queries in order. With TileParts the query tiles are
+// distributed over the grid's z.
 template <bool kBF16, int kDims, int kCount>
 class Sm90ColumnStatistics {
  public:
@@ -48,7 +48,7 @@ class Sm90ColumnStatistics {
   static constexpr size_t kLogSumExpBytes = sizeof(float) * kSm90Stages * kSm90Columns;
   static constexpr size_t kSharedBytes = kLogSumExpBytes + Products::kSharedBytes;
 
-  // Blocks of kSm90StatisticKeys keys.
+  // `block` counts tiles of kSm90StatisticKeys keys.
   __device__ Sm90ColumnStatistics(const MmaArgs& m, const PassStatistics& statistics,
                                   const TileParts& parts, HeadTile block)
       : m_(m),
@@ -91,7 +91,7 @@ class Sm90ColumnStatistics {
   }
 
  private:
-  // The tiles of queries that this block adds. One warpgroup's keys may be in the prefix and the
+  // The query tiles that this block adds. One warpgroup's keys may be in the prefix and the
   // other's in the run.
   __device__ QueryTiles Tiles() const {
     QueryTiles all;
@@ -106,7 +106,7 @@ class Sm90ColumnStatistics {
     return all.OfBlock(kStepTiles);
   }
 
-  // Starts the copies of a step's queries and their log-sum-exps.
+  // Starts copying a step's queries and their log-sum-exps.
   __device__ void Load(const QueryStep& step, int stage, const Tile& to) const {
     const PrefillAttentionArgs& args = m_.args;
     const int first = step.tile * kQueryTile, head = kv_head_ * group_ + step.g;
@@ -130,8 +130,8 @@ class Sm90ColumnStatistics {
   KeyStatistics<kCount> of_keys_;
 };
 
-// The log-sum-exps of 128 queries of one head, 64 a warpgroup: what MmaAttention leaves of them
-// (prefill_attention_mma.cuh), by the same arithmetic. Keys stream.
+// The log-sum-exps of 128 queries of one head, 64 per warpgroup, with the arithmetic of
+// MmaAttention (prefill_attention_mma.cuh). Keys are streamed.
 template <bool kBF16, int kDims>
 class Sm90QueryLogSumExps {
  public:
@@ -139,7 +139,7 @@ class Sm90QueryLogSumExps {
   using Tile = typename Products::Tile;
   static constexpr size_t kSharedBytes = Products::kSharedBytes;
 
-  // Blocks of kSm90BlockRows queries.
+  // `block` counts tiles of kSm90BlockRows queries.
   __device__ Sm90QueryLogSumExps(const MmaArgs& m, HeadTile block)
       : m_(m),
         first_query_(block.tile * kSm90BlockRows),
@@ -183,7 +183,7 @@ class Sm90QueryLogSumExps {
  private:
   static constexpr float kLog2E = 1.4426950408889634f;
 
-  // The query (of the run) of this lane's elements 2 * half and the next.
+  // Query index (in the run) of this lane's elements 2 * half and the next.
   __device__ int Query(int half) const {
     return first_query_ + WarpgroupRow() + WarpRow() + lane_ / 4 + half * 8;
   }
@@ -204,7 +204,7 @@ class Sm90QueryLogSumExps {
     }
   }
 
-  // The maximum so far, and the sum relative to it.
+  // Updates the running maximum and the sum relative to it.
   __device__ void Add(const float (&products)[Products::kPieces][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -237,7 +237,7 @@ class Sm90QueryLogSumExps {
 
   const MmaArgs& m_;
   const int first_query_, head_, kv_head_, lane_;
-  const int first_key_;  // of all that the head has
+  const int first_key_;  // first key index of the head
   Products products_;
   float highest_[2] = {-INFINITY, -INFINITY};
   float sum_[2] = {};

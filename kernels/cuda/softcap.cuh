@@ -1,4 +1,4 @@
-// Logits that a softcap bounds (kernels/ops/prefill_attention.h, decode_attention.h).
+// Softcapped logits (kernels/ops/prefill_attention.h, decode_attention.h).
 #ifndef HYDRANT_KERNELS_CUDA_SOFTCAP_CUH_
 #define HYDRANT_KERNELS_CUDA_SOFTCAP_CUH_
 
@@ -8,7 +8,7 @@
 
 namespace hydrant::cuda {
 
-// `cap` in the unit of the logit: where logits are powers of two, times log2(e).
+// `cap` in the unit of the logit: for base-2 logits, times log2(e).
 __device__ inline float SoftCap(float logit, float cap) { return cap * tanhf(logit / cap); }
 
 }  // namespace hydrant::cuda

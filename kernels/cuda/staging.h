@@ -1,6 +1,6 @@
-// The way of host memory to the device: through a ring of pinned memory, so that a copy is a matter
-// of the device alone and the caller's memory is free at once. Waits for the device where the ring
-// is full of copies that have not run. Not thread-safe.
+// Copies host memory to the device through a ring of pinned memory, so that the copy is
+// asynchronous and the caller's memory is free on return. Waits for the device when the ring is
+// full of pending copies. Not thread-safe.
 #ifndef HYDRANT_KERNELS_CUDA_STAGING_H_
 #define HYDRANT_KERNELS_CUDA_STAGING_H_
 
@@ -40,7 +40,7 @@ class Staging {
     auto* to = static_cast<char*>(device);
     const auto* from = static_cast<const char*>(host);
     while (bytes > 0) {
-      // Large copies go piece by piece; a small one that does not fit begins a new segment.
+      // Large copies are split; a small one that does not fit begins a new segment.
       const size_t piece = std::min(bytes, kSegmentBytes);
       if (piece > kSegmentBytes - used_) {
         if (const cudaError_t error = NextSegment(stream); error != cudaSuccess) return error;
@@ -63,7 +63,7 @@ class Staging {
   static constexpr size_t kAlignment = 64;
 
   struct Segment {
-    cudaEvent_t left = nullptr;  // behind the last copy out of the segment
+    cudaEvent_t left = nullptr;  // after the last copy out of the segment
     bool in_use = false;
   };
 

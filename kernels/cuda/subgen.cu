@@ -1,5 +1,5 @@
-// A block per head streams one token after another; within a token, warps share out the clusters
-// whose distances are measured, and the samples. The state lies in the pages throughout.
+// One block per head inserts tokens one after another; for each token, warps divide the clusters to
+// measure and the samples. The state stays in the pages throughout.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/cuda/ops.h"
@@ -14,10 +14,10 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 
 // The block's work on one head. Every thread holds the same numbers; every method is called by all
-// threads, unless it says otherwise.
+// threads unless noted.
 class Head {
  public:
-  // key, value: [head_dim] in shared memory, the token at work. shared: [kWarps].
+  // key, value: [head_dim] in shared memory, the current token. shared: [kWarps].
   __device__ Head(const KvPages& pages, const PageIds* blocks, const SubGenRule& rule, int layer,
                   int head, float* key, float* value, Nearest* shared)
       : pages_(pages),
@@ -33,7 +33,7 @@ class Head {
         value_(value),
         shared_(shared) {}
 
-  // No samples, no clusters. A warp per entry.
+  // Starts with no samples and no clusters. One warp per entry.
   __device__ void Begin() {
     mu_ = 0.0f;
     radius_squared_ = rule_.radius_squared;
@@ -70,7 +70,7 @@ class Head {
     StreamLoaded(pages_.positions[Index(entry)]);
   }
 
-  // One warp's work.
+  // Called by one warp.
   __device__ void WriteExact(const float* k, const float* v, int32_t position) const {
     const int32_t entry = rule_.ExactEntry(position);
     for (int i = lane_; i < dim(); i += kWarpSize) {
@@ -83,7 +83,7 @@ class Head {
     SetLogWeights(entry, 0.0f, 0.0f);
   }
 
-  // Leaves the state in the pages.
+  // Stores the state in the pages.
   __device__ void Finish() {
     __syncthreads();
     if (thread_ == 0) {
@@ -119,7 +119,7 @@ class Head {
     log_weights[0] = numerator;
     log_weights[1] = denominator;
   }
-  // n_i of a cluster; between two barriers of Merge() below 0 where it is being absorbed.
+  // n_i of a cluster; negative inside Merge() while the cluster is being absorbed.
   __device__ float& Count(int cluster) const {
     return pages_.scores[State(rule_.ClusterEntry(cluster))];
   }
@@ -135,7 +135,7 @@ class Head {
     __syncthreads();
   }
 
-  // One warp's work: the sum over elements i of difference(i) squared, infinite if it is no number.
+  // Called by one warp: the sum over elements i of difference(i) squared; NaN becomes infinity.
   template <typename Difference>
   __device__ float SumOfSquares(Difference difference) const {
     float sum = 0.0f;
@@ -156,8 +156,8 @@ class Head {
     return distance_squared <= radius_squared_;
   }
 
-  // Calls replace(sample) with all lanes of a warp for each sample of which takes(sample), decided
-  // by a lane alone, says so. A sample is always the same warp's.
+  // Calls replace(sample) with all lanes of a warp for each sample with takes(sample), which a
+  // single lane decides. A sample always belongs to the same warp.
   template <typename Takes, typename Replace>
   __device__ void ForTaken(int samples, Takes takes, Replace replace) const {
     for (int base = warp_ * kWarpSize; base < samples; base += kThreads) {
@@ -213,7 +213,7 @@ class Head {
     }
     return BlockNearest<kThreads>(mine, shared_);
   }
-  // The lowest free cluster, -1: none.
+  // The lowest free cluster; -1: none.
   __device__ int FindFree() const {
     Nearest mine = Nearest::None();
     for (int i = thread_; i < rule_.max_clusters; i += kThreads) {
@@ -222,7 +222,7 @@ class Head {
     const Nearest free = BlockNearest<kThreads>(mine, shared_);
     return free.Exists() ? free.index : -1;
   }
-  // Between any two centres.
+  // The least distance between two centres.
   __device__ float LeastDistance() const {
     Nearest mine = Nearest::None();
     for (int i = 0; i < rule_.max_clusters; ++i) {
@@ -236,7 +236,7 @@ class Head {
 
   __device__ void Join(int cluster, int32_t position) {
     const float count = Count(cluster) + 1.0f;
-    __syncthreads();  // all have read it
+    __syncthreads();  // all threads have read it
     if (thread_ == 0) Count(cluster) = count;
     const uint64_t bits = RandomBits(cluster_key_, position);
     ForTaken(
@@ -250,14 +250,14 @@ class Head {
     for (int j = warp_; j < rule_.cluster_samples; j += kWarps)
       SetSample(rule_.ClusterEntry(cluster) + j, position);
   }
-  // One warp's work.
+  // Called by one warp.
   __device__ void SetSample(int32_t entry, int32_t position) const {
     for (int i = lane_; i < dim(); i += kWarpSize) Store(pages_.keys, entry, i, key_[i]);
     if (lane_ == 0) pages_.positions[Index(entry)] = position;
   }
 
-  // Counts of what cluster i absorbs turn negative first, so that all of it is known before the
-  // samples are drawn in order.
+  // First negates the counts of the clusters that cluster i absorbs, so that all are known before
+  // the samples are drawn in order.
   __device__ void Merge(int32_t position) {
     for (int i = 0; i < rule_.max_clusters; ++i) {
       const float own = Count(i);
@@ -317,7 +317,7 @@ class Head {
   float radius_squared_ = 0.0f;
 };
 
-// A block per head.
+// One block per head.
 __global__ void BuildKernel(SubGenBuildArgs args) {
   __shared__ Nearest shared[kWarps];
   const int h = static_cast<int>(blockIdx.x), d = args.pages.layout.head_dim;
@@ -338,8 +338,8 @@ __global__ void BuildKernel(SubGenBuildArgs args) {
     args.tables.lengths[args.tables.HeadIndex(args.slot, args.layer, h)] = args.rule.Capacity();
 }
 
-// The rows as fp32, from the arena or from the pages. A warp per token; blocks along x over the
-// tokens, along y over the heads. k, v: [heads, n, head_dim].
+// Reads rows as fp32, from the arena or the pages. One warp per token; grid x: tokens, y: heads. k,
+// v: [heads, n, head_dim].
 __global__ void ReadRowsKernel(SubGenBuildArgs args, float* k, float* v) {
   const int h = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int j = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
@@ -361,7 +361,7 @@ __global__ void ReadRowsKernel(SubGenBuildArgs args, float* k, float* v) {
   }
 }
 
-// A block per (head, row).
+// One block per (head, row).
 __global__ void InsertKernel(SubGenInsertArgs args) {
   __shared__ Nearest shared[kWarps];
   const int h = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);

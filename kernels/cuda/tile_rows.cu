@@ -14,7 +14,7 @@ struct Place {
   int row, column;
 };
 
-// Quant `index` of a lane: of pair index / 2 (block_formats.cuh).
+// Row and column of a lane's quant `index`, a half of pair index / 2 (block_formats.cuh).
 __device__ Place PlaceOf(int step, int lane, int index) {
   const int pair = index / 2;
   return {
@@ -22,7 +22,7 @@ __device__ Place PlaceOf(int step, int lane, int index) {
       step * kStepColumns + 16 * (pair / 4 % 2) + 4 * (lane % 4) + 2 * (pair / 2 % 2) + index % 2};
 }
 
-// A block a tile: x along the columns, y the panel.
+// One block per tile: grid x: tiles along the columns, y: panels.
 template <typename Format>
 __global__ void PackTilesKernel(PackTilesArgs args, size_t row_bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -32,7 +32,7 @@ __global__ void PackTilesKernel(PackTilesArgs args, size_t row_bytes) {
   const auto* const stored =
       static_cast<const uint8_t*>(args.stored) + static_cast<size_t>(panel) * kTileRows * row_bytes;
   const int rows = min(kTileRows, args.rows - panel * kTileRows);
-  // The block of a column, which is one of the tile's; null: there is none.
+  // The stored block of a tile's column; null: out of range.
   const auto block_of = [&](int row, int column) -> const uint8_t* {
     const int at = column_tile * Format::kColumns + column;
     if (row >= rows || at >= args.cols) return nullptr;
@@ -76,7 +76,7 @@ __device__ Scale ScaleAt(const uint8_t* tile, int step, int j, int row) {
   return Format::ScaleOf(tile + Format::kHeaderAt, index, row);
 }
 
-// A block a tile, a warp a step of it.
+// One block per tile, one warp per step of it.
 template <typename Format>
 __global__ void UnpackTilesKernel(TiledRows rows, int cols, uint16_t* out) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -110,7 +110,7 @@ __global__ void UnpackTilesKernel(TiledRows rows, int cols, uint16_t* out) {
   }
 }
 
-// A block a look-up; a thread takes the eight columns that one lane has of the row in a step.
+// One block per look-up; a thread takes the eight columns of one lane in a step of the row.
 template <typename Format>
 __global__ void EmbedTilesKernel(TiledRows rows, int column_tiles, int cols, EmbedArgs args) {
   const auto row = static_cast<int64_t>(args.ids[blockIdx.x]) - rows.first_row;
@@ -128,7 +128,7 @@ __global__ void EmbedTilesKernel(TiledRows rows, int column_tiles, int cols, Emb
     Format::Load(tile, step, lane, pairs);
 #pragma unroll
     for (int pair = 0; pair < kStepPairs; ++pair) {
-      if (pair / 8 * 2 + pair % 2 != r) continue;  // of another row
+      if (pair / 8 * 2 + pair % 2 != r) continue;  // another row
       const Place place = PlaceOf(step, lane, 2 * pair);
       const int column = column_tile * Format::kColumns + place.column;
       if (column >= cols) continue;

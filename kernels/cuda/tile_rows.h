@@ -1,5 +1,5 @@
-// Weights in tiles (kernels/cuda/tiles.h), row by row: the values are the same, to the bit, as
-// those of kernels/dequantize.h.
+// Weights in tiles (kernels/cuda/tiles.h) converted row by row: bit-identical to
+// kernels/dequantize.h.
 #ifndef HYDRANT_KERNELS_CUDA_TILE_ROWS_H_
 #define HYDRANT_KERNELS_CUDA_TILE_ROWS_H_
 
@@ -11,10 +11,10 @@
 
 namespace hydrant::cuda {
 
-// out: [rows, cols], bf16, aligned to 8 bytes: rounded to nearest, ties to even.
+// out: [rows, cols], bf16, aligned to 8 bytes: rounded to nearest even.
 cudaError_t UnpackTiles(cudaStream_t stream, const TiledRows& rows, int cols, uint16_t* out);
 
-// Embed() of those ids that are among the rows.
+// Embed() for the ids within these rows.
 cudaError_t EmbedTiles(cudaStream_t stream, const TiledRows& rows, const EmbedArgs& args);
 
 }  // namespace hydrant::cuda

@@ -10,13 +10,13 @@
 namespace hydrant::cuda {
 namespace {
 
-// Up to here reading the tiles for each 64 rows is expected to be cheaper than writing and reading
-// bf16 once: 4 x 4.5 bits beside 4.5 + 16 + 16.
+// Up to this many rows, reading the tiles once per 64 rows should cost less than writing and
+// reading bf16 once: 4 x 4.5 bits against 4.5 + 16 + 16.
 constexpr int kMostRowsFromTiles = 256;
-// And up to here the own product of a bf16 weight reads it once.
+// Up to this many rows our product reads a bf16 weight once.
 constexpr int kMostRowsFromRows = 64;
-// A weight that takes more in bf16 (an output matrix) is not unpacked if it need not be: the memory
-// would be of use to no other.
+// A weight larger than this in bf16 (an output matrix) is not unpacked unless necessary: no other
+// product would use that memory.
 constexpr size_t kMostUnpackedBytes = 1'000'000'000;
 
 size_t UnpackedBytes(int rows, int cols) {
@@ -40,7 +40,7 @@ cudaError_t MultiplyUnpacked(const Context& context, const MatmulArgs& args) {
   return AddBias(context.stream, args.bias, args.m, weight.rows(), args.y);
 }
 
-// All but W and where its rows go.
+// All arguments except W and the destination of its rows.
 BlockMatmulArgs WithoutWeight(const MatmulArgs& args) {
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
   const int width = args.gate.has_value() ? weight.rows() / 2 : weight.rows();  // of y
@@ -60,7 +60,7 @@ BlockMatmulArgs WithoutWeight(const MatmulArgs& args) {
   return block;
 }
 
-// From tiles, or from rows where the weight is not in tiles.
+// Multiplies from tiles, or from rows if the weight is not in tiles.
 cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
   const int64_t count = static_cast<int64_t>(args.m) * weight.cols();
@@ -96,7 +96,7 @@ cudaError_t MultiplyTiles(const Context& context, const MatmulArgs& args) {
   return error;
 }
 
-// Of a weight that is not in tiles.
+// For a weight that is not in tiles.
 bool CanMultiplyFromRows(const Context& context, const CudaWeight& weight) {
   constexpr int kColumnStep = 8;  // 16 bytes
   return weight.dtype() == DType::kBF16 && weight.cols() % kColumnStep == 0 &&
@@ -136,7 +136,7 @@ cudaError_t MatmulRows(const Context& context, const MatmulArgs& args) {
   return args.m == 0 ? cudaSuccess : MultiplyTiles(context, args);
 }
 
-// Halves of the rows are whole panels, so that a panel is of the gate or of what it meets.
+// Each half of the rows is whole panels, so that a panel belongs to the gate or to up.
 bool FusesProducts(const Context& context, const CudaWeight& weight, int m) {
   if (!context.fuses_products || weight.rows() % (2 * kTileRows) != 0) return false;
   if (!weight.InTiles()) return MultipliesRows(context, weight, m);
@@ -144,7 +144,7 @@ bool FusesProducts(const Context& context, const CudaWeight& weight, int m) {
   return few && weight.tiled().size() == 1 && CanMultiply(context, weight);
 }
 
-// One matrix of tiles an expert.
+// One matrix of tiles per expert.
 bool CanMultiplyExperts(const Context& context, const ExpertMatmulArgs& args) {
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
   return weight.tiled().size() == 1 && weight.rows() / args.experts % kTileRows == 0 &&

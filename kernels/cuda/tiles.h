@@ -1,8 +1,7 @@
-// Weights in tiles: how kernels/cuda/block_matmul.cuh wants them in device memory, each value in
-// the bits that the file gave it. A tile is 32 rows by 128 columns (256 where the blocks of the
-// file have 256), [panel of 32 rows][tile along the columns]; rows and columns that fill up a last
-// tile are zeros. What lies where in a tile: kernels/cuda/block_formats.cuh. Sizes only, for host
-// and device.
+// Weights in tiles: the device layout for kernels/cuda/block_matmul.cuh, with each value's bits as
+// in the file. A tile is 32 rows by 128 columns (256 if the file's blocks have 256), [panel of 32
+// rows][tile along the columns]; rows and columns that pad the last tile are zeros.
+// kernels/cuda/block_formats.cuh defines the layout inside a tile. Sizes only, for host and device.
 #ifndef HYDRANT_KERNELS_CUDA_TILES_H_
 #define HYDRANT_KERNELS_CUDA_TILES_H_
 
@@ -17,8 +16,7 @@ inline constexpr int kTileRows = 32;
 
 constexpr int TileColumns(DType dtype) { return BlockElements(dtype) == 256 ? 256 : 128; }
 
-// Calls f with the type as a constant: of all that tiles are made of. f32 and f16 are not among
-// them.
+// Calls f with the type as a constant, for every tile type (not f32 and f16).
 template <typename Function>
 auto WithTileType(DType dtype, Function f) {
 #define HYDRANT_TILE_TYPE(kDType) \
@@ -45,7 +43,7 @@ auto WithTileType(DType dtype, Function f) {
 #undef HYDRANT_TILE_TYPE
 }
 
-// Not in device code, as BytesOf().
+// Not for device code, as BytesOf().
 constexpr size_t TileBytes(DType dtype) { return kTileRows * BytesOf(dtype, TileColumns(dtype)); }
 
 constexpr size_t BytesOfTiles(DType dtype, int rows, int cols) {

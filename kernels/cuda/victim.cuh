@@ -1,4 +1,4 @@
-// Picking the victim of a head with all threads of a block (the rule: kernels/kv_pages.h).
+// Picks a head's victim with all threads of a block (the rule: kernels/kv_pages.h).
 #ifndef HYDRANT_KERNELS_CUDA_VICTIM_CUH_
 #define HYDRANT_KERNELS_CUDA_VICTIM_CUH_
 
@@ -17,7 +17,7 @@ struct VictimCandidate {
   int32_t position;
   int32_t entry;
 
-  // Entry 0 is what is picked where every entry is protected.
+  // Entry 0 is the victim if every entry is protected.
   __device__ static VictimCandidate None() { return {INFINITY, INT_MAX, 0}; }
   __device__ void Offer(const VictimCandidate& other) {
     if (other.score < score || (other.score == score && other.position < position)) *this = other;
@@ -25,13 +25,13 @@ struct VictimCandidate {
   __device__ void OfferEntry(const DecodeRule& rule, int32_t next_position, int32_t candidate,
                              int32_t at, float candidate_score) {
     if (at < rule.sinks || at > next_position - rule.recent) return;
-    // A NaN counts as -infinity.
+    // NaN counts as -infinity.
     Offer({candidate_score == candidate_score ? candidate_score : -INFINITY, at, candidate});
   }
 };
 
-// The lowest of all threads' candidates, in every thread. `shared`: one candidate a warp. Ends with
-// the block in step.
+// The lowest of all threads' candidates, returned to every thread. `shared`: one candidate per
+// warp. Ends with a barrier.
 template <int kThreads>
 __device__ VictimCandidate BlockVictim(VictimCandidate mine, VictimCandidate* shared) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {

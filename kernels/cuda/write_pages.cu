@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 
-// Of one entry, which is this one of the prompt.
+// Writes the state of one entry; `position` is its index in the prompt.
 __device__ void WriteState(const WritePagesArgs& args, const DecodeRule& rule,
                            const PageIds* blocks, int head, int entry, int32_t position) {
   const KvPages& pages = args.pages;
@@ -32,7 +32,7 @@ __device__ void WriteState(const WritePagesArgs& args, const DecodeRule& rule,
   }
 }
 
-// A warp writes one entry at a time; blocks along x over the entries, along y over the heads.
+// A warp writes one entry at a time; grid x: entries, y: heads.
 __global__ void WriteEntriesKernel(WritePagesArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -63,7 +63,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
 }  // namespace
 
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
-  // The host does not say how much is kept; n is the most.
+  // The number of kept entries is unknown on the host; n is the upper bound.
   constexpr int kMostBlocks = 1024;
   const int blocks = CeilDiv(args.n, kWarps);
   const dim3 grid(blocks < 1             ? 1

@@ -1,4 +1,4 @@
-// Activate of every backend against the functions' definitions in double.
+// Activate of every backend against the definitions in double.
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ double Defined(Activation activation, double x) {
     case Activation::kRelu:
       return std::fmax(x, 0.0);
     case Activation::kGelu:
-      // Where 1 + erf would cancel, erfc is the same number.
+      // Where 1 + erf would cancel, erfc gives the same value.
       return x * std::erfc(-x / std::numbers::sqrt2) / 2;
     case Activation::kGeluTanh: {
       const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * std::pow(x, 3));
@@ -30,7 +30,7 @@ double Defined(Activation activation, double x) {
     case Activation::kIdentity:
       return x;
     case Activation::kClampedSwiglu:
-      break;  // of two numbers
+      break;  // takes two inputs
   }
   return NAN;
 }
@@ -52,8 +52,8 @@ class ActivateTest : public BackendTest {
     std::vector<double> expected, tolerance;
     for (const float value : x) {
       expected.push_back(std::isnan(value) ? NAN : Defined(activation, value));
-      // Relu and identity are exact. Gelu is x times a factor in [0, 1]: 7.5e-8 off where erfc
-      // comes from a formula, and rounded a few times.
+      // ReLU and identity are exact. GELU is x times a factor in [0, 1]: off by 7.5e-8 where erfc
+      // uses a formula, plus a few roundings.
       const bool exact = activation == Activation::kRelu || activation == Activation::kIdentity;
       tolerance.push_back(exact ? 0.0 : 3e-7 * std::abs(value) + FLT_MIN);
     }
@@ -74,8 +74,8 @@ TEST_P(ActivateTest, MatchesDouble) {
   }
 }
 
-// x in bf16 is what those numbers are in fp32, to the bit; rows whole vectors or not, wherever they
-// begin.
+// bf16 x gives the same bits as fp32 x of the same values; with rows that are whole vectors or
+// not, at any alignment.
 TEST_P(ActivateTest, TakesBFloat16) {
   for (const bool gated : {false, true}) {
     for (const int n : {1, 7, 8, 64, 257, 1000}) {
@@ -116,7 +116,7 @@ TEST_P(ActivateTest, OfExtremeValues) {
   for (const Activation activation : kAll) Check(activation, x, 1, "extremes");
 }
 
-// Every float of a grid, so that no stretch of an approximation goes unseen.
+// A dense grid, so that no range of an approximation is missed.
 TEST_P(ActivateTest, OfAGrid) {
   std::vector<float> x;
   for (int i = -3000; i <= 3000; ++i) x.push_back(static_cast<float>(i) / 256);
@@ -158,7 +158,7 @@ TEST_P(ActivateTest, RoundsForTheMatrixProduct) {
   }
 }
 
-// Each element is the activation of the row's first half times its second.
+// Each element is the activation of the row's first half times its second half.
 TEST_P(ActivateTest, GatedMultipliesByTheOtherHalf) {
   for (const Activation activation : kAll) {
     for (const int n : {1, 7, 8, 9, 16, 17, 33, 257}) {
@@ -186,7 +186,7 @@ TEST_P(ActivateTest, GatedMultipliesByTheOtherHalf) {
   }
 }
 
-// Gates and up values around and far past the limits, each with each; NaN of either stays.
+// All pairs of gate and up values around and far past the limits; NaN in either propagates.
 TEST_P(ActivateTest, ClampedSwigluIsTheFunctionOfBothHalves) {
   const std::vector<float> values = {
       0.0f,  0.3f,   -0.3f,  1.0f,   -1.0f,  6.9f,    -6.9f, 7.0f,   -7.0f,   7.1f,     -7.1f,
@@ -201,7 +201,7 @@ TEST_P(ActivateTest, ClampedSwigluIsTheFunctionOfBothHalves) {
       const double g = std::isnan(gate) ? NAN : std::fmin(gate, 7.0);
       const double u = std::isnan(up) ? NAN : std::fmax(-7.0, std::fmin(up, 7.0));
       expected.push_back((u + 1) * g / (1 + std::exp(-1.702 * g)));
-      // The exponent, which 1.702 and its product round, is up to 90; past that all is tiny.
+      // The exponent, rounded with 1.702 and in the product, is up to 90; past that all is tiny.
       tolerance.push_back(8e-6 * std::abs(expected.back()) + 1e-34);
     }
   }

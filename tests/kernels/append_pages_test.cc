@@ -1,5 +1,5 @@
-// AppendPages of every backend against plain sorting: which entries stay, old and new, where they
-// lie, and that nothing else in the pool changes.
+// AppendPages of every backend against plain sorting: which old and new entries are kept, where
+// they lie, and that nothing else in the pool changes.
 #include "kernels/ops/append_pages.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Case {
   int first_position = 0;
   std::vector<int32_t> lengths = {};  // per head
   std::vector<int32_t> caps = {};
-  bool few_scores = false;  // ties everywhere
+  bool few_scores = false;  // many ties
   bool write_scores = false;
   DecodeRule rule = {.scored = true};
 };
@@ -45,7 +45,7 @@ class AppendPagesTest : public BackendTest {
                          .head_dim = c.head_dim,
                          .block_size = c.block_size},
                         engine());
-    // Numbers that every dtype holds exactly.
+    // Numbers that every dtype represents exactly.
     const auto draw = [&](size_t count) {
       std::vector<float> values(count);
       for (float& x : values) x = static_cast<float>(engine() % 255) / 8.0f - 16.0f;
@@ -57,7 +57,7 @@ class AppendPagesTest : public BackendTest {
     }
     k_ = draw(static_cast<size_t>(heads_) * (c.num_tokens + 2) * c.head_dim);
     v_ = draw(k_.size());
-    // Past a head's length, and in other pages, lie scores and positions that would win.
+    // Past a head's length and in other pages, scores and positions would win if they were read.
     before_.scores.assign(before_.NumPlaces(), INFINITY);
     before_.positions.assign(before_.NumPlaces(), c.first_position + c.num_tokens - 1);
     before_.lengths.assign(before_.lengths.size(), kUntouched);
@@ -76,7 +76,7 @@ class AppendPagesTest : public BackendTest {
       before_.caps[Row(h)] = c.caps[h];
       std::vector<int32_t> positions(c.first_position);
       std::iota(positions.begin(), positions.end(), 0);
-      // The newest are there, as the rule protects them; the others are any.
+      // The newest entries are present, as the rule protects them; the others are random.
       std::shuffle(positions.begin(), positions.end() - std::min(c.rule.recent, c.lengths[h]),
                    engine);
       std::reverse(positions.begin(), positions.end());
@@ -123,8 +123,8 @@ class AppendPagesTest : public BackendTest {
             std::bit_cast<uint32_t>(NewScore(head, token))};
   }
 
-  // What a head is to hold, by position: entries leave one at a time, the lowest score first, of
-  // equals the lower position.
+  // A head's expected entries by position: evicts one at a time, the lowest score first, ties to
+  // the lower position.
   std::map<int32_t, PoolEntry> Expected(int head) const {
     std::map<int32_t, PoolEntry> all;
     for (int e = 0; e < c_.lengths[head]; ++e) {
@@ -180,7 +180,7 @@ class AppendPagesTest : public BackendTest {
 
   Case c_;
   int heads_ = 0;
-  std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], the tokens from 1 on
+  std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], tokens start at 1
   std::vector<float> sums_;   // [heads, num_tokens + 3]
   PagedPool before_, after_;
 };
@@ -222,7 +222,7 @@ TEST_P(AppendPagesTest, RandomHeads) {
   }
 }
 
-// More entries than a block of threads takes at once, and more new ones than a head may hold.
+// More entries than a thread block handles at once, and more new entries than a head may hold.
 TEST_P(AppendPagesTest, LongHeads) {
   for (const bool few : {false, true}) {
     Case c{.dtype = DType::kBF16, .num_tokens = 1500, .first_position = 3100};
@@ -237,7 +237,7 @@ TEST_P(AppendPagesTest, LongHeads) {
   }
 }
 
-// A window of the newest: all that was there leaves, and so does what came first of the new.
+// A window of the newest: every old entry is evicted, and the first new ones too.
 TEST_P(AppendPagesTest, NewOnesMayLeaveAtOnce) {
   Case c{.num_tokens = 50, .first_position = 200, .lengths = {20, 20}, .caps = {20, 20}};
   c.rule = {.by_position = true, .scored = true, .recent = 20};

@@ -1,5 +1,5 @@
-// Rows of an arena in 16 bits (kernels/arena_rows.h): what an operation reads of them is what it
-// reads of the same numbers in fp32, and what it writes is fp32 rounded.
+// 16-bit arena rows (kernels/arena_rows.h): operations read the same values as from fp32 rows, and
+// write rounded fp32.
 #include "kernels/arena_rows.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ float Widen(DType dtype, uint16_t x) {
   return dtype == DType::kBF16 ? BF16ToFloat(x) : F16ToFloat(x);
 }
 
-// Numbers that 16 bits hold, and the same in 16 bits.
+// Numbers exact in 16 bits, as fp32 and as 16-bit values.
 struct Numbers {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
@@ -39,8 +39,7 @@ class ArenaRowsTest : public BackendTest {
   static constexpr int kHeads = 3, kHeadDim = 64, kTokens = 70;
   static constexpr int64_t kHeadStride = (kTokens + 5) * kHeadDim;
 
-  // Calls check(dtype) for every of these dtypes of pages for which the backend has arenas of 16
-  // bits.
+  // Calls check(dtype) for each page dtype for which the backend has 16-bit arenas.
   template <typename Check>
   void ForDTypes(const Check& check,
                  const std::vector<DType>& dtypes = {DType::kBF16, DType::kF16}) {
@@ -102,7 +101,7 @@ TEST_P(ArenaRowsTest, LengthsOfRows) {
   });
 }
 
-// To a pool of the same dtype and back: the bits that were there.
+// Round trip to a pool of the same dtype: bits are unchanged.
 TEST_P(ArenaRowsTest, PrefixBlocks) {
   ForDTypes([&](DType dtype) {
     const Numbers k(dtype, kHeads * kHeadStride, 4), v(dtype, kHeads * kHeadStride, 5);

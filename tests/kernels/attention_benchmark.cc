@@ -1,8 +1,8 @@
-// Speed of the cpu backend's attention. Decode: bytes of pages read a second, beside a plain read
-// of as many bytes by as many threads in the same run; with and without scores; and heads of
-// different lengths against equal ones of as many entries. Prefill: useful
-// (causal) floating point operations a second, with and without column sums. Shapes are
-// SmolLM2-135M's (9 query heads, 3 KV heads, head_dim 64) and a Llama-3 8B layer's.
+// Speed of the cpu backend's attention. Decode: page bytes read per second, compared with a plain
+// read of as many bytes by as many threads in the same run; with and without scores; and heads of
+// different lengths against equal heads with the same total. Prefill: useful (causal) floating
+// point operations per second, with and without column sums. Shapes: SmolLM2-135M (9 query heads, 3
+// KV heads, head_dim 64) and one layer of Llama-3 8B.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Model {
   int num_heads, num_kv_heads, head_dim, num_layers;
 };
 constexpr Model kSmolLm2{9, 3, 64, 30};
-constexpr Model kLlama8B{32, 8, 128, 4};  // a few layers: enough to leave the caches
+constexpr Model kLlama8B{32, 8, 128, 4};  // a few layers: enough to exceed the caches
 
 std::vector<float> Random(size_t n) {
   std::mt19937 rng(7);
@@ -42,8 +42,9 @@ std::vector<int32_t> EqualLengths(const Model& model, int rows, int context) {
                               context);
 }
 
-// As Ada-KV shares a layer's entries out: a fifth alike, the others by how attention happens to
-// fall. A few heads get two to three times the mean, some little more than their fifth.
+// Lengths as from Ada-KV: a fifth of a layer's entries is split equally, the rest by
+// random attention shares. A few heads get two to three times the mean, some little more
+// than the equal part.
 std::vector<int32_t> SharedLengths(const Model& model, int rows, int context) {
   std::mt19937 rng(7);
   std::normal_distribution<double> normal(0.0, 1.2);
@@ -79,10 +80,10 @@ class DecodeWorld {
     layout_ = {dtype, model.head_dim, kBlock, num_blocks};
     const size_t slots = static_cast<size_t>(layout_.num_blocks) * kBlock;
     page_bytes_ = BytesOf(dtype, slots * model.head_dim);
-    // As the pool's memory. Zeros: every entry weighs the same.
+    // Allocated like the pool. Zeros: every entry has the same weight.
     keys_ = AllocateHostMemory(page_bytes_).value();
     values_ = AllocateHostMemory(page_bytes_).value();
-    std::memset(keys_.get(), 0, page_bytes_);  // untouched memory would all be one page
+    std::memset(keys_.get(), 0, page_bytes_);  // untouched memory would map to one page
     std::memset(values_.get(), 0, page_bytes_);
     positions_.resize(slots);
     scores_.resize(slots);
@@ -139,7 +140,7 @@ class DecodeWorld {
     }
   }
 
-  // Reads the same pages with nothing else to do: the bound.
+  // Reads the same pages without computing: the upper bound.
   uint64_t Read(ThreadPool& pool) {
     const int tasks = pool.num_threads() * 8;
     std::vector<uint64_t> sums(tasks);
@@ -226,15 +227,15 @@ BENCHMARK_CAPTURE(BM_ReadPages, SmolLM2, kSmolLm2)->Apply(ReadCases);
 BENCHMARK_CAPTURE(BM_Decode, SmolLM2, kSmolLm2)->Apply(DecodeCases);
 BENCHMARK_CAPTURE(BM_Decode, Llama8B, kLlama8B)->Apply(DecodeCases);
 
-// Of the fastest tenth: what else the machine does makes steps slower, never faster.
+// The 10th percentile: other load on the machine only makes steps slower.
 double QuietUs(std::vector<double>* seconds) {
   const auto tenth = seconds->begin() + static_cast<std::ptrdiff_t>(seconds->size() / 10);
   std::nth_element(seconds->begin(), tenth, seconds->end());
   return *tenth * 1e6;
 }
 
-// Heads that share a budget beside heads that have it alike, in turns: the time is that of the
-// former, `ratio` the quotient of quiet steps. Arguments as BM_Decode's.
+// Alternates heads that share a budget with heads of equal budgets: the time is of the shared ones,
+// `ratio` the quotient of quiet steps. Arguments as BM_Decode.
 void BM_DecodeShared(benchmark::State& state, const Model& model) {
   ThreadPool pool(static_cast<int>(state.range(4)));
   const int rows = static_cast<int>(state.range(0)), context = static_cast<int>(state.range(1));
@@ -264,8 +265,8 @@ void SharedCases(benchmark::internal::Benchmark* b) {
       ->MinTime(1.0)
       ->Unit(benchmark::kMicrosecond);
   constexpr int kF16 = static_cast<int>(DType::kF16);
-  // Contexts that are no multiple of anything: else equal heads alone would be spared the rows that
-  // fill up a vector.
+  // Context lengths are not multiples of a vector: otherwise only equal heads would
+  // avoid padding rows.
   for (const int threads : {1, 2}) {
     for (const int rows : {1, 4, 32}) {
       for (const int context : {137, 521}) b->Args({rows, context, kF16, 1, threads});
@@ -276,8 +277,8 @@ void SharedCases(benchmark::internal::Benchmark* b) {
 BENCHMARK_CAPTURE(BM_DecodeShared, SmolLM2, kSmolLm2)->Apply(SharedCases);
 BENCHMARK_CAPTURE(BM_DecodeShared, Llama8B, kLlama8B)->Apply(SharedCases);
 
-// One layer of a whole prompt. Arguments: tokens, column sums, threads, whether products may be in
-// bf16.
+// One layer of a whole prompt. Arguments: tokens, column sums, threads, whether
+// products may be bf16.
 void BM_Prefill(benchmark::State& state, const Model& model) {
   const int n = static_cast<int>(state.range(0));
   ThreadPool pool(static_cast<int>(state.range(2)));

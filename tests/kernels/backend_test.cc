@@ -39,11 +39,11 @@ TEST_P(BackendMemoryTest, CopiesAndZeroes) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(after[i], i >= 10 && i < 15 ? 0.0f : values[i]) << i;
 }
 
-// The host's memory is free again when a copy returns, however far behind the device is, and
-// however much has been copied since.
+// Host memory is free when the copy returns, no matter how far behind the device is or how much has
+// been copied since.
 TEST_P(BackendMemoryTest, TakesHostMemoryAtOnce) {
   constexpr int kCopies = 300;
-  constexpr size_t kMost = 100'000;  // together more than passes through pinned memory at once
+  constexpr size_t kMost = 100'000;  // together more than the pinned ring holds
   auto array = Upload(std::vector<uint32_t>(kCopies * kMost / 8, 0));
   std::vector<uint32_t> expected(array.Read().size(), 0);
   std::mt19937 rng(1);
@@ -64,7 +64,7 @@ TEST_P(BackendMemoryTest, TakesHostMemoryAtOnce) {
   EXPECT_EQ(array.Read(), kept);
 }
 
-// Each result is what it was when its copy was enqueued, and there when its event has been passed.
+// A result is a snapshot from when its copy was enqueued, and is available after its event.
 TEST_P(BackendMemoryTest, BringsResultsLater) {
   auto array = Upload(std::vector<uint32_t>(5, 0));
   std::vector<DeviceBuffer> results;
@@ -115,7 +115,7 @@ HYDRANT_FOR_EACH_BACKEND(BackendMemoryTest);
 
 class GraphTest : public BackendTest {
  protected:
-  // b = 2 a + b by way of a graph; `calls` counts how often the operations were asked for.
+  // b = 2 a + b through a graph; `calls` counts how often the operations were enqueued.
   void RunGraph(uint64_t key, const Weight& twice, const float* a, float* b, int* calls) {
     backend().RunGraph(key, [&] {
       ++*calls;
@@ -124,7 +124,7 @@ class GraphTest : public BackendTest {
   }
 };
 
-// A graph does with today's contents what the operations did, also after work space has moved.
+// A graph applies the same operations to the current contents, even after scratch has moved.
 TEST_P(GraphTest, DoesTheSameEachTime) {
   const float values[] = {2.0f};
   const WeightPart part = {DType::kF32, values, 1, 1, {}};
@@ -144,13 +144,13 @@ TEST_P(GraphTest, DoesTheSameEachTime) {
   EXPECT_EQ(calls, backend().SupportsGraphs() ? 2 : 5);
   repeat(8, 10.0f);
   repeat(7, 20.0f);
-  // A product of many rows needs more work space than there was.
+  // A product of many rows needs more scratch than before.
   constexpr int kRows = 5000;
   auto x = Upload(RandomFloats(kRows, 1));
   auto y = Output(kRows);
   backend().Matmul({.x = x.data(), .m = kRows, .weight = twice->get(), .y = y.data()});
   for (int i = 1; i <= 4; ++i) repeat(7, static_cast<float>(i));
-  // More keys than a device keeps graphs for.
+  // More keys than graphs that a device keeps.
   for (uint64_t key = 100; key < 900; ++key) repeat(key, 1.0f);
   for (uint64_t key = 100; key < 900; key += 300) repeat(key, 1.0f);
   EXPECT_TRUE(backend().Synchronize().ok());

@@ -1,6 +1,5 @@
-// The fixture of the kernel tests: every backend runs the same tests, each test compares with plain
-// arithmetic of its own. Arguments go through the backend's own memory, so that a device backend
-// can join.
+// Fixture of the kernel tests: every backend runs the same tests, each compared with plain
+// arithmetic. Arguments pass through the backend's own memory, so device backends are covered too.
 #ifndef HYDRANT_TESTS_KERNELS_BACKEND_TEST_H_
 #define HYDRANT_TESTS_KERNELS_BACKEND_TEST_H_
 
@@ -28,7 +27,7 @@ inline constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // relative error of o
 
 inline absl::StatusOr<std::unique_ptr<Backend>> TryBackend(const std::string& name,
                                                            int num_threads = 2) {
-  // HYDRANT_TEST_FAST: with the fast mode's ways of cutting work, whose bits depend on the batch.
+  // HYDRANT_TEST_FAST: enables fast-mode optimizations, with which bits depend on the batch.
   const bool fast = std::getenv("HYDRANT_TEST_FAST") != nullptr;
   return CreateBackend(name, {.num_threads = num_threads, .batch_invariant = !fast});
 }
@@ -39,14 +38,14 @@ inline std::unique_ptr<Backend> MakeBackend(const std::string& name, int num_thr
   return *std::move(backend);
 }
 
-// The backend that tests of one backend run on: HYDRANT_TEST_BACKEND, else cpu.
+// The backend of single-backend tests: HYDRANT_TEST_BACKEND, or cpu by default.
 inline std::string TestBackendName() {
   const char* name = std::getenv("HYDRANT_TEST_BACKEND");
   return name == nullptr ? "cpu" : name;
 }
 
-// A vector in the memory of a backend. Between its end and the end of the allocation lie guard
-// elements; Read() fails the test where an operation wrote on them.
+// A vector in a backend's memory, followed by guard elements up to the end of the allocation;
+// Read() fails the test if an operation overwrote them.
 template <typename T>
 class DeviceArray {
  public:
@@ -88,8 +87,8 @@ class DeviceArray {
   DeviceBuffer buffer_;
 };
 
-// The backend under test (TestBackendName), made once for each number of threads; null where there
-// is no such device.
+// The backend under test (TestBackendName), created once per number of threads; null if the
+// device is missing.
 inline Backend* TestBackend(int num_threads) {
   static std::map<int, std::unique_ptr<Backend>> backends;
   auto& backend = backends[num_threads];
@@ -101,19 +100,19 @@ inline Backend* TestBackend(int num_threads) {
   return backend.get();
 }
 
-// Skips every test of a program where the backend under test is not there.
+// Skips all tests of the program if the backend under test is missing.
 class SkipWithoutTestBackend : public testing::Environment {
   void SetUp() override {
     if (TestBackend(1) == nullptr) GTEST_SKIP() << TryBackend(TestBackendName()).status().message();
   }
 };
 
-// Host vectors that an operation works on where they are, or on copies in the device's memory that
-// go back afterwards.
+// Gives an operation host vectors in place, or copies in device memory that are
+// copied back afterwards.
 class Mirror {
  public:
   explicit Mirror(Backend& backend) : backend_(backend) {}
-  // `count` elements at `host`, as the operation sees them.
+  // `count` elements at `host`, as the operation's pointer.
   template <typename T>
   T* Map(const T* host, size_t count) {
     auto buffer = backend_.Allocate(count * sizeof(T));
@@ -152,7 +151,7 @@ class BackendTest : public testing::TestWithParam<std::string> {
   DeviceArray<T> Upload(std::vector<T> values) {
     return DeviceArray<T>(*backend_, std::move(values));
   }
-  // Poisoned, so that an element the operation forgets is seen.
+  // Poisoned, so that unwritten elements are detected.
   DeviceArray<float> Output(size_t size) { return Upload(std::vector<float>(size, kNan)); }
 
  private:
@@ -172,8 +171,8 @@ inline std::vector<float> RandomFloats(size_t count, uint64_t seed, float scale 
   return values;
 }
 
-// |actual - expected| <= tolerance, element by element; reports the worst one. NaN equals NaN, and
-// an infinity itself.
+// actual - expected| <= tolerance, element by element; reports the worst one. NaN equals NaN, and
+// infinities equal themselves.
 inline void ExpectNear(const std::vector<float>& actual, const std::vector<double>& expected,
                        const std::vector<double>& tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -194,7 +193,7 @@ inline void ExpectNear(const std::vector<float>& actual, const std::vector<doubl
                         << ", tolerance " << tolerance[worst_index];
 }
 
-// The same numbers; NaN equals NaN.
+// Equal values; NaN equals NaN.
 inline void ExpectSame(const std::vector<float>& actual, const std::vector<float>& expected,
                        const std::string& what) {
   ExpectNear(actual, {expected.begin(), expected.end()}, std::vector<double>(expected.size()),

@@ -1,7 +1,7 @@
-// Keys and values in fp8 and in blocks (int8, int4): what every operation that writes, moves or
-// reads rows of pages leaves in them on each backend, beside the reference's, to the byte. (That
-// these operations are right is shown with plain elements, by the tests of each; what a block
-// holds, by page_row_test; attention, by decode_attention_test.)
+// fp8 and block-quantized (int8, int4) keys and values: every operation that writes, moves or
+// reads page rows must give the reference's bytes on each backend. (Other tests cover correctness:
+// each operation's own test with plain elements, page_row_test for block contents,
+// decode_attention_test for attention.)
 #include <algorithm>
 #include <climits>
 #include <functional>
@@ -18,7 +18,7 @@ constexpr int kHeads = 3, kDim = 64, kWidth = 6;
 constexpr int kPrompt = 61, kNew = 7;
 constexpr uint64_t kSeed = 20261126;
 
-// One sequence of one layer; what no operation writes is 0xAB.
+// A pool of one sequence with one layer; unwritten bytes are 0xAB.
 PagedPool OneSequence(DType dtype, bool rolling) {
   PagedPool pool({.num_kv_heads = kHeads, .width = kWidth, .dtype = dtype, .head_dim = kDim},
                  kSeed);
@@ -33,7 +33,7 @@ PagedPool OneSequence(DType dtype, bool rolling) {
 
 class BlockPagesTest : public BackendTest {
  protected:
-  // What `work` leaves on this backend is what it leaves on the reference.
+  // `work` must leave the same state on this backend and on the reference.
   using Work = std::function<void(Backend&, DevicePool*)>;
   void ExpectAlike(const Work& work, bool rolling = false) {
     for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -120,7 +120,7 @@ TEST_P(BlockPagesTest, EntriesMoveTogether) {
 TEST_P(BlockPagesTest, PagesAreCopied) {
   ExpectAlike([](Backend& backend, DevicePool* pool) {
     WritePrompt(backend, pool);
-    const PagedPool host = OneSequence(DType::kQ8_0, false);  // all have the same pages
+    const PagedPool host = OneSequence(DType::kQ8_0, false);  // all dtypes have the same ids
     std::vector<bool> taken(host.layout.num_blocks, false);
     const PageIds* first = host.blocks.data() + host.row_begin[0];
     for (const PageIds* ids = first; ids < host.blocks.data() + host.blocks.size(); ++ids)
@@ -135,7 +135,7 @@ TEST_P(BlockPagesTest, PagesAreCopied) {
   });
 }
 
-// Save, and load again: what comes back is what was rounded once.
+// Save and load: values are rounded once.
 TEST_P(BlockPagesTest, PrefixesComeBack) {
   constexpr int kTokens = 2 * kPrefixBlockTokens;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -171,8 +171,8 @@ TEST_P(BlockPagesTest, PrefixesComeBack) {
   }
 }
 
-// Queries are rounded before they are turned, keys after it; values as they are. Turned by nothing
-// here, so that the bits are known.
+// Queries are rounded before rotation, keys after it; values are only rounded. The rotation here is
+// by zero, so that the bits are known.
 TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   constexpr int kRows = 5, kQueryHeads = 6;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -214,7 +214,7 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   }
 }
 
-// Queries that see a prefix in pages, and keys of their own behind it.
+// Queries with a paged prefix and their own keys after it.
 TEST_P(BlockPagesTest, PromptsAttendToEntries) {
   constexpr int kQueryHeads = 6;
   for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {

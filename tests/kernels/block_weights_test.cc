@@ -1,5 +1,5 @@
-// Matmul, Embed and ExpertMatmul of every backend with weights that stay in the blocks of their
-// file, against the double-precision product of the dequantised values (kernels/dequantize.h).
+// Matmul, Embed and ExpertMatmul of every backend with block-quantized weights, against the
+// double-precision product of the dequantized values (kernels/dequantize.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ constexpr DType kBlockTypes[] = {DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,   
                                  DType::kQ2_K,  DType::kQ3_K,   DType::kIQ4_NL, DType::kIQ4_XS,
                                  DType::kMXFP4, DType::kF8_E4M3};
 
-// Parts as a file has them, and their values.
+// Parts in file format, and their values.
 struct Matrix {
   int cols = 0, rows = 0;
   std::vector<std::vector<uint8_t>> bytes;
@@ -63,7 +63,7 @@ class BlockWeightsTest : public ProductTest {
     return *std::move(weight);
   }
 
-  // Of numbers that bf16 holds exactly, with the outliers of real activations.
+  // Values exact in bf16, with outliers as in real activations.
   std::vector<float> Activations(int m, int cols) {
     std::vector<float> x = RandomFloats(static_cast<size_t>(m) * cols, random_());
     for (float& value : x)
@@ -71,9 +71,8 @@ class BlockWeightsTest : public ProductTest {
     return x;
   }
 
-  // The error of a row of y: what sums in fp32 lose (on a GPU of numbers with 128 added to the
-  // quants, which are at least 3 at most), and beside it what a host loses by rounding x to
-  // integers of 16 bits.
+  // Error bound of a row of y: fp32 summation (on a GPU of quants with 128 added; a block's largest
+  // quant is at least 3), and on a host the rounding of x to 16-bit integers.
   double Tolerance(const float* w, const float* x, int cols, double size) const {
     double largest_w = 0, sum_x = 0, largest_x = 0;
     for (int k = 0; k < cols; ++k) {
@@ -108,7 +107,7 @@ class BlockWeightsTest : public ProductTest {
 
 int LeastColumns(DType dtype) { return BlockElements(dtype); }
 
-// Rows that fill no panel, one, and more than a block has; columns that fill no tile, one, some.
+// Rows: less than a panel, one panel, more than a block; columns: less than a tile, one, several.
 TEST_P(BlockWeightsTest, EqualsTheDoubleProduct) {
   for (const DType dtype : kBlockTypes) {
     const int least = LeastColumns(dtype);
@@ -136,8 +135,8 @@ TEST_P(BlockWeightsTest, AnyNumberOfRows) {
   for (int m = 0; m <= 65; ++m) CheckProduct(matrix, *weight, m, 0.5f, true, "q4_k");
 }
 
-// Several blocks of a GPU add up one sum; with three groups of rows by two tiles some begin where a
-// group does, though the tiles cannot be dealt in equal numbers.
+// Several GPU blocks add to one sum; with three row groups by two tiles some blocks begin at a
+// group, though the tiles do not divide equally.
 TEST_P(BlockWeightsTest, SumsOfSeveralBlocks) {
   for (const DType dtype : {DType::kQ4_0, DType::kQ4_K, DType::kQ6_K, DType::kQ8_0}) {
     const int two_tiles = BlockElements(dtype) == 256 ? 512 : 256;
@@ -145,13 +144,13 @@ TEST_P(BlockWeightsTest, SumsOfSeveralBlocks) {
       const Matrix matrix = Random(dtype, rows, cols);
       const std::unique_ptr<Weight> weight = Pack(matrix);
       for (const int m : {1, 20})
-        for (int repeat = 0; repeat < 2; ++repeat)  // counters are as they were
+        for (int repeat = 0; repeat < 2; ++repeat)  // the first run restored the counters
           CheckProduct(matrix, *weight, m, 0.25f, true, std::string(DTypeName(dtype)));
     }
   }
 }
 
-// A GPU unpacks the weight for many rows, where results may depend on their number: to bf16.
+// For many rows a GPU unpacks the weight to bf16, unless batch-invariant.
 TEST_P(BlockWeightsTest, ManyRows) {
   for (const DType dtype : kBlockTypes) {
     Matrix matrix = Random(dtype, 37, 256);
@@ -182,7 +181,7 @@ TEST_P(BlockWeightsTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
-// As in files of mixed types, where queries and values are of two; floats beside them.
+// As in files with mixed types, where queries and values differ in type; also with floats.
 TEST_P(BlockWeightsTest, PartsOfSeveralTypes) {
   Matrix matrix;
   matrix.cols = 512;
@@ -196,7 +195,7 @@ TEST_P(BlockWeightsTest, PartsOfSeveralTypes) {
   for (const int m : {1, 33}) CheckProduct(matrix, *with_floats, m, kNan, false, "with bf16");
 }
 
-// Rows that came in 16 bits, beside a weight of floats too (a router).
+// Rows given in 16 bits, also with a float weight (a router).
 TEST_P(BlockWeightsTest, RowsInTheWantedDType) {
   const Matrix matrix = Random(DType::kQ5_K, 50, 768);
   const std::unique_ptr<Weight> weight = Pack(matrix);
@@ -252,7 +251,7 @@ TEST_P(BlockWeightsTest, TakeTheBytesOfTheFile) {
   }
 }
 
-// Experts of `n` rows; the last one has no places, the first one more than a tile of them.
+// Experts of `n` rows; the last one has no places, the first more than a tile of places.
 class BlockExperts {
  public:
   static constexpr int kExperts = 4;
@@ -264,7 +263,7 @@ TEST_P(BlockWeightsTest, ExpertsEqualTheDoubleProduct) {
   constexpr int kCols = 256, kRows = 30, kExperts = BlockExperts::kExperts;
   const int places = BlockExperts::Offset(kExperts);
   for (const DType dtype : kBlockTypes) {
-    for (const int n : {32, 160, 48}) {  // 48: no whole number of panels
+    for (const int n : {32, 160, 48}) {  // 48: not a multiple of a panel
       Matrix matrix;
       matrix.cols = kCols;
       for (int e = 0; e < kExperts; ++e) matrix.Add(dtype, n, random_);

@@ -1,5 +1,5 @@
-// Compact of every backend against plain sorting: which entries stay, that each keeps its bits, and
-// that nothing else in the pool changes.
+// Compact of every backend against plain sorting: which entries are kept, that each keeps its bits,
+// and that nothing else in the pool changes.
 #include "kernels/ops/compact.h"
 
 #include <algorithm>
@@ -26,9 +26,9 @@ struct Case {
   int sinks = 0;
   int recent = 0;
   int next_position = 0;
-  bool capped = false;  // caps are keep
+  bool capped = false;  // caps equal keep
   bool log_weights = false;
-  bool few_scores = false;  // ties everywhere
+  bool few_scores = false;  // many ties
   DecodeRule rule = {.scored = true};
 };
 
@@ -59,7 +59,7 @@ class CompactTest : public BackendTest {
                         engine());
     for (auto* rows : {&before_.keys, &before_.values})
       for (uint8_t& byte : *rows) byte = static_cast<uint8_t>(engine());
-    // Past a head's length, and in other pages, lie scores and positions that would win.
+    // Past a head's length and in other pages, scores and positions would win if they were read.
     before_.scores.assign(before_.NumPlaces(), INFINITY);
     before_.positions.assign(before_.NumPlaces(), c.next_position - 1);
     if (c.log_weights) before_.log_weights = RandomFloats(2 * before_.NumPlaces(), seed + 1);
@@ -110,7 +110,7 @@ class CompactTest : public BackendTest {
     pool.ReadBack(&after_);
   }
 
-  // Entries 0 .. count - 1 of a head by their positions.
+  // Entries 0 .. count - 1 of a head by position.
   std::map<int32_t, PoolEntry> Entries(const PagedPool& pool, int head, int count) const {
     std::map<int32_t, PoolEntry> entries;
     for (int e = 0; e < count; ++e) {
@@ -120,7 +120,7 @@ class CompactTest : public BackendTest {
     return entries;
   }
 
-  // Drops one entry at a time, the lowest score first, of equals the lower position.
+  // Drops one entry at a time, the lowest score first, ties to the lower position.
   std::set<int32_t> Survivors(int head) const {
     std::vector<std::pair<float, int32_t>> open;
     std::set<int32_t> stay;
@@ -222,7 +222,7 @@ TEST_P(CompactTest, BlockBoundaries) {
   }
 }
 
-// More entries than a block of threads takes at once.
+// More entries than a thread block handles at once.
 TEST_P(CompactTest, LongHeads) {
   for (const bool few : {false, true}) {
     Case c{.dtype = DType::kBF16, .lengths = {3000, 1025, 2048, 7}, .keep = {100, 1024, 1500, 6}};
@@ -248,7 +248,7 @@ TEST_P(CompactTest, KeepingAllMovesNothingAndPicksTheVictim) {
   EXPECT_EQ(after_.values, before_.values);
 }
 
-// An unscored rule has no scores: with by_position positions alone decide, and there is no victim.
+// An unscored rule has no scores: with by_position only positions decide, and there is no victim.
 TEST_P(CompactTest, UnscoredByPositionKeepsTheNewest) {
   Case c{.lengths = {40}, .keep = {10}, .sinks = 2, .next_position = 40, .capped = true};
   c.rule = {.by_position = true, .scored = false};

@@ -1,5 +1,4 @@
-// CopyPages of every backend: every byte of both sides is compared, that of the untouched pages
-// included.
+// CopyPages of every backend: compares every byte of both sides, including untouched pages.
 #include "kernels/ops/copy_pages.h"
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-// The arrays of so many pages and states, filled with random bytes.
+// Arrays of the given numbers of pages and states, filled with random bytes.
 struct Side {
   int pages, states;
   std::vector<uint8_t> keys, values, positions, scores, log_weights;
@@ -36,7 +35,7 @@ struct Side {
   }
 };
 
-// `to`, when pages of `from` have been copied into it.
+// `to` after copying pages of `from` into it.
 Side Copied(Side from, Side to, const std::vector<PageCopy>& copies) {
   const std::vector<std::vector<uint8_t>*> sources = from.Arrays(), targets = to.Arrays();
   for (size_t a = 0; a < sources.size(); ++a) {
@@ -99,7 +98,7 @@ TEST_P(CopyPagesTest, CopiesTheNamedPagesAndNothingElse) {
       for (int i = 0; i < count; ++i)
         copies[i] = {{pages[i], states[i]}, {host_pages[i], host_pages[i]}};
       if (count > 4) copies[2].to.data = copies[3].to.state = kNotCopied;
-      if (count > 8) copies[2].from.data = copies[3].from.state = -1;  // nothing is there
+      if (count > 8) copies[2].from.data = copies[3].from.state = -1;  // nothing to copy from
       const Side pool(layout, kPages, kStates, 3), host(layout, kHostPages, kHostPages, 4);
       Uploaded device_pool(this, pool), device_host(this, host);
       auto device_copies = Upload(std::vector<PageCopy>(count));
@@ -134,8 +133,8 @@ TEST_P(CopyPagesTest, WithinThePool) {
   device_pool.Expect(Copied(pool, pool, copies), "the pool");
 }
 
-// In the pool a state is some lines of one array, which begin with its scores; in the host's memory
-// scores and log weights are arrays of their own. What one of the two has not is left alone.
+// In the pool a state is several lines of one array, scores first; in host memory scores and log
+// weights are separate arrays. An array missing on one side is left alone.
 TEST_P(CopyPagesTest, StateInLinesOfThePool) {
   constexpr int kBlockSize = 5, kLines = 40, kHostPages = 9;
   const KvLayout host = {.dtype = DType::kF16, .head_dim = 8, .block_size = kBlockSize};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the gates of CUDA kernels themselves (cuda_resources_test.py, cuda_occupancy_test.py, cuda_sass_test.py) on made-up reports and
-machine code, so that a gate that lets everything through is found where there is no nvcc."""
+"""Tests the gates of CUDA kernels (cuda_resources_test.py, cuda_occupancy_test.py, cuda_sass_test.py) on synthetic reports and machine
+code, so that a gate that accepts everything is detected without nvcc."""
 import pathlib
 import subprocess
 import sys
@@ -17,7 +17,7 @@ ptxas info    : Function properties for _ZN7hydrant4cuda8MyKernelILi2EEEvi
     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 121 registers, used 1 barriers, 8 bytes cumulative stack size, 48 bytes smem
 """
-# A loop over tiles that loads 2 x 16 bytes and 4, with a loop of products in it; scalar loads and local memory outside.
+# A loop over tiles that loads 2 x 16 bytes and 4, with an inner loop of products; scalar loads and local memory outside.
 SASS = """
 \t\tFunction : _Z1fv
 \t.headerflags\t@"EF_CUDA_SM90"
@@ -35,13 +35,13 @@ SASS = """
         /*00b0*/              @P2  BRA 0x10 ;
         /*00c0*/                   EXIT ;
 """
-# registers, threads, static and dynamic shared memory -> blocks, as cudaOccupancyMaxActiveBlocksPerMultiprocessor counts them.
+# registers, threads, static and dynamic shared memory -> blocks, as counted by cudaOccupancyMaxActiveBlocksPerMultiprocessor.
 OCCUPANCIES = [(32, 1024, 0, 0, 2), (33, 1024, 0, 0, 1), (128, 128, 0, 0, 4), (168, 384, 0, 200 * 1024, 1), (168, 128, 0, 0, 3),
                (16, 32, 0, 0, 32), (32, 128, 1024, 54 * 1024, 4), (32, 128, 1024, 55 * 1024 + 1, 3), (255, 128, 0, 69632, 2)]
 
 
 def gate(script, report, row):
-    """Exit status of a gate, and what it printed."""
+    """Returns the exit status of a gate and its output."""
     with tempfile.TemporaryDirectory() as folder:
         if report:
             pathlib.Path(folder, "a.cu.o.resources").write_text(report, encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The kernels of the CUDA backend as ptxas reports them (cmake/keep-resources), and tables of limits: what the tests of kernels'
-resources, occupancy and instructions share."""
+"""The CUDA backend's kernels as reported by ptxas (cmake/keep-resources), and tables of limits: shared by the tests of kernel
+resources, occupancy and instructions."""
 import argparse
 import collections
 import fnmatch
@@ -14,12 +14,12 @@ REGISTERS_OF_A_MULTIPROCESSOR, REGISTER_UNIT = 65536, 256  # a warp's registers 
 MOST_WARPS, MOST_BLOCKS = 64, 32
 SHARED_BYTES, SHARED_BYTES_A_BLOCK_MORE = 228 * 1024, 1024
 
-# file: the object that the kernel is in; symbol: its mangled name; shared: bytes of static shared memory.
+# file: the kernel's object file; symbol: its mangled name; shared: bytes of static shared memory.
 Kernel = collections.namedtuple("Kernel", "name stack spills registers shared symbol file")
 
 
 def kernels_of(file):
-    """The kernels of a report; their names are mangled."""
+    """The kernels of a report, with mangled names."""
     symbol = stack = spills = None
     for line in file.read_text(encoding="utf-8").splitlines():
         if entry := re.search(r"Compiling entry function '(\w+)'", line):
@@ -53,17 +53,17 @@ def read_kernels(folder):
 
 
 def read_rows(file):
-    """The rows of a table: fields separated by tabs, of which the first is a kernel's name."""
+    """The rows of a table: tab-separated fields, the first is a kernel's name."""
     return [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
 
 
 def fits(pattern, name):
-    """Whether `*` of the pattern can stand for the rest of the name. Brackets are letters."""
+    """Whether the name matches the pattern, where `*` matches any characters and brackets are literal."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def kernels_of_limit(limit, kernels, file):
-    """The kernels that a row of limits is for. Says where there are none, unless a `?` stands before the name."""
+    """The kernels that a row of limits applies to. Reports a row without kernels, unless its name begins with `?`."""
     fitting = [kernel for kernel in kernels if fits(limit.name.lstrip("?"), kernel.name)]
     if not fitting and limit.name[0] != "?":
         print(f"{file.name}: no kernel is {limit.name}")
@@ -71,7 +71,7 @@ def kernels_of_limit(limit, kernels, file):
 
 
 def parse_arguments(usage, *more):
-    """The arguments that these tests have in common, and the kernels; ends the test as skipped where there are none."""
+    """Parses the common arguments and reads the kernels; skips the test if there are none."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("limits", type=pathlib.Path)

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Checks how many blocks of a kernel a multiprocessor holds and how many bytes of global memory they have on their way at once.
+"""Checks how many blocks of a kernel a multiprocessor holds and how many bytes of global memory they have in flight.
 
 usage: cuda_occupancy_test.py [--table] FOLDER LIMITS
 
-The script reads all FOLDER/**/*.resources (cmake/keep-resources) and works for compute capability 9.0: 65,536 registers, 228 KB of
-shared memory, 64 warps, 32 blocks. LIMITS has a launch a line, separated by tabs:
+The script reads all FOLDER/**/*.resources (cmake/keep-resources) and models compute capability 9.0: 65,536 registers, 228 KB of
+shared memory, 64 warps, 32 blocks. LIMITS has one launch per line, separated by tabs:
 
-  the kernel's name, where `*` stands for any characters; with a `?` before it no kernel need be there
-  which launch it is, for people
-  threads a block, bytes of dynamic shared memory a block
-  bytes that a block has on their way at most, by its design
-  blocks a multiprocessor and bytes on their way a multiprocessor, at least
+  the kernel's name, where `*` matches any characters; with a leading `?` the kernel may be missing
+  a description of the launch
+  threads per block, bytes of dynamic shared memory per block
+  most bytes that a block has in flight, by its design
+  least blocks per multiprocessor and least bytes in flight per multiprocessor
 
-By Little's law a multiprocessor of an H200, which gets 32 bytes a nanosecond and waits 900 to 1,000 ns for each, needs 30 to 35 KB
-on their way at every moment; a kernel that waits between its phases needs more while it loads.
+By Little's law a multiprocessor of an H200, with 32 bytes per nanosecond at a latency of 900 to 1,000 ns, needs 30 to 35 KB in
+flight at all times; a kernel that waits between its phases needs more while it loads.
 
 Exit status: 0 all launches are within their limits, 1 some are not, 77 there are no reports (no nvcc).
 """
@@ -30,7 +30,7 @@ def read_launches(file):
 
 
 def blocks_of(kernel, launch):
-    """Blocks a multiprocessor, and by what they are bounded. Warps are dealt to four parts of it, each with its own registers."""
+    """Blocks per multiprocessor, and the limiting resource. Warps are distributed over four partitions with separate registers."""
     warps = (launch.threads + 31) // 32
     unit = cuda_kernels.REGISTER_UNIT
     of_a_warp = (kernel.registers * 32 + unit - 1) // unit * unit

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kernels that are launched to overlap with the one before them begin with the wait for it.
+"""Checks that kernels launched to overlap with their predecessor begin by waiting for it.
 
-Reads the sources of kernels/cuda: each kernel of a file with LaunchOverlapped(), or of a header that it includes for its kernels, calls
-WaitForPredecessor() before anything else. The one exception copies weights before (block_matmul.cuh).
+Reads the sources of kernels/cuda: each kernel of a file with LaunchOverlapped(), or of a header with such kernels, calls
+WaitForPredecessor() before anything else. The one exception copies weights first (block_matmul.cuh).
 Exit status: 0 passed, 1 failed.
 """
 import pathlib
@@ -12,9 +12,9 @@ import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "kernels" / "cuda"
 WAIT = "WaitForPredecessor();"
-# Headers with kernels that are launched so.
+# Headers with overlapped kernels.
 HEADERS = ["decode_attention.cuh", "decode_stream.cuh"]
-# Statements of the product kernel before its wait: they compute places and copy weights.
+# Statements of the product kernel before its wait: they compute its units and copy weights.
 EARLY = r"begin_ = FirstUnitOf\(blockIdx\.x\); end_ = FirstUnitOf\(blockIdx\.x \+ 1\); Cursor copied = \{[^;]*\}; Cursor at = copied; CopyEarly\(copied\); "
 
 

@@ -3,10 +3,10 @@
 
 usage: cuda_resources_test.py [--table] FOLDER LIMITS
 
-The script reads all FOLDER/**/*.resources (cmake/keep-resources). LIMITS has a kernel a line, separated by tabs: its name, where `*` stands
-for any characters, bytes of stack, bytes of spills (stores and loads), registers a thread. The first line that matches a kernel is its limit; a
-kernel without one may have no stack, no spills and 255 registers. --table prints all kernels, with the warps that the registers of a
-multiprocessor of compute capability 9.0 suffice for.
+The script reads all FOLDER/**/*.resources (cmake/keep-resources). LIMITS has one kernel per line, separated by tabs: its name, where `*`
+matches any characters, bytes of stack, bytes of spills (stores and loads), registers per thread. The first line that matches a kernel is
+its limit; a kernel without a limit may have no stack, no spills and 255 registers. --table prints all kernels, with the number of warps
+that the registers of a multiprocessor of compute capability 9.0 allow.
 
 Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc).
 """

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Checks the machine code of hot CUDA kernels: that the tensor cores work, that keys, values and weights come by wide loads, and
-that nothing goes by local memory.
+"""Checks the machine code of hot CUDA kernels: tensor cores are used, keys, values and weights are read by wide loads, and
+local memory is not used.
 
 usage: cuda_sass_test.py [--table] [--tools FOLDER] FOLDER LIMITS
 
 The script reads the objects beside FOLDER/**/*.resources (cmake/keep-resources) with cuobjdump and nvdisasm, from PATH or --tools
-(scripts/fetch-wheel cuda-tools). LIMITS has a kernel a line, separated by tabs:
+(scripts/fetch-wheel cuda-tools). LIMITS has one kernel per line, separated by tabs:
 
-  its name, where `*` stands for any characters; with a `?` before it no kernel need be there
-  the instruction that does its arithmetic, e.g. HMMA or HGMMA, and how many of it there are at least
-  the share of wide loads: of the bytes that hot loops load from global memory, what comes in pieces of 16 bytes and more,
-     counted an instruction once, at least
-  the narrowest asynchronous copy of the kernel (LDGSTS) in bytes, at least; 0: it needs none
-  loads and stores of local memory (LDL, STL) in the whole kernel, at most
+  its name, where `*` matches any characters; with a leading `?` the kernel may be missing
+  its arithmetic instruction, e.g. HMMA or HGMMA, and the least number of them
+  the least share of wide loads: the fraction of bytes that hot loops load from global memory in accesses of at least 16 bytes,
+     counting each instruction once
+  the least width of the kernel's asynchronous copies (LDGSTS) in bytes; 0: it needs none
+  the most loads and stores of local memory (LDL, STL) in the whole kernel
 
-A hot loop is a loop that does arithmetic and loads, and in which no smaller loop does both. --table prints what the kernels of
-LIMITS have.
+A hot loop contains arithmetic and loads, and no smaller loop inside it contains both. --table prints the values of the kernels in
+LIMITS.
 
 Exit status: 0 all kernels are within their limits, 1 some are not, 77 there are no reports (no nvcc) or no tools.
 """
@@ -41,7 +41,7 @@ def read_limits(file):
 
 
 def instructions_of(sass):
-    """Of cuobjdump's text the instructions of each function, by its mangled name."""
+    """Parses cuobjdump's output: the instructions of each function, by mangled name."""
     functions, here = {}, None
     for line in sass.splitlines():
         if function := re.match(r"\s*Function : (\w+)", line):
@@ -54,7 +54,7 @@ def instructions_of(sass):
 
 
 def loaded_bytes(instruction):
-    """Of global memory, by a thread; 0 for other instructions."""
+    """Bytes of global memory that a thread loads; 0 for other instructions."""
     if instruction.opcode in BULK:
         return 16
     if instruction.opcode not in ("LDG", "LD", "LDGSTS"):
@@ -63,7 +63,7 @@ def loaded_bytes(instruction):
 
 
 def hot_loops(code, math):
-    """The instructions of the smallest loops that do both arithmetic and loads."""
+    """The instructions of the smallest loops with both arithmetic and loads."""
     loops = sorted({(i.target, i.at) for i in code if i.target is not None and i.target <= i.at}, key=lambda loop: loop[1] - loop[0])
     hot = []
     for begin, end in loops:
@@ -95,7 +95,7 @@ def disassemble(kernels, tools):
 
 
 def why_over(limit, found):
-    """What of a kernel breaks its limit."""
+    """Yields the limits that a kernel exceeds."""
     if found.count < limit.count:
         yield f"{found.count} {limit.math}, at least {limit.count}"
     if found.share < limit.share - 0.005:

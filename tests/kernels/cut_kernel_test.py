@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks how a kernel is cut out of a header and changed (cmake/CutKernel.cmake), on headers made up here, and on those of
-cudnn-frontend where they were fetched.
+"""Checks how a kernel is extracted from a header and patched (cmake/CutKernel.cmake), on synthetic headers, and on those of
+cudnn-frontend if they were fetched.
 
 usage: cut_kernel_test.py ROOT [FOLDER OF HEADERS]
 """
@@ -14,7 +14,7 @@ HEADER = 'const char source[] =\n    R"KERNEL(\n{}\n)KERNEL"\n    R"KERNEL(\n{}\
 
 
 def run(root, work, commands):
-    """Runs a CMake script and returns its messages; None: it went well."""
+    """Runs a CMake script and returns its messages; None: success."""
     script = work / "script.cmake"
     script.write_text(f"include({root}/cmake/Sm90Attention.cmake)\n{commands}\n", encoding="utf-8")
     done = subprocess.run(["cmake", "-P", script], text=True, capture_output=True, check=False)

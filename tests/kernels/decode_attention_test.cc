@@ -1,6 +1,6 @@
-// Decode attention of a backend (HYDRANT_TEST_BACKEND) against two judges: a model of one head
-// written here in double precision, with no pages and no vectors, and the reference backend. Dead
-// slots and foreign blocks hold NaN, which must neither be read nor overwritten.
+// Decode attention of a backend (HYDRANT_TEST_BACKEND) against two oracles: a model of one head in
+// double precision, without pages or vectors, and the reference backend. Dead slots and foreign
+// blocks hold NaN, which must be neither read nor overwritten.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,13 +56,13 @@ std::string NameOf(const Shape& s) {
          std::to_string(s.block_size);
 }
 
-// A pool of sequences, and what rolling rows are turned by.
+// A pool of sequences, and the rotation tables of rolling rows.
 struct World : PagedPool {
   Shape shape;
   std::vector<float> cos, sin;  // of rolling rows
-  Rotary rotary;                // tables aside
+  Rotary rotary;                // without the tables
 
-  // `width` blocks for every head of every sequence.
+  // Assigns `width` blocks to every head of every sequence.
   World(const Shape& s, int num_seqs, int width, Rng& rng)
       : PagedPool({.num_slots = num_seqs,
                    .num_layers = kLayers,
@@ -76,7 +76,7 @@ struct World : PagedPool {
 
   size_t Head(int seq, int kv_head) const { return PagedPool::Head(seq, kLayer, kv_head); }
   size_t Slot(int seq, int kv_head, int entry) const { return Place(seq, kLayer, kv_head, entry); }
-  // Of an entry's score and log weights.
+  // Index of an entry's score and log weights.
   using PagedPool::State;
   size_t State(int seq, int kv_head, int entry) const { return State(Slot(seq, kv_head, entry)); }
   void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,
@@ -93,8 +93,7 @@ struct World : PagedPool {
     log_weights[2 * State(slot)] = numerator;
     log_weights[2 * State(slot) + 1] = denominator;
   }
-  // From now on the entries of all sequences have log weights, those that exist (0, 0); dead slots
-  // NaN.
+  // Gives all sequences log weights: (0, 0) for live entries, NaN in dead slots.
   void AddLogWeights() {
     for (DecodeRule& rule : rules) rule.weighted = true;
     log_weights.assign(2 * positions.size(), kNaN);
@@ -103,7 +102,7 @@ struct World : PagedPool {
   }
 };
 
-// Log weights of every kind: none, small, large, and what does not count at all.
+// Log weights of every kind: none, small, large, and -infinity.
 void DrawLogWeights(World* world, Rng& rng) {
   world->AddLogWeights();
   for (size_t slot = 0; slot < world->positions.size(); ++slot) {
@@ -137,13 +136,13 @@ void FillHead(World* world, int seq, int h, int length, int cap, Rng& rng) {
   if (length == cap) world->victims[head] = static_cast<int32_t>(rng() % cap);
 }
 
-// Every head of a sequence alike.
+// Fills all heads of a sequence the same way.
 void FillSequence(World* world, int seq, int length, int cap, const DecodeRule& rule, Rng& rng) {
   world->rules[seq] = rule;
   for (int h = 0; h < world->shape.num_kv_heads; ++h) FillHead(world, seq, h, length, cap, rng);
 }
 
-// The inputs of a step and room for its output.
+// The inputs and output of a step.
 struct Step {
   std::vector<int32_t> slots, positions;
   std::vector<float> q, k, v, out;
@@ -160,7 +159,7 @@ struct Step {
     out.assign(q.size(), kNaN);
   }
 
-  // Of every size: some have next to no share, and one leaves the entries little.
+  // Sinks of every size: some with almost no share, and one that leaves little to the entries.
   void AddSinks(int num_heads, Rng& rng) {
     sinks = Normals(rng, num_heads, 3.0f);
     sinks[0] = 12.0f;
@@ -197,7 +196,7 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
 
 const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
 
-// With `rounded` the output goes there, as bf16.
+// If `rounded` is given, the output goes there as bf16.
 void RunOnBackend(World* world, Step* step, int threads = 2,
                   std::vector<uint16_t>* rounded = nullptr) {
   Backend& backend = *TestBackend(threads);
@@ -229,7 +228,7 @@ void RunOnBackend(World* world, Step* step, int threads = 2,
   mirror.ReadBack();
 }
 
-// One head in double precision: entries as a plain list.
+// One head in double precision: a plain list of entries.
 struct Entry {
   std::vector<double> k, v;
   int32_t position = 0;
@@ -254,8 +253,8 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
   return entries;
 }
 
-// Attention weights of one query over the entries, and its output. `magnitude` of the output: the
-// sum of its factors.
+// Attention weights of one query over the entries, and its output. `magnitude`: the sum of
+// the values' factors.
 std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float* q, double scale,
                                   std::vector<double>* out, double* largest_logit,
                                   double* magnitude = nullptr, double softcap = 0,
@@ -295,7 +294,7 @@ double GroupWeight(GroupReduce reduce, const std::vector<std::vector<double>>& w
   return reduce == GroupReduce::kMean ? mean : reduce == GroupReduce::kMax ? max : squares;
 }
 
-// The entries the rule would take next, lowest score first, ties to the lower position.
+// The rule's eviction order: lowest score first, ties to the lower position.
 std::vector<int> VictimOrder(const std::vector<Entry>& entries, const DecodeRule& rule,
                              int32_t next) {
   std::vector<int> order;
@@ -310,13 +309,13 @@ std::vector<int> VictimOrder(const std::vector<Entry>& entries, const DecodeRule
   return order;
 }
 
-// fp32 logits of this size are off by about this much, and so are, relatively, their weights.
+// Typical absolute error of fp32 logits of this size, and so the relative error of their weights.
 double WeightError(double largest_logit, int dim) {
   return (8 + largest_logit * std::sqrt(static_cast<double>(dim))) * 1.2e-7;
 }
 
-// Compares the state after the cpu ran a step with the model's answer to the state before it.
-// Counts excused victims: those whose score lies within 1e-5 of the lowest.
+// Compares the state after a backend's step with the model applied to the state before it. Counts
+// excused victims: scores within 1e-5 of the lowest.
 void ExpectStep(World& before, World& after, const Step& step, int* excused) {
   const Shape& s = before.shape;
   const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
@@ -333,7 +332,7 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       const size_t kv = (row * s.num_kv_heads + h) * s.head_dim;
       const float score = rule.scored && !rule.by_position
                               ? 0.0f
-                              : before.scores[before.State(seq, h, entry)];  // not its business
+                              : before.scores[before.State(seq, h, entry)];  // not written
       before.SetEntry(seq, h, entry, &step.k[kv], &step.v[kv], step.positions[row], score);
       std::vector<Entry> entries = EntriesOf(before, seq, h, count);
 
@@ -355,7 +354,7 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       if (rule.scored) {
         for (int e = 0; e < count; ++e) {
           const float got = after.scores[after.State(seq, h, e)];
-          if (rule.by_position) {  // such entries have none
+          if (rule.by_position) {  // by_position entries have no score
             entries[e].score = entries[e].position;
             continue;
           }
@@ -364,7 +363,7 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
           ASSERT_NEAR(got, entries[e].score,
                       error * s.group() * w + 1e-6 * std::abs(entries[e].score) + 1e-30)
               << "entry " << e;
-          entries[e].score = got;  // what the next choice is made from
+          entries[e].score = got;  // the next victim depends on it
         }
       }
       for (int e = 0; e < count; ++e) {
@@ -388,7 +387,7 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       before.lengths[head] = count;
     }
   }
-  // Nothing else changed: `before` now differs from `after` nowhere, NaN included.
+  // Nothing else changed: `before` now equals `after` everywhere, NaN included.
   EXPECT_EQ(before.keys, after.keys);
   EXPECT_EQ(before.values, after.values);
   EXPECT_EQ(before.positions, after.positions);
@@ -426,7 +425,7 @@ std::vector<DecodeRule> AllRules() {
 
 constexpr int kLengths[] = {0, 1, 15, 16, 17, 31, 33, 100, 257, 530};
 
-// Rows of every length: every rule below its cap, at it, and reaching it now.
+// Rows of every length and rule: below the cap, at it, and reaching it in this step.
 World MixedWorld(const Shape& shape, Rng& rng, std::vector<int32_t>* positions) {
   const std::vector<DecodeRule> rules = AllRules();
   const int num_seqs = 3 * static_cast<int>(std::size(kLengths));
@@ -435,7 +434,7 @@ World MixedWorld(const Shape& shape, Rng& rng, std::vector<int32_t>* positions) 
     const int length = kLengths[seq % std::size(kLengths)];
     const DecodeRule& rule = rules[(seq + seq / 10) % rules.size()];
     const int slack =
-        seq / static_cast<int>(std::size(kLengths));  // 0: at the cap, 1: reaches it, 2: none
+        seq / static_cast<int>(std::size(kLengths));  // 0: at the cap, 1: reaches it, 2: no cap
     const int cap = slack == 2 || length < 10 || !rule.scored ? INT32_MAX : length + slack;
     FillSequence(&world, seq, length, cap, rule, rng);
     positions->push_back(length + static_cast<int>(rng() % 5));
@@ -463,7 +462,7 @@ class DecodeAttentionTest : public testing::TestWithParam<Shape> {
   Rng rng_;
 };
 
-// Of pages with whole vectors or blocks, where the kernels on trial are asked for and results may
+// Expected for pages of whole vectors or blocks, if the trial kernels are requested and results may
 // depend on the batch.
 TEST_P(DecodeAttentionTest, PlansOnTheDeviceWhereAskedTo) {
   const Shape& s = GetParam();
@@ -518,7 +517,7 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
   }
 }
 
-// Where matrix products take bf16 rows: the floats rounded, and nothing else is different.
+// If matrix products take bf16 rows, the output is the rounded floats and nothing else differs.
 TEST_P(DecodeAttentionTest, MixedBatchRoundsForTheMatrixProduct) {
   if (TestBackend(1)->ActivationDType(DType::kBF16) == DType::kF32)
     GTEST_SKIP() << "the backend's matrix products take fp32 rows";
@@ -534,8 +533,8 @@ TEST_P(DecodeAttentionTest, MixedBatchRoundsForTheMatrixProduct) {
   EXPECT_EQ(rounding_world.victims, world.victims);
 }
 
-// Heads of one row hold none to hundreds of entries, at their caps and below. Whatever is said of
-// their mean, the results are right; and the same to the bit where they must not hang on the batch.
+// Heads of one row hold zero to hundreds of entries, below and at their caps. Results are correct
+// for any claimed mean, and bit-identical if they must not depend on the batch.
 TEST_P(DecodeAttentionTest, RaggedMixedBatchIsRightWhateverTheMean) {
   const Shape& shape = GetParam();
   const std::vector<DecodeRule> rules = AllRules();
@@ -569,7 +568,7 @@ TEST_P(DecodeAttentionTest, RaggedMixedBatchIsRightWhateverTheMean) {
   EXPECT_LE(excused, 1);
 }
 
-// Entries with log weights, on the backend and on the reference itself.
+// Entries with log weights, on the backend and on the reference.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchMatchesPlainModel) {
   std::vector<int32_t> positions;
   World world = MixedWorld(GetParam(), rng_, &positions);
@@ -589,7 +588,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchMatchesPlainModel) {
   EXPECT_LE(excused, 2);
 }
 
-// Logits that are capped: little of them, and much.
+// Capped logits: slightly and strongly.
 TEST_P(DecodeAttentionTest, CappedMixedBatchMatchesPlainModel) {
   int excused = 0;
   for (const bool weighted : {false, true}) {
@@ -613,7 +612,7 @@ TEST_P(DecodeAttentionTest, CappedMixedBatchMatchesPlainModel) {
   EXPECT_LE(excused, 2);
 }
 
-// A sink beside the entries, whose share they lack, in whole heads and in heads of several parts.
+// Sinks lower the entries' shares, in whole heads and in split heads.
 TEST_P(DecodeAttentionTest, SinksOfMixedBatchMatchPlainModel) {
   int excused = 0;
   for (const bool weighted : {false, true}) {
@@ -638,7 +637,7 @@ TEST_P(DecodeAttentionTest, SinksOfMixedBatchMatchPlainModel) {
   EXPECT_LE(excused, 2);
 }
 
-// Queries of zeros: a sink of 0 is one more entry, once, whatever parts a head is cut into; one far
+// Zero queries: a sink of 0 counts as one more entry, once for any number of splits; a sink far
 // above all entries leaves them nothing.
 TEST_P(DecodeAttentionTest, SinkOfMixedBatchCountsOnce) {
   const Shape& s = GetParam();
@@ -662,7 +661,7 @@ TEST_P(DecodeAttentionTest, SinkOfMixedBatchCountsOnce) {
   }
 }
 
-// Log weights of 0 are none, to the bit.
+// Log weights of 0 give the same bits as none.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
   std::vector<int32_t> positions;
   World world = MixedWorld(GetParam(), rng_, &positions);
@@ -681,8 +680,8 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
   EXPECT_EQ(world.victims, zeros.victims);
 }
 
-// Rows of both kinds in a batch: those without log weights give the bits they give among their own
-// kind, and what lies where their log weights would be is left alone.
+// Weighted and plain rows in one batch: plain rows give the same bits as in a plain batch, and the
+// memory of their log weights is left alone.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOtherRowsAlone) {
   std::vector<int32_t> positions;
   const World plain = MixedWorld(GetParam(), rng_, &positions);
@@ -715,8 +714,8 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOtherRowsAlone) {
   }
 }
 
-// Long runs of entries, parts of a head among them, of which the numerator or the denominator knows
-// nothing: their values, or their scores, are out of it to the bit.
+// Long runs of entries (including whole parts of a head) that count only in the numerator or only
+// in the denominator: their values or scores have no effect on any bit.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
   const Shape& s = GetParam();
   const int length = 1100, border = 550;
@@ -754,7 +753,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
   ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
 }
 
-// Two entries, in one part of a head and in two, whose share no float can hold.
+// Two entries, in one or two parts of a head, with a ratio beyond the range of floats.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteWhateverTheSamples) {
   const Shape& s = GetParam();
   for (const auto& [length, second] : {std::pair(40, 30), std::pair(1100, 900)}) {
@@ -785,7 +784,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteWhateverTheSamples) {
   }
 }
 
-// Padding among the rows: the others' results to the bit, and nothing else is touched.
+// Padding among the rows: the other rows' bits are the same, and nothing else changes.
 TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
   std::vector<int32_t> positions;
   const World start = MixedWorld(GetParam(), rng_, &positions);
@@ -826,7 +825,7 @@ TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
   }
 }
 
-// The same row alone, in another order, on other numbers of threads: the same bits.
+// A row alone, in another order, with other numbers of threads: the same bits.
 void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, bool sinks, Rng& rng) {
   std::vector<int32_t> positions;
   const World start = MixedWorld(s, rng, &positions);
@@ -876,9 +875,9 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBitOfOtherLogits) {
   ExpectSameBitsInAnyBatch(GetParam(), 2.0f, true, rng_);
 }
 
-// Rows far past their caps, the reference and the cpu each following its own choices: the kept
-// positions must be the same at every step. A choice within 1e-5 is excused, and the reference then
-// adopts it.
+// Rows far past their caps; the reference and the cpu follow their own choices, and the
+// kept positions must agree at every step. A choice within 1e-5 is excused, and the
+// reference then adopts it.
 TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
   const Shape& s = GetParam();
   const std::vector<DecodeRule> rules = AllRules();
@@ -923,7 +922,7 @@ double Angle(const Rotary& rotary, int pair) {
   return std::pow(10000.0, -2.0 * pair / rotary.rotary_dim);
 }
 
-// Tables for ranks below `positions`. still: nothing turns at all.
+// Tables for ranks below `positions`. still: rotation by zero.
 void SetRotary(World* world, int rotary_dim, bool interleaved, int positions, bool still = false) {
   world->rotary = {.rotary_dim = rotary_dim, .interleaved = interleaved};
   for (int p = 0; p < positions; ++p) {
@@ -948,10 +947,10 @@ std::vector<double> Turned(const Rotary& rotary, std::vector<double> row, int po
   return row;
 }
 
-// One head as the paper has it: its live tokens in their order, so that an entry's index is its
-// rank. Queries and keys are turned to their ranks in full.
+// One head as in the paper: live tokens in order, so that an entry's index is its rank. Queries and
+// keys are fully rotated to their ranks.
 struct RollingHead {
-  std::vector<Entry> entries;  // keys as they were before RoPE
+  std::vector<Entry> entries;  // keys before RoPE
 
   RollingHead(World& world, int seq, int kv_head) {
     entries = EntriesOf(world, seq, kv_head, world.lengths[world.Head(seq, kv_head)]);
@@ -959,7 +958,7 @@ struct RollingHead {
               [](const Entry& a, const Entry& b) { return a.position < b.position; });
   }
 
-  // The token that page slot `slot` holds now comes; `left`: the rank that leaves, or -1.
+  // Adds the token in page slot `slot`; `left`: the evicted rank, or -1.
   void Push(const World& world, size_t slot, int left) {
     if (left >= 0) entries.erase(entries.begin() + left);
     Entry entry;
@@ -980,7 +979,7 @@ struct RollingHead {
   }
 };
 
-// Compares what a step left of a head with the plain model, which then adopts the scores.
+// Compares a head after a step with the plain model, which then adopts the scores.
 void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingHead* plain,
                   int* excused) {
   const Shape& s = after.shape;
@@ -1002,7 +1001,7 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
     const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     weights.push_back(AttendPlainly(turned, rounded.data(), scale, &out, &largest, nullptr,
                                     step.softcap, step.Sink(kv_head * s.group() + g)));
-    error = 2 * WeightError(largest, s.head_dim);  // keys are turned in fp32
+    error = 2 * WeightError(largest, s.head_dim);  // keys are rotated in fp32
     for (int d = 0; d < s.head_dim; ++d) ASSERT_NEAR(step.out[q + d], out[d], 8 * error);
   }
   std::vector<int> entry_of(count, -1);
@@ -1094,8 +1093,8 @@ TEST_P(DecodeAttentionTest, RollingHeadsMatchThePlainModel) {
   EXPECT_LE(excused, 3);
 }
 
-// Where nothing turns, a rolling head differs from an ordinary one in its bookkeeping alone: the
-// same entries leave, however long the stream.
+// Without rotation a rolling head differs from an ordinary one only in its bookkeeping: the same
+// entries are evicted, for any length of the stream.
 TEST_P(DecodeAttentionTest, RollingRanksEvictWhatPositionsEvict) {
   const Shape& s = GetParam();
   const int cap = 21, start = 17, steps = 60;
@@ -1154,7 +1153,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{2, 1, 272, 16, DType::kE4M3}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
 
-// Block ids do not matter at all; the order of entries matters only to rounding.
+// Block ids do not matter; the order of entries affects only rounding.
 TEST(DecodeAttentionPlacementTest, BlocksAndSlotOrderDoNotMatter) {
   const Shape shape{6, 2, 64, 16, DType::kF16};
   const int length = 300;
@@ -1206,8 +1205,8 @@ TEST(DecodeAttentionPlacementTest, BlocksAndSlotOrderDoNotMatter) {
   }
 }
 
-// Zero keys, equal scores: every entry ties, and the lowest unprotected position goes, wherever its
-// slot is.
+// Zero keys and equal scores: every entry ties, and the lowest unprotected position is evicted,
+// wherever its slot is.
 TEST(DecodeAttentionVictimTest, TiesGoToTheLowerPosition) {
   for (const int cap : {5, 16, 40, 300}) {
     const Shape shape{3, 1, 16, 16, DType::kF32};
@@ -1230,7 +1229,7 @@ TEST(DecodeAttentionVictimTest, TiesGoToTheLowerPosition) {
   }
 }
 
-// As kernels/victim.h has it: NaN goes first, and where all is protected it is entry 0.
+// As in kernels/victim.h: NaN is evicted first, and entry 0 if all are protected.
 TEST(DecodeAttentionVictimTest, NanScoresAndFullyProtectedHeads) {
   const Shape shape{1, 1, 16, 16, DType::kF32};
   Rng rng(kSeed);
@@ -1278,8 +1277,8 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
   }
 }
 
-// Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
-// errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
+// Logits have fp32 accuracy for every page type: the root mean square of the weights' relative
+// errors is far below that of a query in 16 bits, or in two 8-bit parts (2^-17 of a logit).
 void ExpectAccurateWeights(float softcap, float sink) {
   for (const DType dtype :
        {DType::kBF16, DType::kF16, DType::kF32, DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
@@ -1289,7 +1288,7 @@ void ExpectAccurateWeights(float softcap, float sink) {
     World world(shape, 1, length / shape.block_size + 1, rng);
     FillSequence(&world, 0, length, INT32_MAX, {0.0f, 1.0f, GroupReduce::kMean, false, true}, rng);
     Step step(shape, {0}, {length}, rng, 4.0f);
-    for (int g = 1; g < shape.group(); ++g)  // all heads alike: a score is one head's weight
+    for (int g = 1; g < shape.group(); ++g)  // all heads equal: a score is one head's weight
       std::copy_n(step.q.begin(), shape.head_dim, step.q.begin() + g * shape.head_dim);
     step.softcap = softcap;
     if (std::isfinite(sink)) step.sinks.assign(shape.num_heads, sink);
@@ -1320,8 +1319,8 @@ TEST(DecodeAttentionAccuracyTest, CappedWeightsBesideASinkKeepFp32sAccuracy) {
   ExpectAccurateWeights(30.0f, 9.0f);
 }
 
-// Attention over the kept set is dense attention over the whole history with what was evicted
-// masked.
+// Attention over the kept set equals dense attention over the whole history with
+// evicted entries masked.
 TEST(DecodeAttentionOracleTest, KeptSetIsMaskedDenseAttention) {
   const Shape shape{4, 2, 32, 16, DType::kF32};
   const int cap = 24, steps = 120;

@@ -17,8 +17,7 @@
 namespace hydrant {
 namespace {
 
-// Values computed by the PyPI package gguf; see tests/goldens/gguf_quants.py for the file's
-// layout.
+// Values computed by the PyPI package gguf; tests/goldens/gguf_quants.py describes the file layout.
 class DequantizeGoldenTest : public testing::TestWithParam<DType> {};
 
 TEST_P(DequantizeGoldenTest, EqualsGgufPackageBitForBit) {
@@ -37,7 +36,7 @@ TEST_P(DequantizeGoldenTest, EqualsGgufPackageBitForBit) {
   std::vector<float> want(count);
   std::memcpy(want.data(), blocks + BytesOf(dtype, count), count * sizeof(float));
 
-  // One value more, to see that nothing is written past the end.
+  // One extra value, to detect writes past the end.
   std::vector<float> got(count + 1, 12345.0f);
   DequantizeRow(dtype, blocks, static_cast<int64_t>(count), got.data());
   EXPECT_EQ(got.back(), 12345.0f);
@@ -117,7 +116,7 @@ TEST(QuantizeTest, WhatIsNotFiniteSpoilsTheScaleOfItsBlock) {
   }
 }
 
-// Brute force: no e4m3 is nearer, and of two as near the even one is taken.
+// Brute force: no e4m3 value is nearer; ties go to the even one.
 TEST(Float8Test, NarrowingTakesTheNearest) {
   const auto nearest = [](float value) {
     int best = 0;
@@ -155,7 +154,7 @@ TEST(QuantizeTest, F8BlocksHaveTheirLargestAtTheEndOfTheRange) {
     float peak = 0;
     for (int i = 0; i < 128; ++i) peak = std::max(peak, std::abs(values[block * 128 + i]));
     for (int i = block * 128; i < block * 128 + 128; ++i) {
-      // Half of the last of three places, or of the subnormals' step.
+      // Half of the last of three mantissa bits, or of the subnormal step.
       const float bound = std::max(std::abs(values[i]) / 16, peak / 448 / 1024) * 1.001f;
       EXPECT_NEAR(got[i], values[i], bound) << i;
       if (std::abs(values[i]) == peak) {
@@ -183,7 +182,7 @@ TEST(DequantizeTest, F32IsCopiedFromAnyAlignment) {
   EXPECT_EQ(std::memcmp(got, values, sizeof values), 0);
 }
 
-// The value of a half by the definition of binary16, in double.
+// Value of a half by the definition of binary16, in double.
 double HalfByDefinition(uint16_t half) {
   const int exponent = half >> 10 & 31;
   const int mantissa = half & 1023;
@@ -227,7 +226,7 @@ TEST(Float16Test, NarrowingRoundsToNearestEven) {
   EXPECT_EQ(FloatToF16(-std::numeric_limits<float>::infinity()), 0xfc00);
 }
 
-// The value of an e4m3fn by its definition, in double.
+// Value of an e4m3fn by its definition, in double.
 TEST(Float8Test, E4M3IsWhatItsDefinitionSays) {
   for (int bits = 0; bits < 256; ++bits) {
     const float value = E4M3ToFloat(static_cast<uint8_t>(bits));

@@ -1,4 +1,4 @@
-// DeriveScores of every backend against plain arithmetic, to the bit; what lies past n stays.
+// DeriveScores of every backend against plain arithmetic, bit for bit; memory past n is unchanged.
 #include "kernels/ops/derive_scores.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr int kSizes[] = {0, 1, 2, 31, 255, 256, 257, 1000};
 
 class DeriveScoresTest : public BackendTest {
  protected:
-  // Of `heads` rows of n + 3; out is poisoned, or a itself.
+  // Runs on `heads` rows of n + 3; out is poisoned, or aliases a.
   std::vector<float> Run(DeriveScoresArgs args, const std::vector<float>& a,
                          const std::vector<float>& b, bool in_place) {
     args.stride = args.n + 3;
@@ -28,7 +28,7 @@ class DeriveScoresTest : public BackendTest {
     return in_place ? device_a.Read() : out.Read();
   }
 
-  // Row h of `actual` is expected(h, j) for j < n, then what was there.
+  // Row h of `actual` must be expected(h, j) for j < n, then the old contents.
   template <typename Expected>
   void ExpectRows(const std::vector<float>& actual, int heads, int n, bool in_place,
                   const std::vector<float>& a, const Expected& expected) {
@@ -113,8 +113,8 @@ TEST_P(DeriveScoresTest, TimesTheLengthOfARow) {
   }
 }
 
-// Numbers by (seed, layer, head, position) alone, spread evenly: chi-squared over 16 parts of the
-// unit interval, 99.9 % quantile of 15 degrees of freedom.
+// Numbers depend on (seed, layer, head, position) alone and are uniform: chi-squared over 16 parts
+// of the unit interval, 99.9 % quantile of 15 degrees of freedom.
 TEST_P(DeriveScoresTest, Draws) {
   constexpr int kHeads = 3, kCount = 1000;
   DeriveScoresArgs args = {
@@ -150,7 +150,7 @@ TEST_P(DeriveScoresTest, Draws) {
   EXPECT_NE(Run(args, {0.0f}, {}, false)[0], fewer[0]);
 }
 
-// The bits of a published stream: what is drawn stays what it is.
+// The bits of a published generator: random scores must never change.
 TEST(RandomBits, AreThoseOfSplitMix64) {
   // Output i of splitmix64 from state s is MixBits(s + (i + 1) * kRandomStep).
   uint64_t state = MixBits(uint64_t{0} + kRandomStep);

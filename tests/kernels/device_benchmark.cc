@@ -1,7 +1,6 @@
 // Speed of a backend's operations on shapes of Llama-3.1-8B (32 query and 8 KV heads of 128), each
-// as a share of what the device itself can do, measured in the same run: bytes a second beside a
-// plain copy, floating point operations a second beside the largest matrix product. Prints markdown
-// tables.
+// as a share of the device's limit measured in the same run: bytes per second against a plain copy,
+// floating point operations per second against the largest matrix product. Prints markdown tables.
 //
 //   device_benchmark [--backend cuda] [--json FILE] [--quick] [--only matmul,decode,prefill]
 #include <algorithm>
@@ -33,8 +32,8 @@ double Now() {
   std::exit(1);
 }
 
-// Some random rows of blocks again and again: a matrix of them would take longer to draw than to
-// measure.
+// Repeats a few random rows of blocks: generating a whole matrix would take longer
+// than measuring it.
 class RepeatedRow final : public RowMaker {
  public:
   RepeatedRow(DType dtype, int cols) : row_bytes_(BytesOf(dtype, cols)) {
@@ -51,7 +50,7 @@ class RepeatedRow final : public RowMaker {
   std::vector<uint8_t> rows_;
 };
 
-// Memory of the measurement at work.
+// Memory of the current measurement.
 class Memory {
  public:
   explicit Memory(Backend& backend) : backend_(backend) {}
@@ -69,7 +68,7 @@ class Memory {
     backend_.CopyToDevice(device, values.data(), values.size() * sizeof(T));
     return device;
   }
-  // Normal numbers of a short period, so that large arrays are made in no time.
+  // Normal numbers with a short period, so that large arrays are fast to make.
   static std::vector<float> Normals(size_t count) {
     std::mt19937 rng(7);
     std::normal_distribution<float> normal;
@@ -122,7 +121,7 @@ class Bench {
     if (const absl::Status status = backend_.Synchronize(); !status.ok()) Fail(status);
   }
 
-  // Seconds of one call: the fastest of five runs of as many calls as fill a tenth of a second.
+  // Seconds per call: the fastest of five runs, each with enough calls for a tenth of a second.
   template <typename Operation>
   double Time(Operation operation) {
     operation();
@@ -186,8 +185,8 @@ class Bench {
     std::printf("\n");
   }
 
-  // Few rows with weights in blocks, as a step of decoding has them: several matrices in turns, so
-  // that none is in a cache from before.
+  // Few rows with block-quantized weights, as in a decode step: several matrices in rotation, so
+  // that none is cached.
   void MeasureBlocks() {
     const int n = quick_ ? 64 : 14336, k = quick_ ? 256 : 4096;
     const double least_bytes = quick_ ? 1 : 256e6;
@@ -233,8 +232,8 @@ class Bench {
     memory_.Clear();
   }
 
-  // `rows` sequences, row r by rules[r % rules.size()], every head at its cap, so that steps
-  // repeat.
+  // `rows` sequences, row r by rules[r % rules.size()], every head at its cap, so
+  // that steps repeat.
   DecodeAttentionArgs DecodeWorld(int rows, int length, const std::vector<DecodeRule>& rules) {
     DecodeAttentionArgs args =
         MakeDecode(memory_, rows, length, quick_ ? 1 : LayersOf(6e9, rows, length));
@@ -247,12 +246,12 @@ class Bench {
     return args;
   }
 
-  // What the rows of a launch do. Nothing recent is protected: the new token always has the same
+  // The rules of a launch's rows. Nothing recent is protected: the new token always has the same
   // position, and after many calls all entries would be protected.
   struct Mix {
     const char* name;
-    std::vector<DecodeRule> rules;  // of the rows, in turn
-    double score_bytes;             // an entry, on average: positions read, scores read and written
+    std::vector<DecodeRule> rules;  // of the rows, cyclically
+    double score_bytes;  // per entry, on average: positions read, scores read and written
   };
   static std::vector<Mix> Mixes() {
     const DecodeRule full, h2o = {.scored = true};
@@ -283,7 +282,7 @@ class Bench {
       DecodeAttentionArgs args = DecodeWorld(rows, length, mix.rules);
       const double taken = Time([&] {
         backend_.DecodeAttention(args);
-        args.layer = (args.layer + 1) % args.tables.num_layers;  // nothing is near from before
+        args.layer = (args.layer + 1) % args.tables.num_layers;  // nothing is cached from before
       });
       memory_.Clear();
       seconds[mix.name] = taken;
@@ -330,8 +329,8 @@ class Bench {
   const bool quick_;
   const std::string only_;
   MeasurementLog log_;
-  double copy_ = 0.0;    // bytes a second, read and written
-  double matmul_ = 0.0;  // floating point operations a second
+  double copy_ = 0.0;    // bytes per second, read and written
+  double matmul_ = 0.0;  // floating point operations per second
 };
 
 }  // namespace

@@ -13,8 +13,8 @@ constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 8;
 constexpr int kPieceVectors = 4;  // of 16 bytes: 64
 
-// Reads all there is; the sum is stored only where it is a value that it never is, so that the
-// compiler leaves the loads in.
+// Reads all data; the sum is stored only for a value that never occurs, so that the
+// compiler keeps the loads.
 __global__ void ReadKernel(const uint4* from, int64_t count, bool gathers, unsigned* sink) {
   const auto threads = static_cast<int64_t>(gridDim.x) * kThreads;
   const int64_t pieces = count / kPieceVectors;

@@ -1,15 +1,15 @@
-// Times the CUDA backend's heavy operations on shapes of Llama-3.1-8B, a few seconds each part,
-// each beside what the device can do: what scripts/gpu-check runs where minutes count. It knows
-// nothing of the rest of the project, so that it and the backend's shared object are compiled where
-// the card is (scripts/device-probe) and variants are measured side by side. Data are drawn on the
-// device.
+// Times the CUDA backend's heavy operations on shapes of Llama-3.1-8B, a few seconds per part,
+// against the device's limits; scripts/gpu-check runs it when device time is short. Independent of
+// the rest of the project, so that it and the backend's shared object can be compiled on the
+// machine with the card (scripts/device-probe) and variants compared side by side. Data are
+// generated on the device.
 //
 //   device_probe [--module libhydrant_cuda.so] [--ceilings libhydrant_ceilings.so]
 //                [--only ceilings,decode,prompts,products] [--decode 64x1024] [--prompt 8192]
 //                [--name TEXT] [--json FILE] [--quick]
 //
-// Ceilings are left out without their shared object. --decode, --prompt: this shape alone. --name:
-// which variant this is, in the JSON lines. --quick: small shapes, one call each.
+// Ceilings are skipped without their shared object. --decode, --prompt: only this shape. --name:
+// name of the variant in the JSON lines. --quick: small shapes, one call each.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@
 namespace hydrant {
 namespace {
 
-constexpr double kRunSeconds = 0.03;  // of a run of calls; the fastest of kRuns counts
+constexpr double kRunSeconds = 0.03;  // per run of calls; the fastest of kRuns counts
 constexpr int kRuns = 3;
 
 double Now() {
@@ -57,7 +57,7 @@ struct Options {
   }
 };
 
-// A device, memory on it, and the time of operations. Ends the process where the device fails.
+// A device, its memory, and timing of operations. Exits the process on a device error.
 class Device {
  public:
   Device(const std::string& module, bool quick) : quick_(quick) {
@@ -104,7 +104,7 @@ class Device {
   }
 
   using Operation = std::function<int()>;
-  // Seconds of a call, the calls following each other.
+  // Seconds per call, with back-to-back calls.
   double Time(const Operation& operation) {
     const double once = std::max(TimeCalls(1, operation), 1e-6);
     const int calls = quick_ ? 1 : std::clamp(static_cast<int>(kRunSeconds / once), 1, 10000);
@@ -113,8 +113,8 @@ class Device {
       fastest = std::min(fastest, TimeCalls(calls, operation));
     return fastest;
   }
-  // The same where nothing that the call reads is in a cache or a table of addresses: other memory
-  // is moved before each, whose time is taken off.
+  // The same with cold caches and TLBs: other memory is moved before each call, and
+  // its time subtracted.
   double TimeCold(const Operation& operation) {
     const size_t bytes = quick_ ? 1 << 16 : size_t{200} << 20;
     auto* from = Allocate<uint8_t>(bytes);
@@ -142,13 +142,13 @@ class Device {
   uint64_t draws_ = 0;
 };
 
-// A batch whose layers are taken in turns.
+// A batch that cycles through its layers.
 class DecodeWorld {
  public:
   DecodeWorld(Device* device, int rows, int length, bool quick)
       : args_(MakeDecode(*device, rows, length, quick ? 1 : LayersOf(3e9, rows, length))) {}
 
-  // Attention of the next layer, by a rule of all rows.
+  // Attention of the next layer, with one rule for all rows.
   Device::Operation Operation(Device* device, const DecodeRule& rule) {
     args_.tables.rules = device->Upload(std::vector<DecodeRule>(args_.num_rows, rule));
     args_.max_scored_entries = rule.scored ? args_.max_entries : 0;
@@ -248,7 +248,7 @@ class Probe {
     std::printf("\n");
   }
 
-  // Weights are taken in turns, so that none is in the L2 from before.
+  // Cycles through weights, so that none is in L2 from before.
   void MeasureProduct(const Product& shape, const std::vector<int>& rows) {
     const size_t count = static_cast<size_t>(shape.n) * shape.k;
     const size_t copies =
@@ -284,7 +284,7 @@ class Probe {
   }
 
   int BlockColumns() const { return options_.quick ? 256 : 4096; }
-  // A weight that stays in the blocks of its file. Its bytes are drawn, so its numbers are any.
+  // A block-quantized weight. Its bytes are random, so its values are arbitrary.
   void MeasureBlocks(DType type, const Product& shape, const std::vector<int>& rows) {
     const size_t bytes = BytesOfTiles(type, shape.n, shape.k);
     const size_t copies = options_.quick ? 1 : (size_t{200} << 20) / bytes + 1;
@@ -388,8 +388,7 @@ class Probe {
     const double plain = device_.Time(attend);
     AddStatistic(&args, 0, ColumnStatistic::Kind::kSum);
     const double summed = device_.Time(attend);
-    // As many queries that come after the prompt and see all of it, of which only statistics are
-    // wanted.
+    // As many queries positioned after the whole prompt, for statistics only.
     args.out = nullptr;
     args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
     args.end_key = n;
@@ -419,14 +418,13 @@ class Probe {
   const Options& options_;
   Device device_;
   MeasurementLog log_;
-  double copy_ = 0.0;  // bytes a second, read and written; 0: not measured
-  double product_ =
-      0.0;  // floating point operations a second of the largest product; 0: not measured
+  double copy_ = 0.0;     // bytes per second, read and written; 0: not measured
+  double product_ = 0.0;  // operations per second of the largest product; 0: not measured
 };
 
 Options Parse(int argc, char** argv) {
   Options options;
-  // As for the daemon: another shared object in the backend's place.
+  // As in the daemon: another shared object replaces the backend's.
   if (const char* module = std::getenv("HYDRANT_CUDA_MODULE"); module != nullptr)
     options.module = module;
   if (const char* module = std::getenv("HYDRANT_CEILINGS_MODULE"); module != nullptr)

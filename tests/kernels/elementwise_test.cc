@@ -74,7 +74,7 @@ class ElementwiseTest : public BackendTest {
       for (size_t j = 0; j < n; ++j) {
         const long double scaled = (x[row * n + j] - mean) * scale * weight[j];
         expected.push_back(static_cast<double>(scaled + bias[j]));
-        // Four roundings to float on the way, and the mean's own, which the difference may enlarge.
+        // Four roundings to float, and the mean's own, which the difference may amplify.
         tolerance.push_back(static_cast<double>(
             4 * kFloatEpsilon *
                 (std::abs(scaled) + std::abs(bias[j]) + std::abs(mean * scale * weight[j])) +
@@ -126,7 +126,7 @@ TEST_P(ElementwiseTest, RmsNormMatchesLongDouble) {
   }
 }
 
-// Runs of rows that are wider than their runs, as the heads of queries or keys in a projection.
+// Runs within wider rows, as the heads of queries or keys in a projection.
 TEST_P(ElementwiseTest, RmsNormOfGroupsInWiderRows) {
   const struct {
     int m, groups, n, begin, row_stride;
@@ -260,8 +260,8 @@ TEST_P(ElementwiseTest, LayerNormInPlaceAndAlone) {
   EXPECT_EQ(device.Read(), batch);
 }
 
-// Rounded by the operation, or by whoever reads its floats: the same bits. Beside bf16 weights, the
-// matrix product of the rounded rows is that of the floats, to the bit.
+// Rounding by the operation or by the reader of its floats gives the same bits. With bf16 weights,
+// the matrix product of the rounded rows equals that of the floats, bit for bit.
 TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
   const DType dtype = backend().ActivationDType(DType::kBF16);
   if (dtype == DType::kF32) GTEST_SKIP() << GetParam() << " takes fp32 rows as they are";
@@ -369,7 +369,8 @@ class RopeTest : public BackendTest {
     return table;
   }
 
-  // Scratch layout: [num_kv_heads][m + 2 spare rows][head_dim + 3], to see that strides are obeyed.
+  // Scratch layout: [num_kv_heads][m + 2 spare rows][head_dim + 3], to check that
+  // strides are respected.
   static int64_t RowStride(const RopeCase& c) { return c.head_dim + 3; }
   static int64_t HeadStride(const RopeCase& c, int m) { return RowStride(c) * (m + 2); }
 
@@ -412,8 +413,8 @@ std::vector<float> Rounded(DType dtype, std::vector<float> values) {
   return values;
 }
 
-// Multiplies the pair (as a complex number) by cos + i sin: what RoPE means (arXiv
-// 2104.09864, 3.4).
+// Multiplies the pair (as a complex number) by cos + i sin: the definition of RoPE
+// (arXiv 2104.09864, 3.4).
 void Expect(const RopeCase& c, double scale, const float* in, int position, double* out,
             double* tolerance) {
   const int half = c.rotary_dim / 2;
@@ -472,7 +473,7 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
   }
 }
 
-// What is rounded is what would be stored otherwise; queries are not.
+// Rounded keys and values equal rounding the unrounded results; queries are not rounded.
 TEST_P(RopeTest, RoundsKeysAndValues) {
   for (const RopeCase& c : {RopeCase{4, 2, 10, false}, RopeCase{9, 3, 64, true},
                             RopeCase{4, 2, 96, false, 24}, RopeCase{3, 1, 34, false, 0}}) {
@@ -494,8 +495,7 @@ TEST_P(RopeTest, RoundsKeysAndValues) {
   }
 }
 
-// Queries that are rounded before they turn are those of a projection that was rounded; keys and
-// values do not change.
+// Rounding queries before rotation equals rounding the projection; keys and values do not change.
 TEST_P(RopeTest, RoundsQueriesBeforeTheyTurn) {
   for (const RopeCase& c : {RopeCase{4, 2, 10, false}, RopeCase{9, 3, 64, true},
                             RopeCase{4, 2, 96, false, 24, 1.25f}, RopeCase{3, 1, 34, false, 0}}) {
@@ -518,7 +518,7 @@ TEST_P(RopeTest, RoundsQueriesBeforeTheyTurn) {
   }
 }
 
-// A row alone and within a batch large enough to be threaded: the same bits.
+// A row alone and in a batch large enough for several threads: the same bits.
 TEST_P(ElementwiseTest, RowsDoNotDependOnTheBatch) {
   const int n = 577, m = 64, row = 29;
   const std::vector<float> x = RandomFloats(m * n * 2, 41), weight = RandomFloats(n, 42);

@@ -53,7 +53,7 @@ class ExpertsTest : public BackendTest {
     return {chosen.Read(), weights.Read(), offsets.Read(), sources.Read(), places.Read()};
   }
 
-  // Holds a routing to its definition.
+  // Checks a routing against its definition.
   void CheckRouting(const std::vector<float>& logits, int rows, int experts, int per_row,
                     ExpertWeights kind) {
     SCOPED_TRACE(testing::Message() << rows << " rows, " << per_row << " of " << experts
@@ -61,7 +61,7 @@ class ExpertsTest : public BackendTest {
     const Routing got = Route(logits, rows, experts, per_row, kind);
     std::vector<int32_t> chosen;
     std::vector<double> weights, tolerance;
-    std::vector<std::vector<int>> choices(experts);  // of each expert, ascending
+    std::vector<std::vector<int>> choices(experts);  // rows that chose each expert, ascending
     for (int row = 0; row < rows; ++row) {
       const float* own = logits.data() + static_cast<size_t>(row) * experts;
       std::vector<int> order(experts);
@@ -111,7 +111,7 @@ TEST_P(ExpertsTest, RoutesByLogit) {
 TEST_P(ExpertsTest, OfEqualLogitsTheLowerExpertIsFirst) {
   for (const ExpertWeights kind : kKinds) {
     CheckRouting(std::vector<float>(5 * 40, 0.25f), 5, 40, 8, kind);
-    // A few values, many ties; zeros of both signs are equal.
+    // Few distinct values, many ties; zeros of both signs are equal.
     std::vector<float> logits = RandomFloats(60 * 37, kSeed, 1.5f);
     for (float& logit : logits) logit = std::round(logit);
     CheckRouting(logits, 60, 37, 6, kind);
@@ -127,7 +127,7 @@ TEST_P(ExpertsTest, OneExpertMayHaveAllRows) {
   }
 }
 
-// A fault in one row stays there, and shows.
+// A fault in one row stays in that row and is visible.
 TEST_P(ExpertsTest, NanSpoilsTheWeightsOfItsRow) {
   std::vector<float> logits = RandomFloats(3 * 40, kSeed);
   logits[40 + 35] = kNan;
@@ -177,7 +177,7 @@ std::vector<uint8_t> RandomRows(DType dtype, int rows, int cols, std::mt19937& r
 struct Product {
   int experts, n, cols;
   WeightDType kept;
-  std::vector<DType> stored;  // of an expert's parts, which share its rows
+  std::vector<DType> stored;  // of an expert's parts, which divide its rows
 };
 
 class ExpertMatmulTest : public ExpertsTest {
@@ -206,8 +206,8 @@ class ExpertMatmulTest : public ExpertsTest {
     return weight;
   }
 
-  // A GPU unpacks blocks of experts whose matrices are of several types or no whole number of
-  // tiles.
+  // A GPU unpacks quantized experts if their matrices have several types or are not a
+  // multiple of tiles.
   bool IsUnpacked(const Product& p) const {
     const auto is_block = [](DType dtype) { return BlockElements(dtype) > 1; };
     const bool blocks = std::any_of(p.stored.begin(), p.stored.end(), is_block);
@@ -217,14 +217,14 @@ class ExpertMatmulTest : public ExpertsTest {
            (!one_type || p.n % 32 != 0);
   }
 
-  // Beside bf16 weights some units round x: x that bf16 holds leaves only the sums' rounding.
+  // With bf16 weights some units round x: x exact in bf16 leaves only the rounding of sums.
   static std::vector<float> Rows(int rows, int cols, uint64_t seed) {
     std::vector<float> x = RandomFloats(static_cast<size_t>(rows) * cols, seed);
     for (float& value : x) value = BF16ToFloat(FloatToBF16(value));
     return x;
   }
 
-  // Without sources rows of x are places.
+  // Without sources the rows of x are places.
   std::vector<float> Run(Backend& on, const Product& p, const Weight& weight,
                          const std::vector<float>& x, const std::vector<int32_t>& offsets,
                          const std::vector<int32_t>& sources, const std::vector<float>& bias) {
@@ -266,7 +266,8 @@ class ExpertMatmulTest : public ExpertsTest {
           }
           const size_t at = static_cast<size_t>(place) * p.n + j;
           expected[at] = sum;
-          // The sums' rounding; beside blocks the cpu backend's 16-bit activations, and bf16 terms.
+          // Rounding of sums; for block-quantized weights also the cpu backend's 16-bit
+          // activations, and bf16 terms.
           tolerance[at] = kFloatEpsilon * (p.cols + 4) * size + 1e-30;
           if (p.kept == WeightDType::kStored && BlockElements(p.stored[0]) > 1)
             tolerance[at] += sum_abs * std::abs(peak) / 60000 + size / 30000;
@@ -276,7 +277,7 @@ class ExpertMatmulTest : public ExpertsTest {
     ExpectNear(y, expected, tolerance, "y");
   }
 
-  // Offsets of experts with so many places, and rows for these.
+  // Offsets of experts with the given numbers of places, and random rows for the places.
   static void Spread(const std::vector<int>& counts, int rows, std::vector<int32_t>* offsets,
                      std::vector<int32_t>* sources) {
     std::mt19937 random(kSeed);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kSeed = 20261128;
 constexpr DType kTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_K};
-constexpr double kBF16Error = 1.0 / 256;  // of one rounding
+constexpr double kBF16Error = 1.0 / 256;  // per rounding
 
 struct Matrix {
   std::unique_ptr<Weight> weight;
@@ -33,7 +33,7 @@ struct Matrix {
       sum += double{x[k]} * values[static_cast<size_t>(row) * cols + k];
     return sum;
   }
-  // Of fp32 sums whose quants have 128 added, at most 3 the smallest scale.
+  // For fp32 sums of quants with 128 added; a block's largest quant is at least 3.
   double Tolerance(int row, const float* x) const {
     double largest = 0.0, sum_x = 0.0, size = 0.0;
     for (int k = 0; k < cols; ++k) {
@@ -67,11 +67,11 @@ class FusedProductsTest : public BackendTest {
     return matrix;
   }
 
-  // Whether this backend does what is tested here.
+  // Whether this backend fuses this product.
   bool Fuses(const Matrix& matrix, int m) { return backend().FusesProducts(*matrix.weight, m); }
 
   struct Rows {
-    std::vector<float> values;  // as bf16 holds them
+    std::vector<float> values;  // exact in bf16
     std::vector<uint16_t> bits;
   };
   Rows MakeRows(int m, int cols) {
@@ -82,7 +82,7 @@ class FusedProductsTest : public BackendTest {
     }
     return rows;
   }
-  // Sums of squares of rows whose norm divides by numbers that differ.
+  // Sums of squares that give each row a different norm.
   static std::vector<double> MakeSquares(int m, int cols) {
     const int parts = SplitNorm::Parts(cols);
     std::vector<double> squares(static_cast<size_t>(m) * parts);
@@ -106,7 +106,8 @@ class FusedProductsTest : public BackendTest {
 #define HYDRANT_SKIP_UNLESS_FUSED(matrix, m) \
   if (!Fuses(matrix, m)) GTEST_SKIP() << "this backend runs them apart"
 
-// x is divided by its root mean square, added to y, and y becomes the next norm's rows.
+// x is divided by its root mean square, the product is added to y, and y gives
+// the next norm's rows.
 void FusedProductsTest::CheckNorms(const Matrix& matrix, int m) {
   constexpr float kEps = 1e-3f;
   const int rows = matrix.rows, cols = matrix.cols, parts = SplitNorm::Parts(rows);
@@ -170,11 +171,11 @@ TEST_P(FusedProductsTest, NormsInTwoHalves) {
   }
 }
 
-// Groups of rows whose sums several blocks add up, and whose squares the last one makes.
+// Row groups summed by several blocks; the last block computes the squares.
 TEST_P(FusedProductsTest, NormsOfSeveralBlocks) {
   const Matrix matrix = Make(DType::kQ4_K, 320, 2816);
   HYDRANT_SKIP_UNLESS_FUSED(matrix, 1);
-  for (int repeat = 0; repeat < 2; ++repeat) CheckNorms(matrix, 9);  // counters are as they were
+  for (int repeat = 0; repeat < 2; ++repeat) CheckNorms(matrix, 9);  // counters were reset
 }
 
 double Active(Activation activation, double x) {
@@ -211,7 +212,7 @@ TEST_P(FusedProductsTest, Gates) {
           for (int j = 0; j < n; ++j) {
             const double gate = matrix.Sum(j, row) / divisor, up = matrix.Sum(j + n, row) / divisor;
             expected.push_back(Active(activation, gate) * up);
-            // Neither function is steeper than 1.2.
+            // Both functions have slopes of at most 1.2.
             const double of_sums = 1.2 * std::abs(up) * matrix.Tolerance(j, row) / divisor +
                                    std::abs(gate) * matrix.Tolerance(j + n, row) / divisor;
             tolerance.push_back(kBF16Error * std::abs(expected.back()) + 1.1 * of_sums +
@@ -239,7 +240,7 @@ struct RotatedCase {
 };
 
 // x is divided by its root mean square and projected; queries and keys are rotated, and all three
-// stored, keys and values with gaps between their rows.
+// are stored, keys and values with gaps between their rows.
 void FusedProductsTest::CheckRotation(DType dtype, const RotatedCase& c) {
   constexpr float kEps = 1e-3f, kQueryScale = 1.25f;
   constexpr int kPositions = 40;
@@ -344,7 +345,7 @@ TEST_P(FusedProductsTest, Rotates) {
   }
 }
 
-// Of a norm's two halves and a gate: the bits of a row are those that it has alone.
+// With both halves of a norm and a gate: a row has the same bits alone and in a batch.
 TEST_P(FusedProductsTest, RowsDoNotDependOnTheBatch) {
   constexpr int kRows = 60, kOutputs = 192, kCols = 768;
   for (const DType dtype : kTypes) {
@@ -399,8 +400,8 @@ TEST_P(FusedProductsTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
-// The products of a feed-forward one after another, each reading what the one before has written:
-// as when the host waits for each.
+// The products of a feed-forward in sequence, each reading the previous one's output: the same
+// result as with a host wait after each.
 TEST_P(FusedProductsTest, ChainsOfProducts) {
   constexpr int kRows = 9, kWidth = 320, kInner = 1408;
   const Matrix out = Make(DType::kQ8_0, kWidth, 512),
@@ -451,7 +452,7 @@ TEST_P(FusedProductsTest, ChainsOfProducts) {
   EXPECT_EQ(run(false), run(true));
 }
 
-// Without any of these a product of few rows goes the same way.
+// Without any fusion a product of few rows uses the same kernel.
 TEST_P(FusedProductsTest, PlainProductsInBF16) {
   for (const int rows : {64, 320}) {
     const Matrix matrix = Make(DType::kBF16, rows, 776);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs scripts/gpu-check without a GPU, every part of both calls, with stand-ins for all programs that it starts: the pack's, nvidia-smi,
-ncu, compute-sanitizer, nvcc and a python with PyTorch. So an error in the script itself shows here and not in the minutes in which
-there is a card. What the programs measure is what gpu_model.py expects.
+"""Runs scripts/gpu-check without a GPU, every part of both calls, with fake programs for all that it starts: the pack's, nvidia-smi, ncu,
+compute-sanitizer, nvcc and a python with PyTorch. An error in the script is found here instead of on a card. The fake programs report the
+measurements that gpu_model.py expects.
 
 usage: gpu_check_test.py ROOT
 """
@@ -23,7 +23,7 @@ SOURCES = {"device_probe": "tests/kernels/device_probe.cc", "peer_flashinfer": "
            "step_benchmark": "tests/engine/run/step_benchmark.cc", "throughput_benchmark": "tests/integration/throughput_benchmark.cc",
            "peer_torch.py": "tools/benchmarks/peer_torch.py", "peer_transformers.py": "tools/benchmarks/peer_transformers.py"}
 
-# In each stand-in's first lines: how it behaves, where it says what it was called with, and the rows that it may print.
+# The first lines of each fake program set its behaviour, the log of its arguments, and the rows that it may print.
 STAND_IN = r'''#!/usr/bin/env -S {python} -S
 import json, os, re, sys, time
 FOLDER = {folder!r}
@@ -96,7 +96,7 @@ if behaviour == "cut":
 
 
 class Sandbox:
-    """A copy of what gpu-check needs of the project, with a pack of stand-ins."""
+    """Copies the files that gpu-check needs, with a pack of fake programs."""
 
     def __init__(self, root, folder):
         self.folder = folder
@@ -145,7 +145,7 @@ class Sandbox:
 
     def run(self, *options, status=0, behaviour="", seconds=60):
         (self.folder / "calls").write_text("", encoding="utf-8")
-        # No compilers' own folders, no python of an environment: the card's machine has neither.
+        # Without compiler folders and virtual environments: the machine with the card has neither.
         environment = {"PATH": f"{self.folder / 'tools'}:/usr/bin:/bin", "PEER_PYTHON": str(self.folder / "tools/python"),
                        "STAND_IN": behaviour, "HOME": str(self.folder)}
         start = time.monotonic()

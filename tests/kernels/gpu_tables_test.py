@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what becomes of measurements on a GPU where there is none: the model of the device against the figures that were measured, the
-tables of a whole run and their size, and that device_probe's lines are read.
+"""Checks the processing of GPU measurements without a GPU: the device model against measured figures, the tables of a whole run and their
+size, and that device_probe's lines are parsed.
 
 usage: gpu_tables_test.py ROOT DEVICE_PROBE MODULE
 
@@ -24,7 +24,7 @@ def run(*command):
 
 
 def as_measured(row):
-    """A row of the model with the fields that a measurement has besides."""
+    """A row of the model with the additional fields of a measurement."""
     extra = {"prefill_attention": {"share_of_matmul": 0.4, "echo_seconds": 1e-3},
              "decode_attention": {"cold_seconds": row["seconds"]},
              "throughput": {"requests": 128, "finished": 100, "preemptions": 1, "step_ms_p50": 1, "step_ms_p99": 2, "host_us": 3, "peak_batch": 4}}
@@ -51,7 +51,7 @@ def main():
             missing = [section for section in SECTIONS if f"| {section}" not in text and section not in text]
             if missing or len(text.encode()) > MOST_BYTES:
                 sys.exit(f"{card}: no {missing}, {len(text.encode())} bytes of at most {MOST_BYTES}\n{text}")
-            # What is expected stands beside what was measured, which here is the same.
+            # Expected and measured values stand side by side; here they are equal.
             row = next(line for line in text.splitlines() if line.startswith("| 64 x 512 |"))
             us, beside = row.split("|")[2:4]
             if us != beside or "50.0 (decode.cuh)" not in row:

@@ -1,4 +1,4 @@
-// KCenter of every backend against a search in double precision over all pairs.
+// KCenter of every backend against a search over all pairs in double precision.
 #include "kernels/ops/kcenter.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ Keys RandomKeys(int heads, int head_dim, int n, uint64_t seed) {
   return {heads, head_dim, n, RandomFloats(static_cast<size_t>(heads) * n * head_dim, seed)};
 }
 
-// Whole numbers, whose distances are exact and often equal.
+// Integer coordinates: distances are exact and often equal.
 Keys GridKeys(int heads, int head_dim, int n, uint64_t seed) {
   Keys keys = {heads, head_dim, n};
   std::mt19937_64 engine(seed);
@@ -45,7 +45,7 @@ double SquaredDistance(const Keys& keys, int head, int a, int b) {
   return sum;
 }
 
-// The centres in their order: each time every key's nearest centre is looked for anew.
+// The centres in order: each step recomputes every key's nearest centre.
 std::vector<int> ChoosePlainly(const Keys& keys, int head, int count) {
   std::vector<int> centres = {0};
   while (static_cast<int>(centres.size()) < count) {
@@ -126,7 +126,7 @@ TEST_P(KCenterTest, TiesGoToTheLowerPosition) {
   }
 }
 
-// More keys than one part a block of threads can take at first.
+// More keys than one block of threads handles in a part.
 TEST_P(KCenterTest, LongPrompt) { Check(RandomKeys(1, 8, 8300, 4), 6); }
 
 TEST_P(KCenterTest, ValuesByHand) {

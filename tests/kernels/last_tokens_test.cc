@@ -1,4 +1,4 @@
-// StoreLastTokens and ReadLastTokens of every backend, beside what their contract says in words.
+// StoreLastTokens and ReadLastTokens of every backend against their contract.
 #include <gtest/gtest.h>
 
 #include <algorithm>

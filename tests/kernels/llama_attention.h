@@ -1,6 +1,6 @@
-// Inputs of attention with Llama-3.1-8B's heads, for the programs that time it (device_probe.cc,
-// device_benchmark.cc). `memory` makes them on the device:
-//   T* Allocate<T>(count), T* Upload(const std::vector<T>&), and drawn numbers in fp32 and bf16,
+// Attention inputs with Llama-3.1-8B's heads, for the timing programs device_probe.cc and
+// device_benchmark.cc. `memory` makes them on the device:
+//   T* Allocate<T>(count), T* Upload(const std::vector<T>&), and random numbers in fp32 and bf16,
 //   float* Floats(count), uint16_t* Halves(count)
 #ifndef HYDRANT_TESTS_KERNELS_LLAMA_ATTENTION_H_
 #define HYDRANT_TESTS_KERNELS_LLAMA_ATTENTION_H_
@@ -19,15 +19,15 @@ namespace hydrant {
 
 inline constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlockSize = 16;
 
-// As many layers as hold so many bytes of keys and values, at most 16: taken in turns they leave
-// nothing in a cache.
+// The number of layers that hold `bytes` of keys and values, at most 16: cycling through them
+// leaves nothing cached.
 inline int LayersOf(double bytes, int rows, int length) {
   const double layer = 4.0 * rows * kKvHeads * length * kHeadDim;
   return std::clamp(static_cast<int>(bytes / layer), 1, 16);
 }
 
-// `rows` sequences of `length` entries a head in pages that lie anywhere, every head at its cap, so
-// that steps repeat. Without the rows' rules.
+// `rows` sequences of `length` entries per head in randomly placed pages, every head at its cap, so
+// that steps repeat. The rows' rules are not set.
 template <typename Memory>
 DecodeAttentionArgs MakeDecode(Memory& memory, int rows, int length, int layers) {
   const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads * layers;
@@ -72,7 +72,7 @@ DecodeAttentionArgs MakeDecode(Memory& memory, int rows, int length, int layers)
   return args;
 }
 
-// A prompt of n tokens, its rows in bf16 or fp32, as the engine's arena has them.
+// A prompt of n tokens, its rows in bf16 or fp32, as in the engine's arena.
 template <typename Memory>
 PrefillAttentionArgs MakePrompt(Memory& memory, int n, bool halves) {
   PrefillAttentionArgs args;

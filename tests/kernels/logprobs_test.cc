@@ -77,7 +77,7 @@ TEST_P(LogprobsTest, IsSoftmaxAndSorting) {
     constexpr int kRows = 5;
     const int stride = vocab + 3;
     std::vector<float> logits = RandomFloats(static_cast<size_t>(kRows) * stride, vocab, 8.0f);
-    for (int row = 0; row < kRows; ++row) {  // behind the vocabulary is what does not count
+    for (int row = 0; row < kRows; ++row) {  // logits past the vocabulary do not count
       for (int i = vocab; i < stride; ++i) logits[row * stride + i] = 1000.0f;
     }
     const std::vector<uint32_t> tokens = {0, static_cast<uint32_t>(vocab) - 1,
@@ -131,15 +131,15 @@ TEST_P(LogprobsTest, ATokenThatIsNone) {
   EXPECT_EQ(got.top_tokens[0], 1u);
 }
 
-// What a sum of fp32 would lose.
+// An fp32 sum would lose these terms.
 TEST_P(LogprobsTest, LargeVocabulary) {
   constexpr int kVocab = 150'001;
   const std::vector<float> logits = RandomFloats(kVocab, 3, 1.0f);
   ExpectRow(logits.data(), kVocab, 77'777, Run(logits, 0, kVocab, {77'777})[0]);
 }
 
-// The same row at every place of a batch, which begins anywhere in memory, has the same bits; its
-// first are spread over the parts that a device cuts it into, or all in one.
+// A row gives the same bits at every place of a batch and at any alignment; its top tokens are
+// spread over the parts of a device's split, or all in one part.
 TEST_P(LogprobsTest, ARowsNumbersDoNotDependOnItsPlace) {
   constexpr int kVocab = 13'001, kRows = 5;
   for (const bool together : {false, true}) {

@@ -1,5 +1,5 @@
 // Matmul and Embed of every backend against the double-precision product of the same rounded
-// numbers. matmul_test.cc asks more of the cpu backend's own kernels.
+// numbers. matmul_test.cc has stricter tests of the cpu backend's kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +16,7 @@ namespace {
 
 class MatmulBackendsTest : public ProductTest {
  protected:
-  // A weight of two stacked fp32 parts, packed as `dtype`; its values as the backend holds them are
-  // left in values_.
+  // Packs two stacked fp32 parts as `dtype`; values_ gets the values as the backend stores them.
   std::unique_ptr<Weight> Pack(int rows, int cols, WeightDType dtype) {
     values_ = RandomFloats(static_cast<size_t>(rows) * cols, 7 + rows, 0.1f);
     const int first = rows / 2 + 1;
@@ -31,8 +30,7 @@ class MatmulBackendsTest : public ProductTest {
     return *std::move(weight);
   }
 
-  // Some units round x to bf16 beside bf16 weights: x that bf16 holds exactly leaves only the sums'
-  // rounding.
+  // With bf16 weights some units round x: x exact in bf16 leaves only the rounding of sums.
   static std::vector<float> Activations(int m, int cols) {
     std::vector<float> x = RandomFloats(static_cast<size_t>(m) * cols, 11 + m);
     for (float& value : x) value = BF16ToFloat(FloatToBF16(value));
@@ -69,7 +67,7 @@ TEST_P(MatmulBackendsTest, EqualsTheDoubleProduct) {
   }
 }
 
-// Where a backend writes bf16, each result is the fp32 one rounded once, whatever was in its place.
+// A bf16 result is the fp32 result rounded once, whatever y held before.
 TEST_P(MatmulBackendsTest, ResultsInBFloat16) {
   for (const WeightDType dtype : kPlainDTypes) {
     for (const int rows : {8, 77}) {
@@ -84,7 +82,7 @@ TEST_P(MatmulBackendsTest, ResultsInBFloat16) {
         const std::vector<uint16_t> halves = y.Read();
         const std::vector<float> sums = Run(*weight, x, m);
         for (size_t i = 0; i < sums.size(); ++i) {
-          // A device may sum in another order there.
+          // A device may use another summation order there.
           EXPECT_NEAR(BF16ToFloat(halves[i]), sums[i], std::abs(sums[i]) / 256 + 1e-5)
               << "m " << m << " rows " << rows << " element " << i;
         }
@@ -191,8 +189,8 @@ TEST_P(MatmulBackendsTest, EmbedScalesTheTablesRows) {
   }
 }
 
-// A weight that is drawn is, bit for bit, the one that stores the same values: whether the backend
-// makes them itself or not.
+// A randomly generated weight is bit-identical to a stored one with the same values, whether the
+// backend generates it itself or not.
 TEST_P(MatmulBackendsTest, DrawnWeightsAreTheirStreams) {
   constexpr int kRows = 133, kCols = 40;
   const NormalStream normals = {0x1234567890abcdefu, 0.02f};

@@ -1,10 +1,9 @@
-// Matmul of the cpu backend on SmolLM2-135M's shapes: GFLOP/s, and GB/s of weight bytes, beside
-// what the machine can do: the read bandwidth of all threads together and the rate of fp32
-// multiply-add in registers, both measured here. The weights of a measurement are several copies in
-// turn, 256 MB or more where that is possible, so that small ones do not come from the nearest
-// caches as they never do in a model; "Layer" instead runs the four matrices of a layer, as a step
-// does. "Experts" is the first product of Qwen3-30B-A3B's mixture of experts, rows drawn; "Turns"
-// the same as a Matmul an expert.
+// Matmul of the cpu backend on SmolLM2-135M's shapes: GFLOP/s, and GB/s of weight bytes, against
+// the machine's limits measured here: the read bandwidth of all threads and the rate of fp32
+// multiply-adds in registers. Each measurement cycles through several copies of the weights, 256 MB
+// or more if possible, so that small weights do not stay in caches, as in a model; "Layer" instead
+// runs the four matrices of a layer, as a step does. "Experts" is the first product of
+// Qwen3-30B-A3B's mixture of experts with random rows; "Turns" the same with one Matmul per expert.
 //
 //   matmul_benchmark [--threads=N] [Google Benchmark's own flags]
 #include <benchmark/benchmark.h>
@@ -40,7 +39,7 @@ constexpr Shape kShapes[] = {{"qkv", 960, 576},
                              {"gate_up", 3072, 576},
                              {"down", 576, 1536},
                              {"logits", 49152, 576}};
-constexpr int kLayerShapes = 4;  // the first of them make a layer
+constexpr int kLayerShapes = 4;  // the first four make a layer
 
 struct Form {
   const char* name;
@@ -72,7 +71,7 @@ std::vector<uint8_t> RandomBytes(DType dtype, int rows, int cols) {
     }
     return bytes;
   }
-  // Below 0x7c: wherever a format has its scales, they are finite, and so are eight-bit floats.
+  // Bytes below 0x7c: scales at any offset are finite, and so are 8-bit floats.
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() % 0x7c);
   return bytes;
 }
@@ -145,7 +144,7 @@ void BenchModel(benchmark::State& state, const Form& form, int m, ThreadPool* po
       benchmark::Counter(static_cast<double>(state.iterations()) * m, benchmark::Counter::kIsRate);
 }
 
-// Places of the experts that m rows choose.
+// Places of the experts chosen by m rows.
 struct Choice {
   std::vector<int32_t> offsets = {0}, sources;
   int chosen = 0;  // experts
@@ -195,7 +194,7 @@ void BenchExperts(benchmark::State& state, const Form& form, int m, ThreadPool* 
   ReportExperts(state, choice, weight->bytes() / kExperts);
 }
 
-// Rows that are gathered already.
+// With rows already gathered.
 void BenchTurns(benchmark::State& state, const Form& form, int m, ThreadPool* pool) {
   std::vector<std::unique_ptr<Weight>> weights;
   weights.reserve(kExperts);
@@ -216,7 +215,7 @@ void BenchTurns(benchmark::State& state, const Form& form, int m, ThreadPool* po
   ReportExperts(state, choice, weights[0]->bytes());
 }
 
-// Bytes a second all threads read together from memory larger than most caches.
+// Bytes per second that all threads together read from memory larger than most caches.
 void BenchReadBandwidth(benchmark::State& state, ThreadPool* pool) {
   constexpr size_t kBytes = size_t{1} << 30;
   constexpr int kTasks = 256;
@@ -236,7 +235,7 @@ void BenchReadBandwidth(benchmark::State& state, ThreadPool* pool) {
   Report(state, 0, static_cast<double>(kBytes));
 }
 
-// Multiplication of a matrix that stays in the nearest cache: what the arithmetic alone allows.
+// Product with a matrix that stays in L1: the limit of the arithmetic.
 void BenchPeak(benchmark::State& state, const Form& form, ThreadPool* pool) {
   BenchShape(state, form, {"peak", 768, 512}, 384, pool);
 }

@@ -101,7 +101,7 @@ TEST_F(ChoiceFileTest, EachOwnerHasItsOwnAndLeavesTheOthersBe) {
     EXPECT_EQ(*ChoiceFile(path_, other).Find(Shape(8)), Words(2));
 }
 
-// Two processes at work: neither loses a choice in the file, nor changes one that it has taken.
+// Two processes: neither loses a choice in the file, nor changes one that it has used.
 TEST_F(ChoiceFileTest, ProcessesShareItAndKeepWhatTheyTook) {
   ChoiceFile first(path_, kOwner), second(path_, kOwner);
   EXPECT_TRUE(first.Keep(Shape(1), Words(1)));
@@ -137,7 +137,7 @@ TEST_F(ChoiceFileTest, ADamagedOneIsIgnoredAndWrittenAnew) {
       default:
         bad.insert(random() % bad.size(), 1, static_cast<char>(random()));
     }
-    // Whole lines less are no damage that could be seen.
+    // The removal of whole lines cannot be detected as damage.
     const auto parsed = ParseChoices(bad);
     if (!parsed.has_value()) continue;
     for (const auto& [key, words] : *parsed) EXPECT_EQ(words, Words(key.second.rows)) << round;

@@ -1,13 +1,13 @@
-// The matrix product of the cpu backend beside oneDNN's, for the shapes of SmolLM2-135M, one thread
-// each: the reason why the backend has kernels of its own. Both multiply fp32 rows by weights
-// packed once in the form each prefers; oneDNN gets a primitive for each number of rows, and its
-// bf16 times include the conversion of the rows, which ours do inside. Twenty weights take turns,
-// so that they come from memory as in a model.
+// Compares the cpu backend's matrix product with oneDNN's, for SmolLM2-135M's shapes, one thread
+// each: the reason for the backend's own kernels. Both multiply fp32 rows by weights packed once in
+// their preferred layout. oneDNN gets a primitive for each number of rows, and its bf16 times
+// include the conversion of the rows, as ours do. The test cycles through twenty weights, so that
+// they come from memory as in a model.
 //
 //   OMP_WAIT_POLICY=passive matmul_onednn_benchmark
 //   HYDRANT_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_WAIT_POLICY=passive matmul_onednn_benchmark
 //
-// Built where libdnnl-dev is installed.
+// Built if libdnnl-dev is installed.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -39,7 +39,7 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The fastest of the repeats, a multiplication.
+// Seconds per product of the fastest repeat.
 template <typename Multiply>
 double Best(const Multiply& multiply) {
   double best = std::numeric_limits<double>::infinity();
@@ -63,7 +63,7 @@ double Ours(Backend& backend, const Problem& p, std::vector<float>* y) {
   });
 }
 
-// Nothing where oneDNN has no such primitive on this machine.
+// Returns nothing if oneDNN has no such primitive on this machine.
 std::optional<double> OneDnn(const dnnl::engine& engine, dnnl::stream& stream, const Problem& p,
                              std::vector<float>* y) try {
   using dnnl::memory, dnnl::matmul, dnnl::reorder;
@@ -94,7 +94,7 @@ std::optional<double> OneDnn(const dnnl::engine& engine, dnnl::stream& stream, c
   return std::nullopt;
 }
 
-// Both must have computed the same thing, or the comparison means nothing.
+// Both results must agree, or the comparison is meaningless.
 bool Agree(const std::vector<float>& a, const std::vector<float>& b, double tolerance) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::abs(a[i] - b[i]) > tolerance) return false;

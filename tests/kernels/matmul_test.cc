@@ -1,6 +1,6 @@
 // The cpu backend's Matmul, Embed and PackWeight against a double-precision loop over
-// scalar-dequantised weights (kernels/dequantize.h, itself held to the gguf package's values).
-// Outputs start as NaN, and lie between guards.
+// scalar-dequantized weights (kernels/dequantize.h, itself tested against the gguf package's
+// values). Outputs start as NaN and lie between guards.
 #include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ std::string NameOf(WeightDType dtype) {
   return "?";
 }
 
-// A stacked weight in its file form and as floats.
+// A stacked weight in file format and as floats.
 struct TestWeight {
   std::vector<std::vector<uint8_t>> bytes;
   std::vector<WeightPart> parts;
@@ -91,12 +91,12 @@ std::vector<float> RandomActivations(int m, int cols, std::mt19937& random) {
   std::vector<float> x(static_cast<size_t>(m) * cols);
   for (float& value : x) {
     value = normal(random);
-    if (random() % 200 == 0) value *= 40.0f;  // the outliers of real activations
+    if (random() % 200 == 0) value *= 40.0f;  // outliers as in real activations
   }
   return x;
 }
 
-// y with guards around it; all NaN to start with.
+// y between guards; initially all NaN.
 class Output {
  public:
   Output(int m, int rows)
@@ -117,18 +117,19 @@ class Output {
   std::vector<float> values_;
 };
 
-// As integers (kBlocks), rather than widened.
+// Whether blocks are multiplied as integers (kBlocks) instead of being widened.
 bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype != DType::kF8_E4M3; }
 
-// The error one output may have, relative to sum |x| |w| over the columns, or to sum (largest |x|
-// of the block) |w|.
+// Error bound of an output, relative to sum |x| |w| over the columns, or to sum (largest |x| of the
+// block) |w|.
 //   fp32 sums in order: each of the `cols` additions errs by 2^-24 of the partial sum.
 //   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
-//   kStored blocks with VNNI and many rows, where batches may matter: half a step of 8-bit
+//   kStored blocks with VNNI and many rows, unless batch-invariant: half a step of 8-bit
 //   activations, 1 / (2 * 127) of the block's largest.
 //   (From 96 rows on weights may be rounded, too: ManyRowsTolerance.)
-//   (With AMX both are rounded to bf16 from 24 rows on, weights a third more roughly: TakesBf16.)
-//   kBFloat16: 2^-8 of x where the units round it (the weights' own rounding is in the reference).
+//   (With AMX both are rounded to bf16 from 24 rows on, with a third more error on weights:
+//   TakesBf16.)
+//   kBFloat16: 2^-8 of x if the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, double sum_abs,
                  double sum_peak) {
   const double fp32 = std::ldexp(1.0, -24) * (cols + 4);
@@ -153,9 +154,9 @@ bool TakesManyRows(int m, bool batch_invariant) {
          __builtin_cpu_supports("avx512vnni");
 }
 
-// What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
-// little more. A block's peak may be taken for somewhat more than it is. A block's step of x is its
-// row's, halved as often as its values have room for, 16 times at most.
+// Error bound of a product of many rows: half a step of each operand, and slightly more for the
+// weights' integers of 1 / 256. A block's peak may be overestimated. A block's step of x is its
+// row's, halved as often as its values allow, at most 16 times.
 double ManyRowsTolerance(const float* x, const float* w, int cols) {
   constexpr int kLength = 32;
   double bound = 0, row_peak = 0;
@@ -185,8 +186,8 @@ struct Worst {
   int col = -1;
 };
 
-// Holds every output to the double-precision loop. For many rows of x only some are looked at, the
-// last always.
+// Compares every output with the double-precision loop. With many rows of x only some are checked,
+// always including the last.
 Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<float>& x, int m,
               const Output& y, float start, bool batch_invariant = false) {
   Worst worst;
@@ -207,8 +208,7 @@ Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<flo
         sum_abs += std::abs(static_cast<double>(row[k]) * w);
         sum_peak += peak[k / 32] * std::abs(w);
       }
-      // A weight with a minimum is the sum of two products, each of which may be larger than the
-      // weight.
+      // A weight with a minimum is the sum of two products, each possibly larger than the weight.
       const double scale = blocks ? 8.0 : 1.0;
       const double error = std::abs(y[static_cast<size_t>(i) * weight.rows + j] - sum);
       double tolerance = Tolerance(dtype, blocks, TakesEightBits(m, batch_invariant), weight.cols,
@@ -292,8 +292,8 @@ TEST_P(MatmulTest, Accumulates) {
   }
 }
 
-// So many rows that threads take some of their own, of so many columns that products are added up
-// in pieces, with a last panel that is short.
+// Enough rows that each thread takes its own, and enough columns that sums are made in pieces, with
+// a partial last panel.
 TEST_P(MatmulTest, ManyRowsOfManyColumns) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = (1312 + SmallestCols() - 1) / SmallestCols() * SmallestCols();
@@ -320,7 +320,7 @@ TEST_P(MatmulTest, ManyRowsOfManyColumns) {
   }
 }
 
-// A row's bits are its own: alone, in any batch, at any place, with any number of threads.
+// A row has the same bits alone, in any batch, at any place, with any number of threads.
 TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(576 / SmallestCols(), 1) * SmallestCols();
@@ -356,7 +356,7 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
 }
 
-// Nor where some are multiplied in 8 bits: from 4 rows on, and before products of many rows begin.
+// The same for rows multiplied in 8 bits: from 4 rows up to the start of many-row products.
 TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
   const auto [weight_dtype, dtype] = GetParam();
   for (const int wanted : {96, 576, 1280}) {
@@ -388,7 +388,7 @@ TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
   }
 }
 
-// Nor among many, where whole tiles are rounded together and other rows alone.
+// The same for many rows, where whole tiles are rounded together and remaining rows alone.
 TEST_P(MatmulTest, ManyRowsDoNotDependOnTheirPlace) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(96 / SmallestCols(), 1) * SmallestCols();
@@ -406,13 +406,13 @@ TEST_P(MatmulTest, ManyRowsDoNotDependOnTheirPlace) {
             0);
 }
 
-// Blocks of a row that are zero, or far smaller than others: of activations, and of weights.
+// Blocks of a row that are zero or far smaller than others: in activations, and in weights.
 TEST_P(MatmulTest, BlocksOfVeryDifferentMagnitudes) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(512 / SmallestCols(), 1) * SmallestCols();
   TestWeight weight = MakeWeight(dtype, 40, cols, random_);
   if (MultipliesBlocks(dtype)) {
-    // The first row is zero throughout, of the second every other block of the file.
+    // The first row is all zero; in the second every other block of the file is zero.
     const size_t bytes = TraitsOf(dtype).block_bytes;
     const size_t row_bytes = weight.bytes[0].size() / weight.rows;
     std::fill_n(weight.bytes[0].begin(), row_bytes, 0);
@@ -433,9 +433,7 @@ TEST_P(MatmulTest, BlocksOfVeryDifferentMagnitudes) {
   }
 }
 
-// So many values that several threads round them, of too few rows to be cut by rows: each gets what
-// it gets among fewer.
-// However numbers are rounded, outputs grow or shrink by nothing on average.
+// Rounding does not bias the outputs: on average they neither grow nor shrink.
 TEST_P(MatmulTest, RoundingIsUnbiased) {
   const auto [weight_dtype, dtype] = GetParam();
   constexpr int kRows = 192, kM = 32, kCols = 768;
@@ -460,9 +458,11 @@ TEST_P(MatmulTest, RoundingIsUnbiased) {
   EXPECT_NEAR(product / square, 1.0, 3e-4);
 }
 
+// Enough values for several threads to round, in too few rows to divide by rows: the same bits as
+// in smaller products.
 TEST_P(MatmulTest, FewRowsMayBeRoundedByManyThreads) {
   const auto [weight_dtype, dtype] = GetParam();
-  constexpr int kCols = 1536, kRows = 20, kPart = 10;  // a part is rounded by one
+  constexpr int kCols = 1536, kRows = 20, kPart = 10;  // a part is rounded by one thread
   const TestWeight weight = MakeWeight(dtype, 40, kCols, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
   const std::vector<float> x = RandomActivations(kRows, kCols, random_);
@@ -504,7 +504,7 @@ TEST_P(MatmulTest, EmbedIsExact) {
   }
 }
 
-// A fault in one row stays there, and shows. (So many rows that each kernel has its turn.)
+// A fault in one row stays in that row and is visible. (With enough rows for each kernel.)
 TEST_P(MatmulTest, NonFiniteActivationsSpoilTheirRowOnly) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(64, SmallestCols());
@@ -546,7 +546,7 @@ TEST_P(MatmulTest, ZeroAndTinyActivations) {
   }
 }
 
-// The same scales, and `fill` for all quants.
+// Keeps the scales and fills all quants with `fill`.
 void FillQuants(DType dtype, uint8_t fill, TestWeight* weight) {
   std::vector<uint8_t>& bytes = weight->bytes[0];
   for (size_t block = 0; block < bytes.size(); block += TraitsOf(dtype).block_bytes) {
@@ -561,7 +561,7 @@ void FillQuants(DType dtype, uint8_t fill, TestWeight* weight) {
                 weight->values.data());
 }
 
-// Sums of the largest bytes of both sides leave no register: that would take off a large part.
+// Sums of the largest bytes of both sides do not saturate registers, which would be a large error.
 TEST_P(MatmulTest, TheLargestBytesDoNotSaturate) {
   const auto [weight_dtype, dtype] = GetParam();
   if (!MultipliesBlocks(dtype)) GTEST_SKIP() << "no blocks";
@@ -594,7 +594,7 @@ TEST_P(MatmulTest, TheLargestBytesDoNotSaturate) {
   }
 }
 
-// The block kernels of AVX2, run by hand over all panels and rows.
+// The AVX2 block kernels, run directly over all panels and rows.
 std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<float>& x, int m) {
   const int cols = weight.cols();
   const size_t blocks =
@@ -619,7 +619,7 @@ std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<floa
   return y;
 }
 
-// kStored's blocks mean the same sums, bit by bit, whatever the instruction set.
+// kStored blocks give the same sums, bit for bit, with every instruction set.
 TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
   const auto [weight_dtype, dtype] = GetParam();
   if (weight_dtype != WeightDType::kStored || !MultipliesBlocks(dtype)) return;
@@ -635,7 +635,7 @@ TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
   }
 }
 
-// What is quantised while it is packed is, bit for bit, the weight of those blocks.
+// Quantizing while packing gives the same bits as packing those blocks.
 TEST_P(MatmulTest, QuantisedRowsAreTheirBlocks) {
   const auto [weight_dtype, dtype] = GetParam();
   if (weight_dtype != WeightDType::kStored) return;
@@ -673,7 +673,7 @@ INSTANTIATE_TEST_SUITE_P(Weights, MatmulTest, testing::ValuesIn(AllCases()), [](
   return NameOf(info.param.weight_dtype) + "_" + std::string(DTypeName(info.param.dtype));
 });
 
-// What bf16 has is multiplied as it is.
+// Values exact in bf16 are multiplied without rounding.
 TEST(MatmulBf16, ExactNumbersStayExact) {
   constexpr int kRows = 48, kM = 40, kCols = 96, kBlocks = kRows * kCols / 32;
   if (!TakesBf16(kM, false)) GTEST_SKIP() << "this machine rounds otherwise";
@@ -762,7 +762,7 @@ TEST(MatmulMemory, ThePartsMayBeFreedAfterPacking) {
   EXPECT_LE(Compare(weight, WeightDType::kStored, x, 2, y, 0.0f).ratio, 1.0);
 }
 
-// Gives the rows of a weight, a copy each.
+// Makes the rows of a weight by copying.
 class CopyingMaker final : public RowMaker {
  public:
   CopyingMaker(const std::vector<uint8_t>& bytes, size_t row_bytes)
@@ -799,7 +799,7 @@ TEST(MatmulMadeRows, AreTheRowsThatAreStored) {
   }
 }
 
-// Of every type, where the blocks have their scales too.
+// Every type, including non-finite scales of block types.
 TEST(MatmulErrors, WhatIsNotFiniteIsNamed) {
   std::mt19937 random(kSeed);
   ThreadPool pool(2);

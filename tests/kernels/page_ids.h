@@ -1,5 +1,5 @@
-// State for tests of what reads and writes pages: each page names a state of another id. Who takes
-// one's id for the other's is found out.
+// State ids for tests of page operations: each page has a state with a different id, so that
+// confusing the two is detected.
 #ifndef HYDRANT_TESTS_KERNELS_PAGE_IDS_H_
 #define HYDRANT_TESTS_KERNELS_PAGE_IDS_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// The last state is the first page's, and so on: there are as many.
+// State ids are the page ids in reverse order; both have the same number.
 inline PageIds WithState(int32_t data, int num_blocks) { return {data, num_blocks - 1 - data}; }
 
 inline std::vector<PageIds> WithStates(const std::vector<int32_t>& data, int num_blocks) {
@@ -21,7 +21,7 @@ inline std::vector<PageIds> WithStates(const std::vector<int32_t>& data, int num
   return pages;
 }
 
-// Where the score lies of an entry whose position lies at `slot`.
+// Index of the score of an entry with its position at `slot`.
 inline size_t StateSlot(size_t slot, int block_size, int num_blocks) {
   return (num_blocks - 1 - slot / block_size) * block_size + slot % block_size;
 }

@@ -1,5 +1,5 @@
 // Rows of keys and values in pages: the plain functions against their definition, and the vector
-// ones against the plain ones, to the bit.
+// functions against the plain ones, bit for bit.
 #include "kernels/page_row.h"
 
 #include <gtest/gtest.h>
@@ -65,8 +65,8 @@ TEST(PageRowTest, ErrorsAreWithinHalfAStep) {
     const std::vector<float> eight = Rounded(DType::kQ8_0, x);
     // The scale is rounded too, by up to 2^-11 of itself.
     for (int i = 0; i < 32; ++i) EXPECT_NEAR(eight[i], x[i], peak / 127 * 0.5 + peak / 2048);
-    // The transform keeps sums of squares but for a factor of 32; steps are an eighth of the peak,
-    // and so is what is cut off at the end of the range that has one step less.
+    // The transform preserves sums of squares up to a factor of 32; a step is an eighth of the
+    // peak, and so is the clipping at the end of the range with one step less.
     std::vector<float> transformed = x;
     HadamardTransform(32, transformed.data());
     float largest = 0;
@@ -76,7 +76,7 @@ TEST(PageRowTest, ErrorsAreWithinHalfAStep) {
   }
 }
 
-// What the transform is for: a channel that is large sets no scale by itself.
+// The purpose of the transform: a large channel does not set the scale alone.
 TEST(PageRowTest, ALargeChannelCostsTheOthersLittle) {
   std::mt19937 rng(kSeed);
   double with = 0, without = 0;
@@ -138,8 +138,8 @@ TEST(PageRowTest, DTypesOfPages) {
   EXPECT_FALSE(IsPageDType(DType::kQ4_K, 256));
 }
 
-// The values of e4m3fn, by the formula of the specification's table: sign, 4 bits of an exponent of
-// bias 7, 3 of a fraction.
+// Values of e4m3fn by the formula of the specification: sign, 4 exponent bits with bias
+// 7, 3 mantissa bits.
 double E4M3Value(int byte) {
   const int exponent = byte >> 3 & 15, fraction = byte & 7;
   const double magnitude =
@@ -147,7 +147,7 @@ double E4M3Value(int byte) {
   return byte < 128 ? magnitude : -magnitude;
 }
 
-// Over all bytes, each with the values about the middle to its neighbour.
+// All bytes, each with the values around the midpoint to its neighbour.
 TEST(PageRowTest, E4M3IsTheNearestThereIs) {
   EXPECT_EQ(E4M3Value(0x7e), 448);
   EXPECT_EQ(E4M3Value(0x81), -std::exp2(-9));
@@ -188,7 +188,7 @@ TEST(PageRowTest, E4M3HasNoInfinityButNaN) {
   EXPECT_TRUE(std::isnan(Rounded(DType::kE4M3, {std::numeric_limits<float>::quiet_NaN()})[0]));
 }
 
-// Numbers of every size, ties, and what is no number.
+// Numbers of every size, ties, and NaN.
 std::vector<float> Awkward(size_t count, int trial, std::mt19937* rng) {
   std::vector<float> x = Normals(count, std::exp2(static_cast<float>(trial % 60 - 30)), rng);
   const float specials[] = {0.0f,

@@ -1,7 +1,7 @@
-// The fixture of tests whose operations read or write pages: a pool and the tables of its sequences
-// as values on the host, where a copy is a pool of its own, and the same in a backend's memory.
-// Every head has pages in random order; between them lie pages of no sequence, and each page names
-// a state of another id, so that an operation that takes one id for the other is found out.
+// Fixture for tests of page operations: a pool and its sequences' tables as host values, where a
+// copy is an independent pool, and the same in a backend's memory. Every head has pages in random
+// order, with pages of no sequence between them. Each page has a state with a different id, so that
+// confusing the two ids is detected.
 #ifndef HYDRANT_TESTS_KERNELS_PAGED_POOL_H_
 #define HYDRANT_TESTS_KERNELS_PAGED_POOL_H_
 
@@ -30,7 +30,7 @@ struct PagedPoolShape {
   int num_slots = 1;
   int num_layers = 1;
   int num_kv_heads = 1;
-  int width = 1;  // pages of a head
+  int width = 1;  // pages per head
   DType dtype = DType::kF32;
   int head_dim = 8;
   int block_size = 16;
@@ -52,7 +52,7 @@ struct PagedPool {
   std::vector<DecodeRule> rules;
 
   PagedPool() = default;
-  // Empty heads without caps. Keys and values are NaN in every dtype, scores NaN, positions
+  // Heads are empty and have no caps. Keys and values are NaN in every dtype, scores NaN, positions
   // INT_MIN; there are no log weights.
   PagedPool(const PagedPoolShape& shape, uint64_t seed)
       : num_layers(shape.num_layers), num_kv_heads(shape.num_kv_heads) {
@@ -84,7 +84,7 @@ struct PagedPool {
   size_t NumPlaces() const { return static_cast<size_t>(layout.num_blocks) * layout.block_size; }
   size_t RowBytes() const { return BytesOf(layout.dtype, layout.head_dim); }
 
-  // Over the host's own memory.
+  // Pointers to the host arrays.
   KvPages Pages() {
     return {layout,           keys.data(),   values.data(),
             positions.data(), scores.data(), log_weights.empty() ? nullptr : log_weights.data()};
@@ -101,18 +101,18 @@ struct PagedPool {
             .rules = rules.data()};
   }
 
-  // Where a head's row stands in caps, lengths and victims.
+  // Index of a head in caps, lengths and victims.
   size_t Head(int slot, int layer, int head) const {
     return (static_cast<size_t>(slot) * num_layers + layer) * num_kv_heads + head;
   }
-  // Where an entry's key, value and position stand, in rows.
+  // Index of an entry's key, value and position, in rows.
   size_t Place(int slot, int layer, int head, int entry) const {
     const int64_t row =
         row_begin[slot] + static_cast<int64_t>(layer * num_kv_heads + head) * row_width[slot];
     return static_cast<size_t>(blocks[row + entry / layout.block_size].data) * layout.block_size +
            entry % layout.block_size;
   }
-  // Where the score of the entry at `place` stands; its log weights at twice that.
+  // Index of the score of the entry at `place`; its log weights are at twice that.
   size_t State(size_t place) const {
     return StateSlot(place, layout.block_size, layout.num_blocks);
   }
@@ -136,7 +136,7 @@ struct PagedPool {
   }
 };
 
-// The bits of an entry but for its position: NaN equals itself, and -0 is not 0.
+// The bits of an entry without its position: NaN equals itself, and -0 differs from 0.
 struct PoolEntry {
   std::vector<uint8_t> key, value;
   uint32_t score = 0;
@@ -154,7 +154,7 @@ inline PoolEntry EntryAt(const PagedPool& pool, size_t place) {
   return entry;
 }
 
-// A pool in the memory of a backend, which must outlive it.
+// A pool in a backend's memory. The backend must outlive it.
 class DevicePool {
  public:
   DevicePool(Backend& backend, const PagedPool& pool)
@@ -191,7 +191,8 @@ class DevicePool {
             .rules = rules_.data()};
   }
 
-  // All that operations may change. Fails the test where one wrote past the end of an array.
+  // Reads back all data that operations may change. Fails the test after a write past
+  // the end of an array.
   void ReadBack(PagedPool* pool) {
     pool->keys = keys_.Read();
     pool->values = values_.Read();
@@ -215,7 +216,7 @@ class DevicePool {
   DeviceArray<DecodeRule> rules_;
 };
 
-// Which places an operation may have changed: of data (key, value, position), and of state.
+// The places that an operation may have changed: data (key, value, position) and state.
 struct ChangedPlaces {
   explicit ChangedPlaces(const PagedPool& pool)
       : data(pool.NumPlaces(), false), state(pool.NumPlaces(), false) {}
@@ -224,12 +225,12 @@ struct ChangedPlaces {
   std::vector<bool> data, state;
 };
 
-// Nothing but these places has changed, and of the tables nothing but the rows of (slot, layer).
+// Checks that only these places have changed, and in the tables only the rows of (slot, layer).
 inline void ExpectNothingElseChanged(const PagedPool& before, const PagedPool& after,
                                      const ChangedPlaces& changed, int slot, int layer) {
   const size_t row_bytes = before.RowBytes();
   const auto same = [](const auto& a, const auto& b, size_t first, size_t count) {
-    return std::memcmp(&a[first], &b[first], count * sizeof(a[0])) == 0;  // NaN included
+    return std::memcmp(&a[first], &b[first], count * sizeof(a[0])) == 0;  // compares NaN too
   };
   for (size_t place = 0; place < before.NumPlaces(); ++place) {
     const size_t state = before.State(place);
@@ -253,9 +254,9 @@ inline void ExpectNothingElseChanged(const PagedPool& before, const PagedPool& a
   }
 }
 
-// The victim of a head is the entry with the lowest score that the rule of its slot does not
-// protect (kernels/kv_pages.h), of equals the one with the lower position; NaN counts as -infinity.
-// Where all are protected it is 0.
+// The victim of a head is the unprotected entry with the lowest score by its slot's rule
+// (kernels/kv_pages.h), ties to the lower position; NaN counts as -infinity. If all are
+// protected it is entry 0.
 inline void ExpectVictim(const PagedPool& pool, int slot, int layer, int head,
                          int32_t next_position) {
   const DecodeRule& rule = pool.rules[slot];

@@ -1,7 +1,7 @@
-// Times FlashInfer's decode attention over pages (attention/decode.cuh of its headers, Apache-2.0;
-// scripts/fetch-flashinfer), by itself, without Python: a peer of device_probe on the same shapes.
-// 32 query and 8 KV heads of 128, bf16, pages of 16 entries that lie anywhere, one head's entries
-// of a page together. Its result is first compared with plain attention of a small batch.
+// Times FlashInfer's paged decode attention (attention/decode.cuh of its headers, Apache-2.0;
+// scripts/fetch-flashinfer) without Python, as a peer of device_probe on the same shapes. 32 query
+// and 8 KV heads of 128, bf16, randomly placed pages of 16 entries, with one head's entries of a
+// page contiguous. Its result is first compared with plain attention on a small batch.
 //
 //   peer_flashinfer [--json FILE] [--seconds 20]
 #include <cuda_runtime.h>
@@ -55,7 +55,7 @@ __global__ void DrawKernel(BF16* out, int64_t count, uint64_t key) {
   }
 }
 
-// Memory on the device, freed with it.
+// Device memory, freed by the destructor.
 class Arena {
  public:
   Arena() = default;
@@ -87,7 +87,7 @@ class Arena {
   std::vector<void*> memory_;
 };
 
-// `rows` sequences of `length` entries; `layers` caches of them, taken in turns.
+// `rows` sequences of `length` entries; cycles through `layers` caches.
 class World {
  public:
   World(int rows, int length, int layers) : rows_(rows), length_(length), layers_(layers) {
@@ -136,7 +136,7 @@ class World {
             params, parts, sums, /*enable_pdl=*/false, nullptr)));
   }
 
-  // The largest difference from plain attention, of all query heads of layer 0.
+  // The largest difference from plain attention, over all query heads of layer 0.
   double Error() {
     Run(0);
     Check(cudaDeviceSynchronize());

@@ -20,7 +20,7 @@ class PenalizeTest : public BackendTest {
     int32_t slot;
     uint32_t newest;
   };
-  // Returns the logits; `seen` is updated.
+  // Returns the logits; updates `seen`.
   std::vector<float> Run(const std::vector<float>& logits, const std::vector<Row>& rows, int vocab,
                          std::vector<uint16_t>* seen) {
     std::vector<SamplingRow> sampling(rows.size());
@@ -59,7 +59,7 @@ TEST_P(PenalizeTest, FollowsTheFormulas) {
                                         {.frequency = -0.25f},
                                         {.repetition = 1.1f, .presence = 0.5f, .frequency = 0.3f}};
   for (const int vocab : {1, 97, 1024, 3001}) {
-    // What each sequence has seen, kept beside the device in plain sets.
+    // Tokens seen by each sequence, tracked beside the device in plain sets.
     std::vector<std::map<int, int>> output(kSlots);
     std::vector<std::map<int, bool>> prompt(kSlots);
     std::vector<uint16_t> seen(static_cast<size_t>(kSlots) * vocab, 0);

@@ -1,4 +1,4 @@
-// PoolScores of every backend against windows written out, and against values worked by hand.
+// PoolScores of every backend against explicit windows, and against values computed by hand.
 #include "kernels/ops/pool_scores.h"
 
 #include <gmock/gmock.h>
@@ -16,12 +16,12 @@ namespace {
 
 class PoolScoresTest : public BackendTest {
  protected:
-  // scores: [heads][n], equally long. Returns the same, pooled.
+  // scores: [heads][n], equal lengths. Returns the pooled scores.
   std::vector<std::vector<float>> Run(const std::vector<std::vector<float>>& scores, int kernel,
                                       Pooling pooling) {
     const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
     const int64_t score_stride = n + 5, out_stride = n + 3;
-    // Scores beyond n that would win, and turn every mean into NaN.
+    // Scores past n would win, and make every mean NaN, if they were read.
     std::vector<float> flat;
     for (const std::vector<float>& head : scores) {
       flat.insert(flat.end(), head.begin(), head.end());
@@ -79,7 +79,8 @@ TEST_P(PoolScoresTest, EqualsWindowsWrittenOut) {
   }
 }
 
-// What torch.nn.functional.max_pool1d and avg_pool1d give with padding kernel // 2 and stride 1.
+// The results of torch.nn.functional.max_pool1d and avg_pool1d with padding kernel
+// // 2 and stride 1.
 TEST_P(PoolScoresTest, ValuesByHand) {
   const std::vector<std::vector<float>> scores = {{6, 0, 3, 9, 0, 0, -3}};
   EXPECT_THAT(Run(scores, 3, Pooling::kMax)[0], testing::ElementsAre(6, 6, 9, 9, 9, 0, 0));

@@ -1,6 +1,6 @@
-// Prefill attention of the cpu backend against dense attention written here in double precision,
-// against the reference backend, and against what must hold exactly: slicing and threads change no
-// bit, zero keys give harmonic column sums.
+// Prefill attention of the cpu backend against dense attention in double precision, against the
+// reference backend, and against exact properties: slicing and threads change no bit, zero keys
+// give harmonic column sums.
 #include "kernels/cpu/attention/prefill_attention.h"
 
 #include <gmock/gmock.h>
@@ -43,21 +43,21 @@ std::string NameOf(const Shape& s) {
   return name.str();
 }
 
-// A prompt: its layer scratch, with NaN past the last key, and room for the results.
+// A prompt: its layer scratch, with NaN past the last key, and buffers for the results.
 struct Prompt {
   Shape shape;
   int n = 0;
   int capacity = 0;
   int first_summed = 0;
-  int first_position = 0;  // of the first query, where it is not its key's
-  bool attended = true;    // the output is wanted
-  int keys = 0;            // that there are; n, where queries and keys are of the same tokens
+  int first_position = 0;  // of the first query, if it differs from its key's
+  bool attended = true;    // whether the output is requested
+  int keys = 0;            // number of keys; n if queries and keys are the same tokens
   int window = kNoWindow;
   float softcap = 0.0f;
   std::vector<float> sinks;  // [num_heads]; empty: none
   std::vector<float> q, k, v, out, column_sums;
-  std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
-  std::vector<std::vector<float>> more_out;  // as column_sums
+  std::vector<ColumnStatistic> more;         // besides the column sums; without outputs
+  std::vector<std::vector<float>> more_out;  // like column_sums
 
   Prompt(const Shape& s, int tokens, uint32_t seed, float q_scale = 1.0f)
       : shape(s), n(tokens), capacity(tokens + 37), keys(tokens) {
@@ -79,7 +79,7 @@ struct Prompt {
       std::fill_n(&column_sums[static_cast<size_t>(h) * capacity], n, 0.0f);
   }
 
-  // Only so many keys are there, and all of them before the queries.
+  // Places the queries after all keys, of which only `num_keys` exist.
   void AskFromAfar(int from, int num_keys) {
     first_position = from;
     keys = num_keys;
@@ -130,7 +130,7 @@ struct Prompt {
     return args;
   }
 
-  // Asks for a statistic on top, from the same start as the column sums.
+  // Requests another statistic, from the same first query as the column sums.
   void Ask(const ColumnStatistic& statistic) {
     more.push_back(statistic);
     more_out.push_back(column_sums);
@@ -139,7 +139,7 @@ struct Prompt {
 
 const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
 
-// Rows of an arena: as they are, or rounded to a dtype of 16 bits, in `memory`.
+// Arena rows: fp32, or rounded to a 16-bit dtype in `memory`.
 ArenaRows MapRows(Mirror* mirror, const std::vector<float>& rows, DType arena,
                   std::vector<uint16_t>* memory) {
   if (arena == DType::kF32) return mirror->Map(rows.data(), rows.size());
@@ -161,7 +161,7 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
   args.v = MapRows(&mirror, prompt->v, arena, &v);
   if (!prompt->sinks.empty())
     args.sink_logits = mirror.Map(prompt->sinks.data(), prompt->sinks.size());
-  if (rounded != nullptr) {  // the output goes there, as bf16
+  if (rounded != nullptr) {  // the output goes there as bf16
     rounded->resize(prompt->out.size(), 0xFFFF);
     args.out = mirror.Map(rounded->data(), rounded->size()) + begin * row;
     args.out_dtype = DType::kBF16;
@@ -201,13 +201,13 @@ struct Dense {
   std::vector<double> out;                   // [n, num_heads, head_dim]
   std::vector<double> column_sums;           // [num_kv_heads, n]
   std::vector<std::vector<double>> reduced;  // [num_kv_heads * n], [keys] of each query: its
-                                             // weights reduced as the column sums'
+                                             // weights, reduced like the column sums'
   double largest_logit = 0;
 };
 
-// Weights of one query: those of keys [first, first + count).
+// Weights of one query over keys [first, first + count).
 struct QueryWeights {
-  size_t row;  // where its output begins
+  size_t row;  // index of its output row
   int kv_head;
   int first, count;
   const double* weights;  // of key `first`
@@ -268,7 +268,7 @@ double ErrorOf(const Prompt& p, const Dense& dense) {
   return (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 1.2e-7;
 }
 
-// The output of the queries from `begin` on.
+// Checks the output of the queries from `begin` on.
 void ExpectOutput(const Prompt& p, const Dense& dense, int begin = 0) {
   double worst = 0;
   const size_t first = static_cast<size_t>(begin) * p.shape.num_heads * p.shape.head_dim;
@@ -295,14 +295,13 @@ void ExpectMatches(const Prompt& p, const Dense& dense) {
   }
 }
 
-// By how much of itself a weight, or its square, may be off: in bf16 by 1 %, and by as much that of
-// what it is divided by.
+// Relative error of a weight, or of its square: in bf16 1 %, and as much again from the divisor.
 double WeightError(DType precision, GroupReduce reduce = GroupReduce::kMean) {
   if (precision != DType::kBF16) return 0.0;
   return reduce == GroupReduce::kSumOfSquares ? 0.04 : 0.02;
 }
 
-// The same of products in fewer bits, whose operands were rounded before.
+// The same for lower-precision products with operands rounded beforehand.
 void ExpectColumnSums(const Prompt& p, const Dense& dense, DType precision) {
   const double error = 2e-5 + WeightError(precision, p.shape.reduce);
   for (int h = 0; h < p.shape.num_kv_heads; ++h) {
@@ -321,7 +320,8 @@ const char* NameOf(Kind kind) {
   return kind == Kind::kSum ? "sum" : kind == Kind::kMax ? "max" : "below mean";
 }
 
-// What a statistic of one key may be, from the plain weights of `dense` reduced as it wants.
+// Allowed range of a key's statistic, from the plain weights of `dense` reduced as
+// the statistic says.
 struct Range {
   double low = 0, high = 0;
 };
@@ -401,7 +401,7 @@ TEST_P(PrefillAttentionTest, MatchesReferenceBackend) {
   }
 }
 
-// Where matrix products take bf16 rows: the floats rounded.
+// If matrix products take bf16 rows, the output is the rounded floats.
 TEST_P(PrefillAttentionTest, RoundsForTheMatrixProduct) {
   if (TestBackend(1)->ActivationDType(DType::kBF16) == DType::kF32)
     GTEST_SKIP() << "the backend's matrix products take fp32 rows";
@@ -415,8 +415,7 @@ TEST_P(PrefillAttentionTest, RoundsForTheMatrixProduct) {
   }
 }
 
-// Runs that start at multiples of the query tile, of any length in between, on any number of
-// threads.
+// Runs that start at multiples of the query tile, of any length, on any number of threads.
 TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
   const int n = 333;
   const Prompt start(GetParam(), n, kSeed);
@@ -440,7 +439,7 @@ TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
   EXPECT_TRUE(SameBits(without.column_sums, start.column_sums)) << "not asked for";
 }
 
-// SnapKV's window: the last queries alone add to the sums, from any position on.
+// SnapKV's window: only the last queries add to the sums, from any position on.
 TEST_P(PrefillAttentionTest, WindowOfQueriesMatchesDenseAttention) {
   for (const int n : {1, 33, 100, 161}) {
     for (const int window : {0, 1, 7, 32, 33, 64, 90}) {
@@ -480,8 +479,8 @@ TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfAWindow) {
   }
 }
 
-// A device may round to 16 bits where the caller allows it. Inputs that 16 bits hold exactly leave
-// the rounding of the weights as the only error.
+// A device may round to 16 bits if the caller allows it. With inputs exact in 16 bits, the rounding
+// of the weights is the only error.
 TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
   for (const DType precision : {DType::kBF16, DType::kF16}) {
     const bool bf16 = precision == DType::kBF16;
@@ -506,8 +505,8 @@ TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
   }
 }
 
-// Keys that are multiples of one vector, and values that tell them apart. logits[j]: of key j for
-// every query.
+// Keys are multiples of one vector, and values identify the keys. logits[j]: of key
+// j for every query.
 Prompt PromptOfLogits(const Shape& shape, const std::vector<float>& logits) {
   Prompt prompt(shape, static_cast<int>(logits.size()), kSeed);
   std::fill(prompt.q.begin(), prompt.q.end(), 0.0f);
@@ -524,8 +523,8 @@ Prompt PromptOfLogits(const Shape& shape, const std::vector<float>& logits) {
   return prompt;
 }
 
-// What the second of two keys weighs beside the first, over all that a weight can be: each query
-// gives it another logit, and others none.
+// The weight of the second of two keys over its whole range: each query gives that key a different
+// logit, and the other keys none.
 TEST_P(PrefillAttentionTest, EveryWeightIsWithinOnePercentInLowPrecision) {
   const Shape& shape = GetParam();
   const int n = 300;
@@ -554,7 +553,7 @@ TEST_P(PrefillAttentionTest, EveryWeightIsWithinOnePercentInLowPrecision) {
   EXPECT_LT(std::abs(mean), 0.002) << "weights lean to one side";
 }
 
-// Later keys above the first panel's, by less and by more than a kernel has room for.
+// Later keys exceed the first panel's maximum, by less and by more than a kernel's headroom.
 TEST_P(PrefillAttentionTest, LogitsThatRiseInLowPrecision) {
   for (const float rise : {3.0f, 23.0f, 5000.0f}) {
     for (const float start : {-2000.0f, 0.0f}) {
@@ -592,7 +591,7 @@ TEST_P(PrefillAttentionTest, SlicingChangesNoBitInLowPrecision) {
   }
 }
 
-// Every kind, beside the column sums and each other, over ranges that begin and end anywhere.
+// Every kind, together with the column sums and each other, over arbitrary ranges.
 TEST_P(PrefillAttentionTest, StatisticsMatchDenseAttention) {
   constexpr int32_t kNoEnd = std::numeric_limits<int32_t>::max();
   struct Ranges {
@@ -625,7 +624,7 @@ TEST_P(PrefillAttentionTest, StatisticsMatchDenseAttention) {
   }
 }
 
-// One statistic changes no bit of another or of the output, and slicing none of any.
+// A statistic changes no bit of another or of the output, and slicing changes no bit of any.
 TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfStatistics) {
   const int n = 141;
   for (const DType precision : {DType::kF32, DType::kBF16}) {
@@ -649,8 +648,8 @@ TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfStatistics) {
   }
 }
 
-// Queries that are asked anew from behind all keys, those that came after them too; and what would
-// be attended need not be wanted.
+// Queries repeated after all keys, so that they also see the keys after them; the
+// output may be omitted.
 TEST_P(PrefillAttentionTest, QueriesFromAfarSeeEveryKey) {
   struct Sizes {
     int queries, from, keys;
@@ -685,7 +684,7 @@ TEST_P(PrefillAttentionTest, QueriesFromAfarSeeEveryKey) {
   }
 }
 
-// Rows that lie in 16 bits already give what fp32 rows give that are rounded on the way.
+// Rows already in 16 bits give the same bits as fp32 rows that are rounded on the way.
 TEST_P(PrefillAttentionTest, ArenaOfSixteenBitsChangesNoBit) {
   const int n = 161;
   for (const DType precision : {DType::kBF16, DType::kF16}) {
@@ -709,8 +708,8 @@ TEST_P(PrefillAttentionTest, ArenaOfSixteenBitsChangesNoBit) {
   }
 }
 
-// As a model in bf16 asks: rows, precision and output all of it. A device may have a kernel for
-// that alone.
+// As in a bf16 model: rows, precision and output are all bf16. A device may have a
+// separate kernel for it.
 TEST(PrefillAttentionBFloat16Test, RowsAndOutputMatchDenseAttention) {
   for (const Shape& shape : {Shape{8, 2, 128}, Shape{9, 3, 64}}) {
     if (TestBackend(1)->ArenaDType(DType::kBF16, shape.head_dim) != DType::kBF16)
@@ -741,8 +740,8 @@ TEST(PrefillAttentionBFloat16Test, RowsAndOutputMatchDenseAttention) {
   }
 }
 
-// Several prompts at once, of different lengths, some with statistics, one behind its first
-// queries: what each gets alone.
+// Several prompts in one call, of different lengths, some with statistics, one starting after its
+// first queries: each gets the same bits as alone.
 TEST_P(PrefillAttentionTest, SeveralPromptsAtOnceChangeNoBit) {
   Backend& backend = *TestBackend(1);
   const Shape& shape = GetParam();
@@ -794,7 +793,7 @@ TEST_P(PrefillAttentionTest, SeveralPromptsAtOnceChangeNoBit) {
   }
 }
 
-// Statistics are of weights that were rounded as the output's, at most.
+// Statistics use weights rounded at most like the output's.
 TEST_P(PrefillAttentionTest, LowPrecisionRoundsStatisticsAsWeights) {
   for (const int n : {33, 130}) {
     SCOPED_TRACE("n " + std::to_string(n));
@@ -809,7 +808,8 @@ TEST_P(PrefillAttentionTest, LowPrecisionRoundsStatisticsAsWeights) {
   }
 }
 
-// What an echo asks for: both of the same queries, which a backend may count at once.
+// The statistics of an echo: a sum and a maximum over the same queries, which a backend
+// may compute together.
 TEST_P(PrefillAttentionTest, ASumAndTheLargestWeightOfTheSameQueries) {
   for (const int n : {1, 31, 130, 161}) {
     SCOPED_TRACE("n " + std::to_string(n));
@@ -825,14 +825,14 @@ TEST_P(PrefillAttentionTest, ASumAndTheLargestWeightOfTheSameQueries) {
   }
 }
 
-// Whether the backend under test does where its bits may depend on the batch. The operation itself
-// does as its arguments say.
+// Whether the backend ranks in 8 bits if its bits may depend on the batch. The operation itself
+// follows its arguments.
 bool RanksByBytes() {
   const auto backend = CreateBackend(TestBackendName(), {});
   return backend.ok() && (*backend)->RankingDType(DType::kF16, DType::kF32) == DType::kQ8_0;
 }
 
-// Rows of whole steps, the largest of which is 127.
+// Rows of integer steps with a maximum of 127.
 void RoundToBytes(int head_dim, std::vector<float>* rows) {
   for (size_t begin = 0; begin < rows->size(); begin += head_dim) {
     float largest = 0;
@@ -844,7 +844,7 @@ void RoundToBytes(int head_dim, std::vector<float>* rows) {
   }
 }
 
-// What an echo asks for and nothing else: weights may be rough then.
+// Only the statistics of an echo: weights may be rough then.
 Prompt PromptToRank(const Shape& shape, int n, DType precision, float q_scale = 1.0f) {
   Prompt prompt(shape, n, kSeed + n, q_scale);
   if (precision == DType::kQ8_0) {
@@ -866,7 +866,7 @@ void RankInSlices(Prompt* prompt, DType precision) {
     RunSlice(prompt, begin, std::min(begin + 64, prompt->n), true, 1, precision);
 }
 
-// How far the numbers of all keys are off, of what they are.
+// Relative errors of all keys' statistics.
 struct Roughness {
   double least = 0, most = 0, mean = 0;
 };
@@ -880,7 +880,7 @@ Roughness RoughnessOf(const Prompt& p, const std::vector<float>& got,
     for (int j = 0; j < p.keys; ++j) {
       const double expected = ExpectedStatistic(statistic, p, dense, DType::kF32, h, j).high;
       const float number = got[static_cast<size_t>(h) * p.capacity + j];
-      if (expected < 2e-9) {  // what is known of it to 1e-9
+      if (expected < 2e-9) {  // 1e-9 is its absolute accuracy
         EXPECT_LE(number, 1e-8) << "head " << h << " key " << j;
         continue;
       }
@@ -903,7 +903,7 @@ void ExpectRough(const Prompt& p, const std::vector<float>& got, const ColumnSta
   EXPECT_LE(std::abs(found.mean), p.n >= 100 ? 0.02 : 0.07);
 }
 
-// Of rows that the precision holds, however the queries are cut.
+// With rows exact in the precision, for any slicing of the queries.
 TEST_P(PrefillAttentionTest, WeightsThatOnlyRankAreRoughAtMost) {
   for (const DType precision : {DType::kBF16, DType::kQ8_0}) {
     if (precision == DType::kQ8_0 && GetParam().head_dim < 4)
@@ -927,7 +927,7 @@ TEST_P(PrefillAttentionTest, WeightsThatOnlyRankAreRoughAtMost) {
   }
 }
 
-// Weights of a query sum to 1 all the same.
+// A query's weights still sum to 1.
 TEST_P(PrefillAttentionTest, RoughWeightsSumToOne) {
   if (GetParam().reduce != GroupReduce::kMean) GTEST_SKIP() << "sums of something else";
   for (const int n : {1, 33, 200, 700}) {
@@ -940,7 +940,7 @@ TEST_P(PrefillAttentionTest, RoughWeightsSumToOne) {
   }
 }
 
-// Of some of the queries only.
+// Only some of the queries.
 TEST_P(PrefillAttentionTest, SomeQueriesRank) {
   const int n = 150;
   Prompt prompt = PromptToRank(GetParam(), n, DType::kBF16);
@@ -952,7 +952,7 @@ TEST_P(PrefillAttentionTest, SomeQueriesRank) {
   ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
 }
 
-// The first keys take nothing: the others' logits are hundreds higher, in some of the heads.
+// The first keys get no weight: the others' logits are hundreds higher, in some of the heads.
 TEST_P(PrefillAttentionTest, RoughWeightsFarAboveTheFirst) {
   const int n = 140, late = 100, dim = GetParam().head_dim;
   Prompt prompt = PromptToRank(GetParam(), n, DType::kBF16);
@@ -967,7 +967,7 @@ TEST_P(PrefillAttentionTest, RoughWeightsFarAboveTheFirst) {
   ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
 }
 
-// Numbers that are none, or hardly: whatever they lead to, nothing is written beyond the keys.
+// NaN, infinities and huge numbers: nothing is written past the keys.
 TEST_P(PrefillAttentionTest, FaultsWriteNothingBeyondTheKeys) {
   for (const float fault : {INFINITY, -INFINITY, kNaN, 3e38f}) {
     Prompt prompt = PromptToRank(GetParam(), 70, DType::kBF16);
@@ -983,7 +983,7 @@ TEST_P(PrefillAttentionTest, FaultsWriteNothingBeyondTheKeys) {
   }
 }
 
-// And of rows that they do not hold, other statistics: they are rounded.
+// Rows that 8 bits do not represent, and other statistics: the rows are rounded.
 TEST_P(PrefillAttentionTest, EightBitsRoundQueriesAndKeys) {
   if (!RanksByBytes()) GTEST_SKIP() << "the backend ranks by what it attends with";
   if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
@@ -996,20 +996,20 @@ TEST_P(PrefillAttentionTest, EightBitsRoundQueriesAndKeys) {
   EXPECT_FALSE(SameBits(rounded.column_sums, exact.column_sums));
 }
 
-// Whether prompts of block weights attend in 8 bits there.
+// Whether prompts of block-quantized weights attend in 8 bits there.
 bool AttendsByBytes() {
   const auto backend = CreateBackend(TestBackendName(), {});
   return backend.ok() && (*backend)->AttentionDType(DType::kF16, DType::kQ4_0) == DType::kQ8_0;
 }
 
-// Queries, keys and values that 8 bits hold.
+// Queries, keys and values exact in 8 bits.
 void RoundRowsToBytes(Prompt* p) {
   for (std::vector<float>* rows : {&p->q, &p->k, &p->v}) RoundToBytes(p->shape.head_dim, rows);
 }
 
-// The squares of the output's errors, summed, where nothing is rounded but weights; and what they
-// are likely to be. A weight times the scale of its value is rounded to a 255th of the largest
-// within 128 keys: an error of a twelfth of that squared, times the value's own steps squared.
+// The output's summed squared error if only weights are rounded, and its expected value. A weight
+// times the scale of its value is rounded to a 255th of the largest within 128 keys: a mean squared
+// error of a twelfth of that step squared, times the squared value in its own steps.
 struct ByteErrors {
   double found = 0, likely = 0, fp32 = 0;
 };
@@ -1067,8 +1067,8 @@ TEST_P(PrefillAttentionTest, EightBitsRoundWeightsToTheirSteps) {
   }
 }
 
-// A first key that takes nearly all attention, and has nearly no value, as those of models do. The
-// others keep their bits: the likely error knows no more of the first than it adds.
+// A first key with nearly all attention and almost no value, as in real models. The other keys keep
+// their precision: the first key adds little to the expected error.
 TEST_P(PrefillAttentionTest, EightBitsAreOfWhatAKeyAdds) {
   if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
   if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
@@ -1106,7 +1106,7 @@ TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBitInEightBits) {
   }
 }
 
-// Values that are zero add nothing; one that is infinite shows wherever it is seen.
+// Zero values add nothing; an infinite value shows wherever it is seen.
 TEST_P(PrefillAttentionTest, EightBitsOfZeroAndOfFaults) {
   if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
   if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
@@ -1148,8 +1148,8 @@ TEST_P(PrefillAttentionTest, EqualWeightsAreNotBelowTheMean) {
   }
 }
 
-// One key is paid 1/4,000 to 1/2,000 less than the mean by every query that sees others beside it.
-// All of these count, the first query, which sees no other key, does not.
+// One key gets 1/4,000 to 1/2,000 less than the mean from every query that sees other keys too. All
+// of them count; the first query, which sees no other key, does not.
 TEST_P(PrefillAttentionTest, WeightsLittleBelowTheMeanCount) {
   const Shape& s = GetParam();
   const int n = 70;
@@ -1217,7 +1217,7 @@ class PrefillWindowTest : public testing::TestWithParam<Shape> {
 
 constexpr int kWindows[] = {1, 7, 32, 33, 100, 1000};
 
-// NaN where no query from `begin` on looks, to whole panels of any backend.
+// NaN in keys and values that no query from `begin` on sees, in whole panels of any backend.
 void ForgetPast(Prompt* p, int begin) {
   const int forgotten = p->FirstSeen(begin) / cpu::kKeyPanel * cpu::kKeyPanel;
   for (int h = 0; h < p->shape.num_kv_heads; ++h) {
@@ -1226,7 +1226,7 @@ void ForgetPast(Prompt* p, int begin) {
   }
 }
 
-// Rounds queries, keys and values; returns the largest value there is.
+// Rounds queries, keys and values; returns the largest value.
 double RoundToBF16(Prompt* p) {
   for (std::vector<float>* all : {&p->q, &p->k, &p->v}) {
     for (float& x : *all) x = BF16ToFloat(FloatToBF16(x));
@@ -1255,7 +1255,7 @@ TEST_P(PrefillWindowTest, MatchesDenseAttention) {
   }
 }
 
-// A window that no query fills changes no bit.
+// A window larger than the prompt changes no bit.
 TEST_P(PrefillWindowTest, WindowAboveTheLengthChangesNoBit) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     Prompt prompt(GetParam(), 141, kSeed);
@@ -1267,8 +1267,8 @@ TEST_P(PrefillWindowTest, WindowAboveTheLengthChangesNoBit) {
   }
 }
 
-// Runs that start anywhere see what they see in the whole prompt, to the bit, and read nothing far
-// before it.
+// Runs that start anywhere give the same bits as in the whole prompt, and read nothing far
+// before their window.
 TEST_P(PrefillWindowTest, SlicingAndThreadsChangeNoBit) {
   const int n = 333;
   for (const DType precision : {DType::kF32, DType::kBF16}) {
@@ -1307,7 +1307,6 @@ TEST_P(PrefillWindowTest, LowPrecisionRoundsNothingButWeights) {
   }
 }
 
-// Queries behind the last key see what their windows still hold of the keys.
 TEST_P(PrefillWindowTest, EightBitsRoundWeightsToTheirSteps) {
   if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
   if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
@@ -1328,6 +1327,7 @@ TEST_P(PrefillWindowTest, EightBitsRoundWeightsToTheirSteps) {
   }
 }
 
+// Queries after the last key see the keys still in their windows.
 TEST_P(PrefillWindowTest, KeysMayEndBeforeTheQueries) {
   Prompt prompt(GetParam(), 70, kSeed);
   prompt.AskFromAfar(64, 100 - 37);
@@ -1353,7 +1353,7 @@ class PrefillLogitsTest : public testing::TestWithParam<Shape> {
   PrefillLogitsTest() { RecordProperty("seed", kSeed); }
 };
 
-// What changes the logits, and queries so long that it does.
+// Changes to the logits, with queries large enough to make them matter.
 struct Change {
   float softcap;
   float q_scale;
@@ -1368,7 +1368,7 @@ std::vector<Change> Changes() {
           {3.0f, 4.0f, true}};
 }
 
-// Of every size: some have next to no share, and one leaves the keys little.
+// Sinks of every size: some with almost no share, and one that leaves little to the keys.
 std::vector<float> SinksOf(int num_heads, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<float> sinks(num_heads);
@@ -1447,8 +1447,8 @@ TEST_P(PrefillLogitsTest, SlicingAndThreadsChangeNoBit) {
   }
 }
 
-// A run shorter than a tile, such as the question after a cached prefix, may be worked on in
-// another way: its queries see what they see among others.
+// A run shorter than a tile, such as a question after a cached prefix, may use another code path:
+// its queries give the same bits as among others.
 TEST_P(PrefillLogitsTest, ShortRunsChangeNoBit) {
   const int n = 192, begin = 160;
   for (const Change& change : Changes()) {
@@ -1528,7 +1528,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PrefillLogitsTest, testing::ValuesIn(ShapesOfMo
 
 // ---- Statistics of rows in 16 bits -------------------------------------------------------------
 
-// A device may have a kernel for them alone, with tiles of its own.
+// A device may have a separate kernel for these, with its own tiles.
 struct SixteenBits {
   DType dtype;
   int group;
@@ -1540,7 +1540,7 @@ class PrefillStatisticsTest : public testing::TestWithParam<SixteenBits> {
  protected:
   PrefillStatisticsTest() { RecordProperty("seed", kSeed); }
 
-  // With rows that the dtype holds.
+  // Rows exact in the dtype.
   static Prompt PromptOf(int n, GroupReduce reduce) {
     const SixteenBits& c = GetParam();
     Prompt prompt(Shape{2 * c.group, 2, c.head_dim, reduce}, n, kSeed + n);
@@ -1583,7 +1583,7 @@ TEST_P(PrefillStatisticsTest, MatchDenseAttention) {
   }
 }
 
-// Of queries that are asked anew from behind all keys, with no output; some with sinks.
+// Queries repeated after all keys, without output; some with sinks.
 TEST_P(PrefillStatisticsTest, OfAnEchoAreRoughAtMost) {
   const int n = GetParam().lengths.back();
   Prompt prompt = PromptOf(n, GroupReduce::kMean);
@@ -1610,8 +1610,8 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(info.param.group) + "_d" + std::to_string(info.param.head_dim);
     });
 
-// Every row of weights sums to 1, whatever the logits: the total score is the number of queries.
-// Column sums are added to what is there.
+// Every row of weights sums to 1 for any logits: the total score is the number of queries. Column
+// sums add to the existing values.
 TEST(PrefillAttentionSumsTest, TotalIsTheNumberOfQueriesAndAddsUp) {
   Prompt prompt(Shape{6, 2, 32}, 500, kSeed, 5.0f);
   RunOnBackend(&prompt);
@@ -1651,8 +1651,8 @@ bool KeepsWeights(const Shape& shape, int first_position) {
   return cpu::LayoutOf(cpu::PrefillShape{shape.head_dim, shape.group(), 0}, tile).keep_weights;
 }
 
-// Long prompts whose weights are not kept: the logits are computed twice, and the sums are the same
-// numbers. The last tiles are run alone; the reference has no slower path than one tile.
+// Long prompts with weights that are not kept: logits are computed twice, and the sums are equal.
+// The last tiles are run alone; the reference has no slower path than one tile.
 TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
   for (const GroupReduce reduce :
        {GroupReduce::kMean, GroupReduce::kMax, GroupReduce::kSumOfSquares}) {

@@ -1,5 +1,5 @@
-// Prefill attention with a prefix in pages, on every backend: against dense attention in double
-// precision, against the same keys given in one piece, and against what must hold exactly.
+// Prefill attention with a paged prefix, on every backend: against dense attention in double
+// precision, against the same keys in one piece, and against exact properties.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,13 +77,13 @@ bool SameBits(const Results& a, const Results& b) {
          SameBits(a.prefix_sums, b.prefix_sums);
 }
 
-// Which sums a run asks for.
+// The sums that a run requests.
 struct Wanted {
   bool column_sums = true;
   bool prefix_sums = true;
 };
 
-// A suffix with its scratch, and its prefix in pages; NaN wherever nothing is to be read.
+// A suffix with its scratch, and its prefix in pages; NaN in all memory that must not be read.
 class Sequence {
  public:
   Sequence(const Case& c, uint64_t seed, bool all_nan = false) : c_(c), capacity_(c.n + 9) {
@@ -136,7 +136,7 @@ class Sequence {
   int column_stride() const { return capacity_; }
   int prefix_stride() const { return c_.longest() + 5; }
 
-  // Sums of 0 where they are added to, NaN elsewhere.
+  // Sums start at 0 where they are accumulated, NaN elsewhere.
   Results Start() const {
     Results r;
     r.out.assign(q_.size(), kNan);
@@ -149,7 +149,7 @@ class Sequence {
     return r;
   }
 
-  // Queries [begin, end). slack: how much more than the longest head the bound says.
+  // Runs queries [begin, end). slack: how far the bound exceeds the longest head.
   void Run(Backend& backend, int begin, int end, int slack, Results* results,
            const Wanted& wanted = {}) const {
     Mirror mirror(backend);
@@ -204,7 +204,7 @@ class Sequence {
     std::iota(sinks.begin(), sinks.end(), -2.0f);
     if (c_.sinks) args.sink_logits = mirror.Map(sinks.data(), sinks.size());
     args.out = mirror.Map(results->out.data(), results->out.size()) + begin * row;
-    ColumnStatistic& sums = args.statistics[1];  // any of them
+    ColumnStatistic& sums = args.statistics[1];  // any index works
     sums.reduce = c_.reduce;
     sums.kind = c_.kind;
     sums.first_query = c_.first_summed;
@@ -221,7 +221,7 @@ class Sequence {
     mirror.ReadBack();
   }
 
-  // The same with the keys of a head in one piece; lengths are equal, a multiple of kQueryTile.
+  // The same with each head's keys in one piece; lengths are equal, a multiple of kQueryTile.
   Results RunInOnePiece(Backend& backend) const {
     const int length = c_.lengths[0], keys = length + c_.n;
     std::vector<float> k, v;
@@ -262,7 +262,7 @@ class Sequence {
     return pieces;
   }
 
-  // Key and value j of a head, the prefix's first, in the order of their positions.
+  // Key and value j of a head, prefix first, in the order of positions.
   const float* Key(int head, int j) const { return Row(page_k_, k_, head, j); }
   const float* Value(int head, int j) const { return Row(page_v_, v_, head, j); }
   const float* Query(int i, int head) const {
@@ -288,18 +288,18 @@ class Sequence {
   std::vector<float> q_, k_, v_, page_k_, page_v_;
   std::vector<PageIds> blocks_;
   std::vector<int32_t> positions_;         // of the pages' entries
-  std::vector<std::vector<int>> entries_;  // of each head, in the order of their positions
+  std::vector<std::vector<int>> entries_;  // per head, in the order of positions
 };
 
-// Dense attention in double, in the shape of Results, and what rounding may make of it.
+// Dense attention in double, in the form of Results, with rounding bounds.
 struct Dense {
   std::vector<double> out, column_sums, prefix_sums;
   double largest_logit = 0.0, largest_value = 0.0;
-  // Of kBelowMean: how many weights lie too near the mean to tell, in any one number.
+  // For kBelowMean: number of weights too close to the mean to decide, for each statistic.
   std::vector<double> column_doubts, prefix_doubts;
 };
 
-// Attention weights of one query head over all keys it sees.
+// Attention weights of one query head over all its visible keys.
 std::vector<double> Weights(const Sequence& s, int query, int head, Dense* dense) {
   const Case& c = s.c();
   const int kv_head = head / c.group();
@@ -321,8 +321,7 @@ std::vector<double> Weights(const Sequence& s, int query, int head, Dense* dense
   return w;
 }
 
-// By how much of itself a reduced weight may be off: in bf16 by 1 %, and by as much that of what it
-// is divided by.
+// Relative error of a reduced weight: in bf16 1 %, and as much again from the divisor.
 double WeightError(const Case& c) {
   if (c.precision != DType::kBF16) return 2e-5;
   return c.reduce == GroupReduce::kSumOfSquares ? 0.04 : 0.02;
@@ -373,7 +372,8 @@ Dense AttendPlainly(const Sequence& s) {
   return dense;
 }
 
-// Where `weight_error` is 0 only fp32 rounds; else the weights also do before they meet the values.
+// With `weight_error` 0 only fp32 rounds; otherwise weights are also rounded before
+// the value product.
 void ExpectMatches(const Sequence& s, const Results& results, double weight_error) {
   const Dense dense = AttendPlainly(s);
   const double error = (8 + dense.largest_logit * std::sqrt(s.c().head_dim)) * 1.2e-7;
@@ -442,7 +442,7 @@ TEST_P(PrefillPrefixTest, LowPrecisionRoundsNothingButWeights) {
   for (Case c : RaggedCases()) {
     for (const DType precision : {DType::kBF16, DType::kF16}) {
       c.precision = precision;
-      // Pages of another type than the work space's, and of the same.
+      // Pages of a different type than the scratch, and of the same type.
       for (const DType dtype : {DType::kF32, precision}) {
         c.dtype = dtype;
         c.softcap = dtype == DType::kF32 ? 1.5f : 0.0f;
@@ -483,7 +483,7 @@ TEST_P(PrefillPrefixTest, EqualLengthsMatchKeysInOnePiece) {
   }
 }
 
-// Neither slices of the suffix nor a bound above the true lengths.
+// Slices of the suffix and a bound above the true lengths change no bit.
 TEST_P(PrefillPrefixTest, SlicingAndTheBoundChangeNoBit) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     const Case c{.num_heads = 6,
@@ -522,8 +522,8 @@ TEST_P(PrefillPrefixTest, LongPrefix) {
   ExpectMatches(sequence, results, 0.0);
 }
 
-// No statistic is wanted with a window. Windows shorter and longer than the suffix, the prefix, a
-// tile of queries and a panel of keys; entries lie in any order.
+// Without statistics, which windows do not support. Windows shorter and longer than the suffix, the
+// prefix, a query tile and a key panel; entries are in random order.
 TEST_P(PrefillPrefixTest, WindowsReachIntoThePrefix) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     for (const int window : {1, 2, 33, 64, 130, 300, 1000}) {
@@ -558,7 +558,7 @@ TEST_P(PrefillPrefixTest, WindowsReachIntoThePrefix) {
   }
 }
 
-// A device's work space holds whatever the operation before left there.
+// A device's scratch holds arbitrary data from earlier operations.
 TEST_P(PrefillPrefixTest, NanOfAnEarlierRunDoesNotSpread) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     Case c{.lengths = {70, 3}, .n = 40, .precision = precision};

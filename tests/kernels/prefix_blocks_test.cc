@@ -1,5 +1,5 @@
-// SavePrefix and LoadPrefix of every backend: every element of the blocks and of the arena is
-// compared, the untouched ones included.
+// SavePrefix and LoadPrefix of every backend: compares every element of the blocks and of the
+// arena, including untouched ones.
 #include "kernels/ops/prefix_blocks.h"
 
 #include <algorithm>
@@ -21,13 +21,12 @@ struct Case {
 
 constexpr int kNumBlocks = 9;
 
-// The blocks as an array of the dtype's elements, each as a float.
+// The blocks as an array of elements of the dtype, converted to floats.
 class HostBlocks {
  public:
   explicit HostBlocks(const Case& c) : case_(c) {}
 
-  // [num_blocks, num_layers, 2, num_kv_heads, kPrefixBlockTokens, head_dim], by the contract's
-  // words.
+  // [num_blocks, num_layers, 2, num_kv_heads, kPrefixBlockTokens, head_dim], as in the contract.
   size_t At(int block, int layer, int which, int head, int token, int i) const {
     size_t at = (static_cast<size_t>(block) * case_.num_layers + layer) * 2 + which;
     at = at * case_.num_kv_heads + head;
@@ -52,7 +51,7 @@ class PrefixBlocksTest : public BackendTest {
   template <typename Element>
   void Check(const Case& c) {
     const HostBlocks layout(c);
-    const int rows = c.count * kPrefixBlockTokens + 3;  // of the arena, three of them another's
+    const int rows = c.count * kPrefixBlockTokens + 3;  // of the arena; three belong to another run
     const int64_t row_stride = c.head_dim + c.row_gap;
     const int64_t stride = rows * row_stride + 5;
     const std::vector<float> k = RandomFloats(stride * c.num_kv_heads, 1),

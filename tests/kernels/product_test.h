@@ -12,8 +12,8 @@ namespace hydrant {
 
 class ProductTest : public BackendTest {
  protected:
-  // x [m, cols] times the weight, and the bias where it is not empty; added to `start` unless that
-  // is NaN.
+  // x [m, cols] times the weight, plus the bias if it is not empty; added to `start`
+  // unless that is NaN.
   std::vector<float> Run(const Weight& weight, const std::vector<float>& x, int m,
                          float start = kNan, const std::vector<float>& bias = {}) {
     auto device_x = Upload(x), device_bias = Upload(bias);
@@ -27,8 +27,8 @@ class ProductTest : public BackendTest {
     return y.Read();
   }
 
-  // That y is what Run() should give of a weight [rows, cols] of these values, within
-  // tolerance(row of the weight, row of x, sum of the terms' sizes).
+  // Checks that y is the result of Run() for a weight [rows, cols] with the given values, within
+  // tolerance(row of the weight, row of x, sum of the terms' magnitudes).
   template <typename Tolerance>
   static void ExpectProduct(const std::vector<float>& x, int m, const std::vector<float>& weight,
                             int rows, int cols, float start, const std::vector<float>& bias,

@@ -1,4 +1,4 @@
-// Rows of a weight of any type, as a file has them, with sane scales.
+// Random rows of a weight of any type, in file format, with finite scales.
 #ifndef HYDRANT_TESTS_KERNELS_RANDOM_ROWS_H_
 #define HYDRANT_TESTS_KERNELS_RANDOM_ROWS_H_
 
@@ -12,8 +12,7 @@
 
 namespace hydrant {
 
-// Byte offsets of the 16-bit scales of a block, which must hold sane numbers; all other bytes may
-// be anything.
+// Byte offsets of a block's 16-bit scales, which must be finite; all other bytes may be anything.
 inline std::vector<int> ScaleOffsets(DType dtype) {
   switch (dtype) {
     case DType::kQ4_0:
@@ -38,7 +37,7 @@ inline std::vector<int> ScaleOffsets(DType dtype) {
   }
 }
 
-// Sane scales, and no NaN.
+// Finite scales, and no NaN.
 inline void SetF8(std::normal_distribution<float>& normal, std::mt19937& random,
                   std::vector<uint8_t>* bytes) {
   for (size_t block = 0; block < bytes->size(); block += 132) {

@@ -1,5 +1,5 @@
-// ReviseScores of every backend against plain loops over heads as lists, to the bit; what belongs
-// to nobody in the step must stay as it was.
+// ReviseScores of every backend against plain loops over heads as lists, bit for bit; memory
+// outside the step's rows must not change.
 #include "kernels/ops/revise_scores.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr int kLayers = 2, kLayer = 1;
 constexpr int32_t kUntouched = -9;
 
-// A sequence before the operation: its rule and, of each head, how many entries it holds and may.
+// A sequence before the operation: its rule and, for each head, its length and cap.
 struct Row {
   DecodeRule rule = {};
   int32_t position = 0;  // of the newest token, which is an entry of every head
@@ -36,8 +36,8 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 
 class ReviseScoresTest : public BackendTest {
  protected:
-  // Slot i is rows[i]'s; past a head's length, and in pages of no sequence, lie scores that would
-  // win.
+  // Slot i belongs to rows[i]; past a head's length and in pages of no sequence, scores would win
+  // if they were read.
   void Make(const std::vector<Row>& rows, int block_size, uint64_t seed) {
     std::mt19937_64 random(seed);
     rows_ = rows;
@@ -66,7 +66,8 @@ class ReviseScoresTest : public BackendTest {
     for (int h = 0; h < heads_; ++h) {
       pool_.lengths[List(slot, h)] = row.lengths[h];
       pool_.caps[List(slot, h)] = row.caps[h];
-      // The newest, and others before it; the same of all heads where they share their scores.
+      // The newest entry, and random earlier ones; the same for all heads if they
+      // share their scores.
       if (h == 0 || row.rule.revision != Revision::kLayerMean) {
         std::vector<int32_t> others(row.position);
         std::iota(others.begin(), others.end(), 0);
@@ -84,7 +85,7 @@ class ReviseScoresTest : public BackendTest {
     }
   }
 
-  // Weights of every size, and such as lie at the mean and at either side of its margin.
+  // Weights of every size, including some at the mean and on both sides of its margin.
   static float Weight(int32_t length, std::mt19937_64& random) {
     const float mean = 1.0f / static_cast<float>(length);
     switch (random() % 8) {
@@ -109,7 +110,7 @@ class ReviseScoresTest : public BackendTest {
   }
   size_t State(size_t place) const { return pool_.State(place); }
 
-  // The step of the rows in `slots`, by the backend; below 0: padding.
+  // Runs the backend's step for the rows in `slots`; below 0: padding.
   void Run(const std::vector<int32_t>& slots) {
     std::vector<int32_t> step_positions;
     step_positions.reserve(slots.size());
@@ -172,7 +173,7 @@ class ReviseScoresTest : public BackendTest {
     return open.empty() ? 0 : std::get<2>(*std::min_element(open.begin(), open.end()));
   }
 
-  // Runs the step and compares all there is.
+  // Runs the step and compares all memory.
   void RunAndCompare(const std::vector<int32_t>& slots) {
     PagedPool expected = pool_;
     for (const int32_t slot : slots) {
@@ -203,7 +204,7 @@ class ReviseScoresTest : public BackendTest {
   PagedPool pool_;
 };
 
-// One row whose heads hold `length` entries at or below a cap.
+// One row with `length` entries in each head, at or below a cap.
 Row Alike(const DecodeRule& rule, int heads, int32_t length, int32_t cap) {
   return {rule, length + 30, std::vector<int32_t>(heads, length), std::vector<int32_t>(heads, cap)};
 }
@@ -241,8 +242,8 @@ TEST_P(ReviseScoresTest, HeadsOfDifferentLengths) {
   RunAndCompare({1, 0});
 }
 
-// From far below the cap to the cap: the record of what each query weighed below the mean, summed
-// over the last `history`. Then 5 entries leave, and it begins again.
+// From far below the cap to the cap: the number of queries that weighed each entry below the mean,
+// over the last `history` steps. Then 5 entries are evicted, and counting restarts.
 TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
   constexpr int32_t kCap = 20, kHistory = 5, kFirst = 9;
   const uint64_t seed = 11;
@@ -251,7 +252,7 @@ TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
   const DecodeRule rule = {
       .decay = 0.0f, .scored = true, .revision = Revision::kBelowMean, .history = kHistory};
   Make({Alike(rule, 1, kCap, kCap)}, 16, seed);
-  std::vector<std::set<int>> below(kCap);  // of each entry: the steps in which it was
+  std::vector<std::set<int>> below(kCap);  // for each entry: the steps in which it was below
   int step = 0;
   for (int32_t length = kFirst; step < 30; ++step, ++length) {
     if (length > kCap) {
@@ -278,7 +279,8 @@ TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
   }
 }
 
-// A weight that rounding has made less than the mean is the mean; one that is a little less counts.
+// A weight that rounding has put below the mean counts as the mean; one that is
+// slightly lower counts.
 TEST_P(ReviseScoresTest, TheMeanItselfIsNotBelowTheMean) {
   constexpr int32_t kEntries = 49;
   const DecodeRule rule = {
@@ -306,7 +308,7 @@ TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
       pool_.scores[State(Place(1, h, e))] = e == 17 && h == 1 ? kNan : 0.0f;
     }
   }
-  // The lowest position that is no sink.
+  // The lowest position that is not a sink.
   int32_t lowest = -1;
   for (int32_t e = 0; e < 18; ++e) {
     const int32_t at = pool_.positions[Place(0, 0, e)];
@@ -321,7 +323,7 @@ TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
   }
 }
 
-// Every entry is as likely to be the victim: chi-squared over many seeds, 99.9 % quantile of 7
+// Every entry is equally likely to be the victim: chi-squared over many seeds, 99.9 % quantile of 7
 // degrees of freedom.
 TEST_P(ReviseScoresTest, RandomVictimsAreUniform) {
   constexpr int kRows = 240, kEntries = 8;

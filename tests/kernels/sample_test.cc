@@ -60,7 +60,7 @@ class SampleTest : public BackendTest {
   }
 };
 
-// The distribution the contract describes, by sorting everything, with the standard library's exp.
+// The contract's distribution, by sorting all tokens, with the standard library's exp.
 std::vector<double> Distribution(const std::vector<float>& logits, const SamplingRow& row) {
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -84,7 +84,7 @@ std::vector<double> Distribution(const std::vector<float>& logits, const Samplin
   return distribution;
 }
 
-// Settings of every kind; the fractions are such that no sum meets a threshold exactly.
+// Settings of every kind; the fractions are chosen so that no sum meets a threshold exactly.
 std::vector<SamplingRow> Settings() {
   return {{.temperature = 1.0f},
           {.temperature = 0.3f},
@@ -104,7 +104,7 @@ std::vector<SamplingRow> Settings() {
           {.temperature = 1.3f, .top_p = 0.7117f, .min_p = 0.0131f, .top_k = 30}};
 }
 
-// What stands past the vocabulary, higher than all else or no number, is not looked at.
+// Logits past the vocabulary, higher than all others or NaN, are not read.
 TEST_P(SampleTest, RowsMayBeWiderThanTheVocabulary) {
   for (const int vocab : {1, 17, 300}) {
     const std::vector<SamplingRow> rows = Settings();
@@ -161,8 +161,8 @@ TEST_P(SampleTest, NanAndInfinities) {
   }
 }
 
-// The draw must be the inverse of the distribution's sums, in the order of ids, at the row's
-// number.
+// The draw must be the inverse of the cumulative distribution, in id order, at the
+// row's random number.
 TEST_P(SampleTest, DrawsByTheExactDistribution) {
   for (const SamplingRow& setting : Settings()) {
     for (int vocab : {1, 2, 13, 64, 331}) {
@@ -205,7 +205,8 @@ TEST_P(SampleTest, FrequenciesPassChiSquared) {
       chi_squared += (counts[i] - expected) * (counts[i] - expected) / expected;
       ++cells;
     }
-    // Mean cells - 1, variance 2 (cells - 1): five standard deviations, and some for few cells.
+    // Mean cells - 1, variance 2 (cells - 1): five standard deviations, plus a
+    // margin for few cells.
     const double freedom = cells - 1;
     EXPECT_LE(chi_squared, freedom + 5 * std::sqrt(2 * freedom) + 8) << "cells " << cells;
   }
@@ -247,7 +248,7 @@ TEST_P(SampleTest, MaskedTokensAreNeverDrawn) {
   }
 }
 
-// Logits as a model's: a few high ones over a wide floor, on the vocabulary of a real tokenizer.
+// Model-like logits: a few high ones over a wide floor, on the vocabulary of a real tokenizer.
 std::vector<float> ModelLogits(int vocab, uint64_t seed) {
   std::vector<float> logits = RandomFloats(vocab, seed, 2.0f);
   std::mt19937_64 engine(seed);
@@ -277,7 +278,7 @@ TEST_P(SampleTest, LargeVocabularyAgreesWithTheReference) {
   }
 }
 
-// Of any length, spread and temperature, with ties, numbers that are none and infinities.
+// Any length, spread and temperature, with ties, NaN and infinities.
 TEST_P(SampleTest, DrawnRowsAgreeWithTheReference) {
   const auto reference = MakeBackend("reference");
   for (uint64_t seed = 1; seed <= 400; ++seed) {
@@ -302,8 +303,8 @@ TEST_P(SampleTest, DrawnRowsAgreeWithTheReference) {
   }
 }
 
-// Rows of which several blocks have parts, that begin anywhere in memory: cuts and draws fall into
-// any of them, ties run across their borders, and candidates are few, or in one part alone.
+// Rows split over several blocks, at any alignment: cuts and draws fall into any part, ties cross
+// part borders, and candidates are few, or in one part only.
 TEST_P(SampleTest, PartsOfLongRowsJoin) {
   const auto reference = MakeBackend("reference");
   for (uint64_t seed = 1; seed <= 12; ++seed) {
@@ -331,7 +332,7 @@ TEST_P(SampleTest, PartsOfLongRowsJoin) {
   }
 }
 
-// A device leaves out passes where it is told that no row needs them.
+// A device skips passes that no row needs.
 TEST_P(SampleTest, WhatNoRowAsksForMayBeLeftOut) {
   const auto reference = MakeBackend("reference");
   constexpr int kVocab = 5000;
@@ -390,7 +391,7 @@ TEST(SampleWeightTest, IsExpInFixedPoint) {
   for (int i = 0; i < 100000; ++i) {
     const double x = i == 0 ? 0.0 : uniform(engine);
     const long double expected = std::ldexp(std::exp(static_cast<long double>(x)), kWeightBits);
-    // Half a unit of rounding, what the series leaves out (7e-15) and the roundings of double.
+    // Half a rounding unit, the series' truncation (7e-15) and double rounding errors.
     ASSERT_NEAR(static_cast<double>(SampleWeight(x)), static_cast<double>(expected),
                 0.5 + static_cast<double>(expected) * 1e-14)
         << x;

@@ -43,7 +43,7 @@ class SelectTest : public BackendTest {
   }
 };
 
-// What the heads of a layer keep together, and how many each was told to.
+// Selection with a budget shared by the heads of a layer.
 class SelectOfLayerTest : public BackendTest {
  protected:
   std::vector<std::vector<int32_t>> Run(const std::vector<std::vector<float>>& scores, int sinks,
@@ -82,8 +82,8 @@ class SelectOfLayerTest : public BackendTest {
   }
 };
 
-// Drops one unprotected entry of the layer at a time: the lowest score, of equals the lower
-// position, then the higher head.
+// Drops one unprotected entry of the layer at a time: the lowest score, ties to the lower position,
+// then to the higher head.
 std::vector<std::vector<int32_t>> DropOneByOne(const std::vector<std::vector<float>>& scores,
                                                int sinks, int recent, int total) {
   struct Entry {
@@ -126,8 +126,8 @@ TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
     const int total = least + static_cast<int>(engine() % (heads * n - least + 1));
     std::vector<std::vector<float>> scores(heads);
     for (int h = 0; h < heads; ++h) {
-      // Heads of different height, so that some keep little; few values, so that ties are
-      // everywhere.
+      // Heads of different levels, so that some keep little; few distinct values, so that
+      // there are many ties.
       const float lift = trial % 2 == 0 ? static_cast<float>(h) : 0.0f;
       for (int i = 0; i < n; ++i) {
         const uint64_t kind = engine() % 40;
@@ -144,8 +144,8 @@ TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
   }
 }
 
-// Scores that differ in their last bits alone, over several blocks of every head and positions of
-// two digits.
+// Scores that differ only in their last bits, over several blocks of every head and
+// positions of two digits.
 TEST_P(SelectOfLayerTest, LongPrompt) {
   const int n = 5003, heads = 3;
   std::vector<std::vector<float>> scores;
@@ -157,7 +157,7 @@ TEST_P(SelectOfLayerTest, LongPrompt) {
     EXPECT_EQ(Run(scores, 4, 64, total), DropOneByOne(scores, 4, 64, total)) << total;
 }
 
-// All scores equal: the newest positions stay, the last place goes to the lower heads.
+// All scores equal: the newest positions are kept, the last place goes to the lower heads.
 TEST_P(SelectOfLayerTest, EqualScoresGoToNewPositionsThenLowHeads) {
   const std::vector<std::vector<float>> scores(4, std::vector<float>(10, 0.5f));
   const auto kept = Run(scores, 1, 2, 4 * 3 + 6);
@@ -176,7 +176,7 @@ TEST_P(SelectOfLayerTest, EmptyHeadsAndOneHead) {
   EXPECT_EQ(Run({{3, 1, 2}}, 2, 2, 3)[0], (std::vector<int32_t>{0, 1, 2}));
 }
 
-// Evicts one entry at a time by the victim rule's order: the lowest score, then the lower position.
+// Evicts one entry at a time in the victim rule's order: the lowest score, then the lower position.
 std::vector<int32_t> EvictOneByOne(const std::vector<float>& scores, int sinks, int recent,
                                    int keep) {
   const int n = static_cast<int>(scores.size());
@@ -205,7 +205,7 @@ TEST_P(SelectTest, EqualsEvictingOneByOne) {
     std::vector<std::vector<float>> scores(heads);
     std::vector<int32_t> keep;
     for (auto& head : scores) {
-      // A few distinct values: ties everywhere; now and then a value out of the ordinary.
+      // Few distinct values, hence ties, and occasionally a special value.
       for (int i = 0; i < n; ++i) {
         const uint64_t kind = engine() % 40;
         head.push_back(kind == 0   ? kNan

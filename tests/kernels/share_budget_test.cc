@@ -1,6 +1,6 @@
 // ShareBudget, AssignPages, CountBest, RetainedMass, KeptMass, KeepForMass and CombineCachedScores
-// of every backend against what their contracts say, computed another way: shares by repeated
-// handing out, best entries by their own rank among all, mass in double.
+// of every backend against their contracts, computed differently: shares by handing out one at a
+// time, best entries by their rank among all, mass in double.
 #include "kernels/ops/share_budget.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ class ShareBudgetTest : public BackendTest {
   }
 };
 
-// Shares are what is nearest to the formula in whole numbers: none is a whole entry off, none of
-// those that were rounded up had a smaller remainder than one that was rounded down.
+// Shares are the formula rounded to integers: each is less than one entry off, and every share that
+// was rounded up has a remainder no smaller than those rounded down.
 TEST_P(ShareBudgetTest, SharesAreTheFormulaRoundedByLargestRemainder) {
   const uint64_t seed = 31;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -71,8 +71,8 @@ TEST_P(ShareBudgetTest, EqualRemaindersGoToTheLowerHeads) {
   EXPECT_EQ(Share({9, 0, 0}, 3, 0, 0), (std::vector<int32_t>{9, 0, 0}));
 }
 
-// Layers are read one after the other. What a head is left with after each is enough for what it is
-// given in the end, and the best entries that are counted then are there.
+// Layers are prefilled in order. After each layer a head keeps enough entries for its final budget,
+// and the best entries counted at that point are among them.
 TEST_P(ShareBudgetTest, WhileOthersFollowAHeadKeepsAllThatItMayBeGiven) {
   constexpr uint64_t kSeed = 43;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -153,7 +153,7 @@ class PagedBudgetTest : public BackendTest {
     blocks_ = WithStates(ids, num_blocks_);
     const size_t slots = static_cast<size_t>(num_blocks_) * kBlock;
     positions_.assign(slots, 0);
-    scores_.assign(slots, INFINITY);  // past a head's length lies what would win
+    scores_.assign(slots, INFINITY);  // scores past a head's length would win if read
     weights_.assign(2 * slots, 1.0f);
     lengths_.assign(2 * all, 0);
     entries_.assign(all, {});
@@ -178,7 +178,7 @@ class PagedBudgetTest : public BackendTest {
     }
   }
 
-  // Where the score of an entry lies. Heads are numbered over the layers.
+  // Index of an entry's score. Heads are numbered over all layers.
   size_t State(int head, int entry) const {
     return blocks_[head * width_ + entry / kBlock].state * kBlock + entry % kBlock;
   }
@@ -282,7 +282,7 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   std::mt19937_64 rng(seed);
   std::vector<float> received(kHeads * kStride, kNan);
   std::vector<int32_t> kept(kHeads * kTokens,
-                            kStride - 1);  // past the count lies what is no number
+                            kStride - 1);  // past the count: the position of a NaN
   const std::vector<int32_t> keep = {0, 17, 300};
   std::vector<double> expected(kHeads, 0.0);
   for (int h = 0; h < kHeads; ++h) {
@@ -311,7 +311,7 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   const std::vector<float> actual = mass.Read();
   for (int h = 0; h < kHeads; ++h)
     EXPECT_NEAR(actual[h], expected[h], 1e-6 * (1 + expected[h])) << "head " << h;
-  // The first ones, where no positions are named.
+  // Without positions: the first entries.
   backend().KeptMass({.window_sums = device_received.data(),
                       .window_stride = kStride,
                       .keep = device_keep.data(),
@@ -326,7 +326,7 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   }
 }
 
-// The bits of what DeriveScores would have made of the two parts.
+// The same bits as DeriveScores on the two parts.
 TEST_P(PagedBudgetTest, SecondScoresAreAddedToScores) {
   Make(3, 2, 130, false, 46);
   RetainedMassArgs cache;
@@ -393,7 +393,7 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
           return mass;
         };
         const int length = static_cast<int>(order.size());
-        if (actual[h] == start) {  // was enough, or is all there is
+        if (actual[h] == start) {  // was enough, or all entries
           EXPECT_TRUE(mass_of(start) > min_mass - 1e-6 || length <= start) << "head " << h;
         } else if (actual[h] == length) {
           EXPECT_LT(mass_of(std::min(70, length - 1)), min_mass + 1e-6) << "head " << h;
@@ -407,7 +407,7 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
   }
 }
 
-// A slot with five pages a row, two layers of a model of three, and a list behind all rows.
+// A slot with five pages per row, two layers of a model with three, and a list after all rows.
 TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
   constexpr int kWidth = 5, kLayers = 2, kHeads = 4, kAllHeads = 3 * kHeads, kBegin = 3;
   constexpr int kList = kBegin + kAllHeads * kWidth;
@@ -466,7 +466,7 @@ TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
     }
     check(tables);
   }
-  // Some keep less, some all, and one would keep more than it has.
+  // Some heads keep less, some all, and one is asked to keep more than it has.
   std::vector<int32_t> keep = {1, 1, 0, 90, 8, 3, 16, 0};
   auto device_keep = Upload(keep);
   auto device_lengths = Upload(lengths);

@@ -1,6 +1,6 @@
-// What the host knows of the open kernel (kernels/cuda/sm90_attention.h), without a device: which
-// runs it takes, and that the parameters lead it over every tile, the longest first, and to the
-// right rows. The kernel's own formulas, after our changes, are written again here in plain loops.
+// Host side of the open kernel (kernels/cuda/sm90_attention.h), without a device: the supported
+// runs, and that the parameters lead the kernel over every tile, the longest first, and to the
+// right rows. The kernel's own formulas, after our changes, are rewritten here in plain loops.
 #include "kernels/cuda/sm90_plan.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ struct Tile {
   int head, first_query;
 };
 
-// Where the changed kernel goes with a number of its counter.
+// The changed kernel's tile for a counter value.
 Tile TileOf(const Sm90Plan& plan, int id) {
   const uint32_t of_batch = id - Divide(plan.tiles_of_batch, id) * plan.tiles_of_batch.d;
   const uint32_t from_end = Divide(plan.heads, of_batch);
@@ -103,7 +103,7 @@ Tile TileOf(const Sm90Plan& plan, int id) {
   return {head, (last - static_cast<int>(from_end)) * kSm90Tile};
 }
 
-// The tiles of keys that it goes over.
+// Number of key tiles that it processes.
 int KeyTiles(const Sm90Plan& plan, int first_query) {
   const int shift = static_cast<int>(plan.sizes.keys - plan.sizes.queries);
   const int of_queries = (first_query + shift + kSm90Tile + kSm90Tile - 1) / kSm90Tile;
@@ -132,7 +132,7 @@ TEST(Sm90PlanTest, EveryTileOnceTheLongestFirst) {
   }
 }
 
-// It masks in the last two tiles of keys, by `key <= query + shift` alone.
+// The kernel masks only in the last two key tiles, by `key <= query + shift` alone.
 TEST(Sm90PlanTest, MasksHideWhatQueriesMustNotSee) {
   for (const int queries : {64, 100, 128, 129, 300, 513}) {
     for (const int first : {0, 32, 64, 96, 128, 160, 1024}) {
@@ -185,7 +185,7 @@ TEST(Sm90PlanTest, TensorsAreTheRunsRows) {
   EXPECT_EQ(plan.rows.dims[2], 300);
   EXPECT_EQ(plan.rows.strides[1], 300);
   EXPECT_EQ(Sm90PlanOf(args, false).rows.dims[2], 0) << "no row is stored";
-  // The kernel's own structs.
+  // The sizes of the kernel's own structs.
   static_assert(sizeof(Sm90Sizes) == 40 && sizeof(Sm90Divisor) == 12 && sizeof(Sm90Rows) == 200);
 }
 

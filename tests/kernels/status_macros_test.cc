@@ -1,4 +1,4 @@
-// What the macros of status_macros.h hand on, and what they leave alone.
+// Which values the macros of status_macros.h return, and which they leave alone.
 #include "kernels/status_macros.h"
 
 #include <map>

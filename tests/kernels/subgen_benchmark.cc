@@ -1,7 +1,7 @@
-// SubGen's error and memory against the length of a sequence, one JSON line each: how far one
-// head's output is from dense attention's, beside a window and greedy k-center of the same budget.
-// Keys are drawn about a few points (clustered) or about none (scattered); the error is |out -
-// dense| / |dense|, the root of its mean square over queries. Times are of one head on one thread.
+// SubGen's error and memory against sequence length, one JSON line each: the difference of one
+// head's output from dense attention, compared with a window and greedy k-center of the same
+// budget. Keys are clustered around a few points or scattered; the error is |out - dense| /
+// |dense|, root mean square over queries. Times are for one head on one thread.
 //
 //   subgen_benchmark [--quick]
 #include <algorithm>
@@ -190,7 +190,7 @@ void Measure(Backend& backend, int n, bool clustered, int budget, float growth) 
   int used = 0;
   for (int i = 0; i < clusters; ++i) used += head.scores[head.subgen.ClusterEntry(i)] > 0 ? 1 : 0;
 
-  constexpr int kInserts = 100;  // of the same token again and again
+  constexpr int kInserts = 100;  // of the same token repeatedly
   const int32_t slot = 0, position = n;
   start = std::chrono::steady_clock::now();
   for (int i = 0; i < kInserts; ++i)

@@ -1,5 +1,5 @@
-// SubGen of every backend against a model of algorithm 1 in double precision that works on token
-// numbers, not on pages, and draws by the same keys; and against what the paper proves.
+// SubGen of every backend against a double-precision model of algorithm 1 that works on token
+// numbers instead of pages and uses the same random keys; and against the paper's theorems.
 #include "kernels/ops/subgen.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,8 @@ float RoundTo(DType dtype, float value) {
   return value;
 }
 
-// Keys scattered by `spread` about `centres` points (0: about the origin), values of unequal norms.
+// Keys scattered by `spread` around `centres` points (0: around the origin),
+// values of unequal norms.
 Tokens DrawTokens(const Case& c, int centres, float spread, uint64_t seed) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
@@ -79,7 +80,7 @@ double SquaredDistance(const Row& a, const Row& b) {
   return sum;
 }
 
-// What an entry of a built cache holds.
+// Contents of an entry of a built cache.
 struct Entry {
   int32_t position = 0;
   Row key, value;
@@ -87,7 +88,7 @@ struct Entry {
   float numerator = 0.0f, denominator = 0.0f;
 };
 
-// The model, of one head.
+// The model of one head.
 class SlowSubGen {
  public:
   SlowSubGen(const Case& c, int head, std::vector<Row> k, std::vector<Row> v)
@@ -151,7 +152,7 @@ class SlowSubGen {
   uint64_t Bits(SubGenPurpose purpose, int position, int index) const {
     return SubBits(RandomBits(SubGenKey(c_.rule, purpose, kLayer, head_), position), index);
   }
-  // fp32, as the contract has it: a radius that is one of them holds it.
+  // fp32, as in the contract: a radius equal to a distance contains it.
   float Distance(int a, int b) const { return static_cast<float>(SquaredDistance(k_[a], k_[b])); }
 
   void Stream(int token) {
@@ -166,7 +167,7 @@ class SlowSubGen {
     EXPECT_TRUE(Place(token));
   }
 
-  // Joins or founds a cluster, if it can.
+  // Joins or founds a cluster, if possible.
   bool Place(int token) {
     Cluster* nearest = nullptr;
     Cluster* free = nullptr;
@@ -233,7 +234,7 @@ class SlowSubGen {
 
 class SubGenTest : public BackendTest {
  protected:
-  // Pages and tables in the device's memory, poisoned.
+  // Pages and tables in device memory, poisoned.
   struct World {
     World(SubGenTest& test, const Case& c, uint64_t seed) : c(c), test(&test) {
       width = (std::max(c.rule.Capacity(), 1) + c.block_size - 1) / c.block_size;
@@ -324,7 +325,7 @@ class SubGenTest : public BackendTest {
       std::memcpy(&half, &bytes[2 * i], 2);
       return c.dtype == DType::kF16 ? F16ToFloat(half) : BF16ToFloat(half);
     }
-    // Everything an operation may write, as bytes.
+    // All memory that an operation may write, as bytes.
     std::vector<std::vector<uint8_t>> Bytes() const {
       std::vector<std::vector<uint8_t>> all;
       const auto add = [&all](const auto& host) {
@@ -354,7 +355,7 @@ class SubGenTest : public BackendTest {
     std::unique_ptr<DeviceArray<int64_t>> row_begin;
   };
 
-  // The first n tokens, with rows to spare that are NaN.
+  // Builds from the first n tokens, with NaN in spare rows.
   void Build(const World& world, const Tokens& tokens, int n) {
     const Case& c = world.c;
     const int64_t stride = static_cast<int64_t>(n) * c.head_dim + 5;
@@ -380,8 +381,8 @@ class SubGenTest : public BackendTest {
     ASSERT_TRUE(backend().Synchronize().ok()) << backend().Synchronize();
   }
 
-  // A decode step with the token `position`: SubGenInsert, then DecodeAttention, with a padding
-  // row.
+  // A decode step with the token `position`: SubGenInsert, then DecodeAttention,
+  // with a padding row.
   void Step(const World& world, const Tokens& tokens, int position) {
     const Case& c = world.c;
     std::vector<float> k(c.heads * c.head_dim, kNan), v = k;
@@ -445,7 +446,7 @@ class SubGenTest : public BackendTest {
       }
     }
   }
-  // What the pages hold of kSlot's heads, as bits: slots past the capacity do not count.
+  // Contents of kSlot's heads, as bits, without slots past the capacity.
   static std::vector<uint32_t> Essential(const World& world) {
     std::vector<uint32_t> words;
     for (const std::vector<Entry>& head : world.Entries()) {
@@ -516,7 +517,7 @@ TEST_P(SubGenTest, BuildMatchesTheModel) {
   }
 }
 
-// A longer stream, whose radius widens again and again.
+// A longer stream with a radius that grows repeatedly.
 TEST_P(SubGenTest, LongStreamMatchesTheModel) {
   Case c{.heads = 2, .head_dim = 6, .rule = kRules[0], .n = 600};
   Tokens tokens = DrawTokens(c, 0, 1.0f, 5);
@@ -528,7 +529,7 @@ TEST_P(SubGenTest, LongStreamMatchesTheModel) {
   CheckAgainstModel(c, tokens, world);
 }
 
-// A head that was full until now: from its own pages, in place.
+// A head that was full until now: built from its own pages, in place.
 TEST_P(SubGenTest, BuildFromPagesEqualsBuildFromRows) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const SubGenRule& rule : kRules) {
@@ -566,7 +567,7 @@ TEST_P(SubGenTest, BuildFromPagesEqualsBuildFromRows) {
   }
 }
 
-// Decoding the rest of a prompt leaves the bits that building from all of it at once leaves.
+// Decoding the rest of a prompt gives the same bits as building from all of it at once.
 TEST_P(SubGenTest, InsertsEqualBuildingAtOnce) {
   int trial = 0;
   for (const SubGenRule& rule : kRules) {
@@ -587,7 +588,7 @@ TEST_P(SubGenTest, InsertsEqualBuildingAtOnce) {
   }
 }
 
-// Rows below their caps, rows of other rules, padding: not a bit changes.
+// Rows below their caps, rows with other rules, padding: no bit changes.
 TEST_P(SubGenTest, InsertLeavesOtherRowsAlone) {
   const Case c{.heads = 2, .rule = kRules[0], .n = 60};
   const Tokens tokens = DrawTokens(c, 0, 1.0f, 41);
@@ -604,7 +605,7 @@ TEST_P(SubGenTest, InsertLeavesOtherRowsAlone) {
   EXPECT_EQ(world.Bytes(), before);
 }
 
-// Keys and values that are no numbers end nothing but the sequence's own sense.
+// NaN and infinite keys and values make only their sequence's output meaningless.
 TEST_P(SubGenTest, NumbersThatAreNoneDoNotHang) {
   for (const float poison : {kNan, INFINITY, -INFINITY}) {
     const Case c{.rule = kRules[0], .n = 90};
@@ -620,7 +621,7 @@ TEST_P(SubGenTest, NumbersThatAreNoneDoNotHang) {
 }
 
 // Lemma 2, with the doubled radius: centres are more than the radius apart, every key is counted
-// once and lies within twice the radius of its centre, no more than m clusters are used.
+// once and lies within twice the radius of its centre, and at most m clusters are used.
 TEST_P(SubGenTest, ClustersCoverTheKeys) {
   for (const int centres : {0, 3}) {
     Case c{.head_dim = 4, .rule = kRules[4], .n = 200};
@@ -651,7 +652,7 @@ TEST_P(SubGenTest, ClustersCoverTheKeys) {
   }
 }
 
-// Keys of 5 clusters take 5, however many they are (theorem 1: memory O(d (m t + s))).
+// Keys of 5 clusters take 5, for any number of keys (theorem 1: memory O(d (m t + s))).
 TEST_P(SubGenTest, ClusterableKeysTakeAsManyClustersAsTheyHave) {
   for (const int n : {100, 800}) {
     Case c{.head_dim = 8, .rule = {.recent = 4, .value_samples = 2, .cluster_samples = 1}, .n = n};
@@ -701,7 +702,7 @@ Sums Dense(const Tokens& tokens, const Row& q) {
 }
 
 // Oracle: over many seeds the means of z and tau are dense attention's, within five standard
-// errors; with clusters that merge on the way too.
+// errors; also with merging clusters.
 TEST_P(SubGenTest, EstimatesAreUnbiased) {
   constexpr int kSeeds = 20000;
   Case c{.head_dim = 4, .n = 60};
@@ -746,8 +747,8 @@ TEST_P(SubGenTest, EqualKeysMakeTauExact) {
   EXPECT_NEAR(Estimate(entries, q).tau, tau, 1e-5 * tau);
 }
 
-// Theorem 1: |z / tau - Attn| <= epsilon |softmax| |V|_op for 99 of 100, with sample sizes of its
-// order; and not with one sample of each.
+// Theorem 1: |z / tau - Attn| <= epsilon |softmax| |V|_op in 99 of 100 runs, with sample sizes of
+// its order; and not with one sample of each.
 TEST_P(SubGenTest, ErrorIsWithinTheBoundOfTheTheorem) {
   constexpr int kSeeds = 100, kClusters = 3;
   constexpr double kEpsilon = 1.0;

@@ -45,7 +45,7 @@ TEST_P(ThreadPoolTest, RangesRunEveryTaskOnceAndOnesOwnFirst) {
       const int begin = num_tasks * thread / threads, end = num_tasks * (thread + 1) / threads;
       const auto is_own = [&](int task) { return task >= begin && task < end; };
       std::vector<int>& tasks = of_thread[thread];
-      // A worker that has not left the loop before may take one of another's first.
+      // A worker still in the previous loop may first take another worker's task.
       if (thread > 0 && !tasks.empty() && !is_own(tasks[0])) tasks.erase(tasks.begin());
       EXPECT_TRUE(std::is_partitioned(tasks.begin(), tasks.end(), is_own)) << num_tasks;
       const auto others = std::partition_point(tasks.begin(), tasks.end(), is_own);
@@ -54,7 +54,8 @@ TEST_P(ThreadPoolTest, RangesRunEveryTaskOnceAndOnesOwnFirst) {
   }
 }
 
-// Whoever is done helps: a thread that waits for a task of its own range leaves it to the others.
+// Idle threads help: a thread blocked in a task of its own range leaves the rest of
+// the range to others.
 TEST_P(ThreadPoolTest, RangesAreHelpedWith) {
   ThreadPool pool(GetParam());
   if (pool.num_threads() == 1) GTEST_SKIP() << "nobody else is there";
@@ -67,8 +68,8 @@ TEST_P(ThreadPoolTest, RangesAreHelpedWith) {
   EXPECT_EQ(ended.load(), kTasks);
 }
 
-// Plain memory written in a loop is visible to the caller after it, and to all threads in the next
-// loop.
+// Plain memory written in a loop is visible to the caller afterwards, and to all
+// threads in the next loop.
 TEST_P(ThreadPoolTest, LoopsAreOrdered) {
   ThreadPool pool(GetParam());
   constexpr int kTasks = 37;

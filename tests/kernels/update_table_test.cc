@@ -1,4 +1,4 @@
-// UpdateTable of every backend: what is named changes, the rest does not.
+// UpdateTable of every backend: named entries change, all others stay.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// WritePages: every element of the pages is compared, the untouched ones included.
+// WritePages: compares every element of the pages, including untouched ones.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -23,7 +23,7 @@ struct Case {
   bool with_kept = true;
   bool with_scores = true;
   bool with_log_weights = false;
-  bool has_scores = true;  // there is an array for them
+  bool has_scores = true;  // whether the pages have scores
   int num_written = 0;
   int rotary_dim = 0;  // of a rolling rule
   bool interleaved = false;
@@ -65,7 +65,7 @@ class WritePagesTest : public BackendTest {
     }
   }
 
-  // Angles that keys of a rolling slot were turned by.
+  // Rotation angles for the keys of a rolling slot.
   void MakeRotary(const Case& c) {
     rotary_ = {.rotary_dim = c.rotary_dim, .interleaved = c.interleaved};
     cos_.clear();
@@ -80,7 +80,7 @@ class WritePagesTest : public BackendTest {
   double Angle(int position, int pair) const {
     return position * std::pow(100.0, -2.0 * pair / rotary_.rotary_dim);
   }
-  // Key `k` turned back, in double.
+  // Key `k` rotated back, in double.
   std::vector<double> Unturned(const float* k, int head_dim, int position) const {
     std::vector<double> key(k, k + head_dim);
     for (int i = 0; i < rotary_.rotary_dim / 2; ++i) {
@@ -105,7 +105,7 @@ class WritePagesTest : public BackendTest {
     }
   }
 
-  // With a block to spare per head.
+  // With one spare block per head.
   void MakePool(const Case& c, uint64_t seed) {
     const int longest = *std::max_element(c.keep.begin(), c.keep.end());
     before_ = PagedPool({.num_slots = kSlots,
@@ -162,7 +162,7 @@ class WritePagesTest : public BackendTest {
 
   static bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-  // Compares everything with what the contract says.
+  // Compares everything with the contract.
   void Check(const Case& c, const std::string& what) {
     SCOPED_TRACE(what);
     ChangedPlaces changed(before_);
@@ -221,7 +221,7 @@ class WritePagesTest : public BackendTest {
   std::vector<float> k_, v_, scores_;
   std::vector<int32_t> kept_;
   std::vector<float> cos_, sin_;
-  Rotary rotary_;  // tables aside
+  Rotary rotary_;  // without the tables
   PagedPool before_, written_;
 };
 
@@ -277,7 +277,7 @@ TEST_P(WritePagesTest, WhatIsThereIsNotWritten) {
   }
 }
 
-// Of slots without state, whose pages name none, and of layers with a window.
+// Slots without state (their pages have no state ids), and layers with a window.
 TEST_P(WritePagesTest, WhereThereAreNoScoresNoneAreWritten) {
   for (const bool by_position : {false, true}) {
     Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {33, 7}, .n = 40};
@@ -317,7 +317,7 @@ TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
     EXPECT_EQ(written_.victims[Row(2)], kUntouched) << "below its cap: no victim";
     for (int h = 0; h < 2; ++h) {
       std::optional<int> expected;
-      for (int e = 0; e < keep; ++e) {  // ascending positions: the first of equals is the lower one
+      for (int e = 0; e < keep; ++e) {  // ascending positions: the first tie is the lower one
         const int32_t p = Position(h, e);
         if (p < c.rule.sinks || p > c.n - c.rule.recent) continue;
         auto score = [&](int entry) { return written_.scores[State(h, entry)]; };
@@ -329,7 +329,7 @@ TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
   }
 }
 
-// Keys as they were before RoPE, ranks for positions, and the victim by ranks.
+// Keys before RoPE, ranks for positions, and the victim by ranks.
 TEST_P(WritePagesTest, RollingSlotsHoldUnturnedKeysAndRanks) {
   uint64_t seed = 2000;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

@@ -1,5 +1,5 @@
-// Launches the open kernel (kernels/cuda/sm90_attention.h): a cubin for each head_dim, and tensor
-// maps made by the driver, which is found at run time, so that nothing links to it.
+// Launches the open kernel (kernels/cuda/sm90_attention.h): a cubin per head_dim, and tensor maps
+// made by the driver, which is loaded at run time, so that nothing links to it.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -23,7 +23,7 @@ struct Kernel {
 };
 
 cudaError_t Load(const void* cubin, const char* name, int shared_bytes, Kernel* loaded) {
-  cudaLibrary_t library = nullptr;  // stays with the process
+  cudaLibrary_t library = nullptr;  // lives as long as the process
   cudaError_t error =
       cudaLibraryLoadData(&library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (error == cudaSuccess) error = cudaLibraryGetKernel(&loaded->kernel, library, name);
@@ -67,7 +67,7 @@ EncodeTiled* FindEncodeTiled() {
   return reinterpret_cast<EncodeTiled*>(function);
 }
 
-// The kernel moves 16-bit words; it calls them fp16.
+// The kernel only moves 16-bit words, which it calls fp16.
 bool Encode(const Sm90Tensor& tensor, CUtensorMap* map) {
   static EncodeTiled* const encode = FindEncodeTiled();
   const cuuint32_t steps[4] = {1, 1, 1, 1};

@@ -1,5 +1,5 @@
-// The check at start: small prompts by the open kernel and by ours, whole and from a later query
-// on, with a sum of each key's weights, which needs the open kernel's maxima and sums.
+// Start-up check: runs small prompts, whole and from a later query on, through the open kernel and
+// ours, with a sum of each key's weights, which uses the open kernel's maxima and sums.
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -15,9 +15,10 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kTokens = 300, kHeads = 4, kKvHeads = 2;
-constexpr int kLater = 160;  // no whole number of tiles
+constexpr int kLater = 160;  // not a multiple of a tile
 constexpr auto kPatience = std::chrono::seconds(10);
-// Values are within 1. The kernels round weights relative to other maxima, and the output to bf16.
+// Values are within 1. The kernels round weights relative to different maxima, and
+// the output to bf16.
 constexpr float kOutputBound = 0.02f, kSumBound = 0.02f;
 
 struct Prompt {
@@ -30,7 +31,7 @@ struct Prompt {
   static constexpr size_t Sums() { return size_t{1} * kTokens * kKvHeads; }
 };
 
-// Numbers within 1.
+// Random numbers within 1.
 std::vector<uint16_t> Draw(size_t count, uint32_t seed) {
   std::vector<uint16_t> numbers(count);
   for (uint16_t& number : numbers) {
@@ -40,7 +41,7 @@ std::vector<uint16_t> Draw(size_t count, uint32_t seed) {
   return numbers;
 }
 
-// Waits for the stream, but not for ever.
+// Waits for the stream, up to a deadline.
 cudaError_t WaitFor(cudaStream_t stream) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
@@ -93,7 +94,7 @@ cudaError_t Attend(const Context& context, const Prompt& prompt, int first, Resu
 
 bool Agree(const Results& a, const Results& b) {
   for (size_t i = 0; i < a.out.size(); ++i) {
-    // A number that is none differs, too.
+    // NaN also counts as different.
     if (!(std::abs(BF16ToFloat(a.out[i]) - BF16ToFloat(b.out[i])) <= kOutputBound)) return false;
   }
   for (size_t i = 0; i < a.sums.size(); ++i) {
@@ -121,7 +122,7 @@ std::string Compare(const Context& context, int head_dim, void* memory, cudaErro
   Context ours = context, open = context;
   ours.sm90_attention = false;
   open.sm90_attention = true;
-  ours.sm90_statistics = open.sm90_statistics = false;  // are not what is checked here
+  ours.sm90_statistics = open.sm90_statistics = false;  // not checked here
   for (const int first : {0, kLater}) {
     Results expected, found;
     if (*error == cudaSuccess) *error = Attend(ours, prompt, first, &expected);
@@ -149,7 +150,7 @@ Sm90Verdict CheckSm90Attention(const Context& context) {
   for (const int head_dim : {64, 128}) {
     if (verdict.why_not.empty()) verdict.why_not = Compare(context, head_dim, memory, &error);
   }
-  // What the launch itself refused leaves the device as it was; what failed later does not.
+  // A refused launch leaves the device intact; a later failure does not.
   verdict.fatal = error != cudaSuccess && cudaStreamQuery(context.stream) != cudaSuccess;
   if (!verdict.fatal) {
     cudaGetLastError();

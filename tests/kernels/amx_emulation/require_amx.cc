@@ -1,5 +1,5 @@
-// For programs with AMX emulated: their vector code wants AVX-512 with bf16, without which nothing
-// of AMX would be run.
+// For programs with emulated AMX: their vector code needs AVX-512 with bf16; without it no
+// AMX code would run.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/isa/isa.h"

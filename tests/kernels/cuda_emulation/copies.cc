@@ -1,4 +1,4 @@
-// The emulated asynchronous copies of one block's threads.
+// Emulated asynchronous copies of one block's threads.
 #include <vector>
 
 #include "kernels/cuda/ptx.cuh"

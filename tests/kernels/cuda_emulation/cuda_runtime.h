@@ -1,9 +1,9 @@
-// A CUDA runtime for the host: what kernels/cuda uses of CUDA's language and library, in plain C++,
-// so that the kernels' own sources run (slowly) where there is no GPU. A stream runs what was
-// enqueued later, at the latest when somebody waits for it; there is one. A block's threads are
-// fibers (fibers.h), blocks run one after another in random order, device memory is the heap's, so
-// that a sanitizer sees accesses out of bounds. What this cannot show: speed, all of the memory
-// model between blocks (tracing.h has a part), and what the hardware's own instructions round.
+// A CUDA runtime on the host: the part of CUDA's language and library that kernels/cuda uses, in
+// plain C++, so that the kernel sources run (slowly) without a GPU. There is one stream, and it
+// runs enqueued work later, at the latest when the host waits. A block's threads are fibers
+// (fibers.h); blocks run one after another in random order; device memory is heap memory, so that
+// sanitizers detect accesses out of bounds. Not emulated: speed, most of the memory model between
+// blocks (tracing.h has a part), and the rounding of hardware instructions.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -20,7 +20,7 @@
 #include "tests/kernels/cuda_emulation/fibers.h"
 #include "tests/kernels/cuda_emulation/tracing.h"
 
-// The names, and what converts to what, are CUDA's.
+// Names and implicit conversions follow CUDA.
 // NOLINTBEGIN(bugprone-reserved-identifier, google-explicit-constructor)
 // NOLINTBEGIN(google-global-names-in-headers, readability-identifier-naming)
 
@@ -125,7 +125,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   for (int lane = 0; lane < 32; ++lane)
     if (given[lane]) ballot |= 1u << lane;
   ballot &= mask & hydrant::emulation::LiveLanes();
-  hydrant::emulation::WarpBarrier();  // no lane ends before all have looked who is there
+  hydrant::emulation::WarpBarrier();  // no lane ends before all have read the live lanes
   return ballot;
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
@@ -185,7 +185,7 @@ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-// Byte i of the result is the one of y:x that the i-th hexadecimal digit of the selector names.
+// Byte i of the result is the byte of y:x selected by the i-th hexadecimal digit of the selector.
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const uint64_t bytes = x | uint64_t{y} << 32;
   unsigned result = 0;
@@ -302,19 +302,19 @@ cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
 
 namespace hydrant::emulation {
 
-// InvalidValue where the device would refuse the shape of a launch.
+// cudaErrorInvalidValue for launch shapes that the device would refuse.
 cudaError_t CheckGrid(dim3 grid, dim3 block, size_t shared_bytes);
 // Runs body in every thread of every block.
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
-// A kernel that is launched to overlap with the one before it fails unless each of its threads
-// waits for that one. Kernels run one after another all the same.
+// An overlapped kernel fails unless each of its threads waits for the previous kernel. Kernels
+// still run one after another.
 cudaError_t RunOverlappedGrid(dim3 grid, dim3 block, size_t shared_bytes,
                               const std::function<void()>& body);
 void NoteWait();  // the running thread waits for its kernel's predecessors
 
-// Does it now or later, or, while the stream is captured, notes it for the graph. What the
-// operation uses of the host's must be its own.
+// Runs the operation now or later, or records it while the stream is captured. The operation must
+// own its host data.
 cudaError_t Enqueue(std::function<cudaError_t()> operation);
 
 }  // namespace hydrant::emulation
@@ -327,7 +327,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (error != cudaSuccess) return error;
   const auto run =
       config->numAttrs > 0 ? hydrant::emulation::RunOverlappedGrid : hydrant::emulation::RunGrid;
-  // A kernel's arguments are taken when it is launched.
+  // Arguments are copied at launch.
   return hydrant::emulation::Enqueue(
       [grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes, kernel,
        run,

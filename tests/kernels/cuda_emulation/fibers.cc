@@ -17,7 +17,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Saves the callee-saved registers and the stack pointer into *from, goes on at `to`.
+// Saves the callee-saved registers and the stack pointer into *from, and continues at `to`.
 extern "C" [[gnu::visibility("hidden")]] void HydrantSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -46,19 +46,19 @@ HydrantSwitchStack:
 namespace hydrant::emulation {
 namespace {
 
-// With the page that guards it an odd number of pages. Else the used pages of all stacks would
-// compete for a few sets of the translation buffer and of the second cache.
+// An odd number of pages including the guard page; otherwise the used pages of all stacks would
+// compete for a few sets of the TLB and the L2 cache.
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kStackBytes = 64 * kPageBytes;
 
-// The sanitizer follows stacks by name.
+// Stack information for the address sanitizer.
 struct StackOwner {
   void* fake = nullptr;
   const void* bottom = nullptr;
   size_t size = 0;
 };
 
-// A stack, and where its code goes on.
+// A stack and its resume point.
 struct Context {
   void* stack_pointer = nullptr;
   StackOwner owner;
@@ -71,7 +71,7 @@ struct Fiber {
   unsigned exchanges = 0;
 };
 
-// Each mask has a bit for each of the warp's 32 threads. The running thread is in `live` alone.
+// Each mask has one bit per thread of the warp. The running thread is only in `live`.
 struct Warp {
   alignas(64) std::array<Exchanged, 2> given;
   uint32_t live = 0;
@@ -83,7 +83,7 @@ struct Warp {
 };
 
 struct Block {
-  std::vector<Fiber> fibers;  // stacks are kept from block to block
+  std::vector<Fiber> fibers;  // stacks are reused by later blocks
   std::vector<Warp> warps;
   const std::function<void(int)>* body = nullptr;
   uint64_t random = 0;
@@ -91,7 +91,7 @@ struct Block {
   int at_block_barrier = 0;
   int current = -1;
   Context caller;           // of RunBlock
-  Context* left = nullptr;  // by the last switch
+  Context* left = nullptr;  // context left by the last switch
 };
 
 Block block;
@@ -111,7 +111,7 @@ void AfterSwitch([[maybe_unused]] void* fake) {
 #endif
 }
 
-// Returns when another switch comes back to `from`.
+// Returns when another switch resumes `from`.
 void Switch(Context* from, Context* to, bool forever) {
   block.left = from;
   BeforeSwitch(forever ? nullptr : &from->owner.fake, to->owner);
@@ -144,7 +144,7 @@ void OpenBlockBarrier() {
   for (Warp& warp : block.warps) warp.ready = std::exchange(warp.at_block_barrier, 0);
 }
 
-// The first warp that can go on from a random one on.
+// The first runnable warp, searching from a random one.
 int TakeWarp() {
   if (block.at_block_barrier == block.live) OpenBlockBarrier();
   const int count = static_cast<int>(block.warps.size());
@@ -164,8 +164,8 @@ int TakeLane(Warp* warp, uint32_t random) {
   return lane;
 }
 
-// A thread that can go on, or, when all have ended, RunBlock. Mostly one of the same warp, whose
-// stacks are in the cache; one time in 32 it may be any.
+// The next thread to run, or RunBlock() when all have ended. Usually from the same warp, for cache
+// locality; one time in 32 from any warp.
 Context* Next() {
   if (block.live == 0) return &block.caller;
   const uint32_t random = Random();
@@ -206,12 +206,12 @@ void Prepare(int thread) {
   const auto number = static_cast<unsigned>(thread);
   fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
                  number / blockDim.x / blockDim.y};
-  // Stacks begin at different lines of a page. Else the used parts of all stacks would compete for
-  // a few sets of the cache.
+  // Stacks begin at different cache lines of a page; otherwise their used parts would compete
+  // for a few cache sets.
   constexpr unsigned kLines = 64, kLineBytes = 64;
   char* const end = fiber.stack + kStackBytes - size_t{number * 5 % kLines} * kLineBytes;
-  // As if FiberMain had been called from address 0: six registers, the address to return to, and a
-  // stack pointer that is 8 off a multiple of 16, as at any function's entry.
+  // Initial frame as if FiberMain had been called from address 0: six registers, the return
+  // address, and a stack pointer that is 8 off a multiple of 16, as at function entry.
   auto** top = reinterpret_cast<void**>(end);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(&FiberMain);

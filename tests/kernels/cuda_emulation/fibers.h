@@ -1,6 +1,6 @@
 // Runs the threads of one CUDA block as fibers of the calling thread. A fiber runs until it waits
-// at a barrier or ends; which of the runnable ones goes next is drawn at random, so that code which
-// needs a barrier and lacks it is likely to fail.
+// at a barrier or ends; the next runnable fiber is chosen at random, so that code with a missing
+// barrier is likely to fail.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
 
@@ -10,25 +10,25 @@
 #include <functional>
 #include <type_traits>
 
-// Hidden: calls within the shared object go straight to them.
+// Hidden, so that calls within the shared object are direct.
 #pragma GCC visibility push(hidden)
 
 namespace hydrant::emulation {
 
 inline constexpr int kWarpSize = 32;
 
-// Calls body(t) for every thread t of the block. Aborts, with what each fiber waits for, where no
-// fiber can go on (a barrier that some threads never reach).
+// Calls body(t) for every thread t of the block. On deadlock (a barrier that some threads never
+// reach) aborts and prints what each fiber waits for.
 void RunBlock(int num_threads, uint64_t seed, const std::function<void(int thread)>& body);
 
-// Of the running fiber. Threads that have ended do not count at a barrier.
+// For the running fiber. Ended threads do not count at a barrier.
 void BlockBarrier();
 void WarpBarrier();
 int CurrentThread();
 int CurrentLane();
 
-// A warp's exchange: every lane gives a value, then all lanes' are there to read until the next
-// exchange but one.
+// Warp exchange: every lane gives a value; all lanes' values stay readable until the
+// exchange after next.
 using Exchanged = std::array<std::byte, size_t{kWarpSize} * 64>;
 Exchanged& NextExchange();
 template <typename T>

@@ -1,4 +1,4 @@
-// The emulated matrix product, in the place of cuBLASLt's: fp32 sums over the weight's dtype.
+// Emulated matrix product in place of cuBLASLt: fp32 sums over the weight's dtype.
 #include <vector>
 
 #include "kernels/cuda/matmul_kernels.h"
@@ -14,7 +14,7 @@ class PlainRunner final : public MatmulRunner {
  public:
   cudaError_t Run(const Context& context, const MatmulArgs& args) override {
     const CudaWeight weight = static_cast<const CudaWeight&>(*args.weight);
-    // Work space for the rounded rows, as the real one takes it.
+    // Scratch for the rounded rows, allocated as in the real product.
     void* rounded = nullptr;
     if (weight.dtype() != args.x_dtype) {
       const size_t bytes = BytesOf(DType::kBF16, static_cast<size_t>(args.m) * weight.cols());

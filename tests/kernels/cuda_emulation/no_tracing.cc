@@ -13,7 +13,7 @@ void NoteCopy(const void* /*from*/, size_t /*bytes*/) {}
 void NoteBlockBarrier() {}
 void NoteFence() {}
 AtomicAccess::AtomicAccess() {
-}  // NOLINT(modernize-use-equals-default): the other build's does something
+}  // NOLINT(modernize-use-equals-default): not empty in the traced build
 AtomicAccess::~AtomicAccess() {}  // NOLINT(modernize-use-equals-default)
 
 }  // namespace hydrant::emulation

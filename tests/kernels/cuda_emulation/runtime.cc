@@ -1,4 +1,4 @@
-// The library half of the emulated CUDA runtime.
+// Library part of the emulated CUDA runtime.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -18,9 +18,9 @@
 namespace hydrant::emulation {
 namespace {
 
-constexpr size_t kMostSharedBytes = 227 * 1024;  // of a block, compute capability 9.0
+constexpr size_t kMostSharedBytes = 227 * 1024;  // per block, compute capability 9.0
 
-// HYDRANT_EMULATION_<name>: what a test wants this device to be like.
+// HYDRANT_EMULATION_<name>: a test's setting of the emulated device.
 uint64_t Setting(const char* name, uint64_t otherwise) {
   const char* text = std::getenv((std::string("HYDRANT_EMULATION_") + name).c_str());
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
@@ -30,15 +30,15 @@ size_t TotalBytes() {
   return bytes;
 }
 
-// What other processes hold of it: from the start, or also all that is left once so many kernels
-// have run.
+// Device memory held by other processes: from the start; optionally all remaining memory after a
+// given number of kernels.
 size_t TakenBytes() {
   static const size_t bytes = Setting("TAKEN", 0);
   return bytes;
 }
 
-// What cudaMalloc has given, for cudaMemGetInfo, and cudaMallocHost, to tell pinned memory. One
-// thread drives a device at a time.
+// Allocations of cudaMalloc, for cudaMemGetInfo, and of cudaMallocHost, to recognize pinned memory.
+// One thread drives a device at a time.
 struct AllocationTable {
   std::map<const void*, size_t> sizes;
   size_t bytes = 0;
@@ -50,7 +50,7 @@ struct AllocationTable {
     return static_cast<const char*>(at) < static_cast<const char*>(it->first) + it->second;
   }
   cudaError_t Allocate(void** pointer, size_t size) {
-    // A device's allocations start at multiples of 256 and hold whatever was there.
+    // Device allocations are aligned to 256 bytes and uninitialised.
     if (posix_memalign(pointer, 256, size) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xA5, std::min(size, size_t{1} << 20));
     sizes[*pointer] = size;
@@ -74,7 +74,7 @@ AllocationTable& PinnedAllocations() {
   return table;
 }
 
-// HYDRANT_EMULATION_SEED picks the order of blocks and threads; it is printed once.
+// HYDRANT_EMULATION_SEED sets the random order of blocks and threads; it is printed once.
 uint64_t Seed() {
   static const uint64_t seed = [] {
     const uint64_t value = Setting("SEED", std::random_device{}());
@@ -85,9 +85,9 @@ uint64_t Seed() {
   return seed;
 }
 
-std::vector<std::function<cudaError_t()>>* captured = nullptr;  // null: nothing is captured
+std::vector<std::function<cudaError_t()>>* captured = nullptr;  // null: no capture
 
-// What was enqueued and has not run. The first operation that fails takes the device with it.
+// Enqueued operations that have not run. The first failure makes the device fail for good.
 struct Stream {
   std::deque<std::function<cudaError_t()>> waiting = {};
   uint64_t enqueued = 0;
@@ -111,7 +111,7 @@ Stream& TheStream() {
   return stream;
 }
 
-// After so many kernels every one fails, as they do on a device whose context is lost.
+// After this many kernels every kernel fails, as on a device with a lost context.
 bool IsLost() {
   static const uint64_t last = Setting("LAST_LAUNCH", UINT64_MAX);
   static uint64_t launches = 0;
@@ -174,7 +174,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
   gridDim = grid;
   blockDim = block;
   for (const uint64_t b : order) {
-    // Fresh memory for each block: what one left is not there for the next.
+    // Fresh memory for each block: nothing survives from the previous block.
     dynamic_shared.assign(shared_bytes, 0xA5);
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
@@ -187,7 +187,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
 }
 
 namespace {
-uint64_t waits = 0;  // of the running kernel's threads
+uint64_t waits = 0;  // by the running kernel's threads
 }  // namespace
 
 void NoteWait() {
@@ -309,7 +309,7 @@ static void CountCopy(size_t bytes) {
   ++hydrant::emulation::TheCounts().copies;
   hydrant::emulation::TheCounts().copied_bytes += bytes;
 }
-// Host memory that is not pinned is read at once, or waited for.
+// Pageable host memory is read at once, or waited for.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
   const hydrant::emulation::AllocationTable& pinned = hydrant::emulation::PinnedAllocations();
@@ -351,7 +351,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 }
 
 struct EmulatedEvent {
-  uint64_t after = 0;  // operations of the stream
+  uint64_t after = 0;  // number of stream operations before it
 };
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
@@ -369,7 +369,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-// A graph is the list of what was enqueued; its executable form is another copy.
+// A graph is the list of enqueued operations; its executable form is another copy.
 struct EmulatedGraph {
   std::vector<std::function<cudaError_t()>> operations;
 };
@@ -390,7 +390,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
-  // The graph may be gone when its operations run.
+  // The graph may be destroyed before its operations run.
   return hydrant::emulation::Enqueue([operations = executable->operations] {
     for (const auto& operation : operations) {
       if (const cudaError_t error = operation(); error != cudaSuccess) return error;

@@ -1,5 +1,6 @@
-// The functions that GCC calls at every access of code compiled with -fsanitize=kernel-address
-// (GCC's manual, "Instrumentation Options"). This file itself is compiled without.
+// The functions that GCC calls at every memory access of code compiled with
+// -fsanitize=kernel-address (GCC manual, "Instrumentation Options"). This file itself is
+// compiled without it.
 #include "tests/kernels/cuda_emulation/tracing.h"
 
 #include <algorithm>
@@ -20,29 +21,29 @@ namespace {
 constexpr uintptr_t kSectorBytes = 32;
 constexpr int kMostThreads = 1024;
 
-// What the block at work has done to a byte of device memory.
+// The running block's write to a byte of device memory.
 struct Written {
-  uint8_t before = 0;  // the block
-  int thread = 0;      // of the last write
-  int epoch = 0;       // block barriers that the thread had passed
+  uint8_t before = 0;  // value before the block
+  int thread = 0;      // last writer
+  int epoch = 0;       // block barriers passed by that thread
   uint64_t time = 0;
 };
 
 struct Block {
-  bool counts = false, delays = false;    // what is wanted of it
-  std::unordered_set<uintptr_t> sectors;  // that it has read
+  bool counts = false, delays = false;    // enabled checks
+  std::unordered_set<uintptr_t> sectors;  // sectors that it has read
   std::unordered_map<uint8_t*, Written> written;
   std::array<int, kMostThreads> epochs;
   std::array<uint64_t, kMostThreads> fences;  // when each thread last fenced
-  int last_fence_epoch = -1;                  // of any thread
+  int last_fence_epoch = -1;                  // over all threads
   uint64_t time = 0;
 };
 Block block;
-bool watches = false;  // whether an access is a block's, and none of the runtime or of an atomic
+bool watches = false;  // the access is a block's, not the runtime's or an atomic's
 std::vector<std::pair<uint8_t*, uint8_t>> late;  // of the grid, in order
 
 constexpr uintptr_t kPieceBytes = 16;
-// Pieces that kernels have written since the device was last waited for.
+// Pieces written by kernels since the last synchronization.
 std::unordered_set<uintptr_t> written_lately;
 
 struct Overlap {
@@ -64,7 +65,7 @@ void CheckEarlyRead(const void* at, size_t bytes) {
 
 bool IsOfBlock(const void* at, size_t bytes) {
   if (!watches || bytes == 0) return false;
-  watches = false;  // the runtime is watched too
+  watches = false;  // the runtime is instrumented too
   const bool is_of_block = IsDeviceMemory(at);
   watches = true;
   return is_of_block;
@@ -79,7 +80,7 @@ void NoteLoad(const void* at, size_t bytes) {
     block.sectors.insert(s);
 }
 
-// Before the bytes change.
+// Called before the bytes change.
 void NoteStore(void* at, size_t bytes) {
   if (!block.delays || !IsOfBlock(at, bytes)) return;
   overlap.too_early |= IsEarly();
@@ -153,7 +154,7 @@ void NoteFence() {
   block.last_fence_epoch = std::max(block.last_fence_epoch, block.epochs[thread]);
 }
 
-// No other thread runs meanwhile: fibers switch at barriers alone.
+// No other thread runs in between: fibers switch only at barriers.
 AtomicAccess::AtomicAccess() { watches = false; }
 AtomicAccess::~AtomicAccess() { watches = block.counts || block.delays; }
 
@@ -175,7 +176,7 @@ void __asan_storeN_noabort(void* at, size_t bytes) { hydrant::emulation::NoteSto
 void __asan_handle_no_return() {}
 void __asan_before_dynamic_init(const char*) {}
 void __asan_after_dynamic_init() {}
-// fibers.cc believes that there is the address sanitizer.
+// fibers.cc is built for the address sanitizer.
 void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
 void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 }

@@ -1,18 +1,17 @@
-// What blocks read and write of device memory, seen at every access. In the traced build the
-// compiler calls a function there (tracing.cc); in the other nothing is seen, and these do nothing.
+// Traces the blocks' reads and writes of device memory. In the traced build the compiler calls a
+// function at every access (tracing.cc); in the other build these functions do nothing.
 //
-// Bytes that blocks read are counted where Counts::trace is set (counts.h).
+// Bytes read by blocks are counted if Counts::trace is set (counts.h).
 //
-// With HYDRANT_EMULATION_LATE_WRITES=1 other blocks see what a block writes when the kernel ends,
-// and not before, unless a fence has ordered it before whatever tells the others of it: a
-// __threadfence() of the same thread after the write, or of any thread of the block after a block's
-// barrier that follows the write (CUDA C++ Programming Guide, "Memory Fence Functions"; fences are
-// cumulative). Atomics are seen at once. 2: fences are ignored, to see that a test would find one
-// that is missing.
+// HYDRANT_EMULATION_LATE_WRITES=1: other blocks see a block's write only when the kernel ends,
+// unless a fence has ordered it before the write or atomic that publishes it: a __threadfence() of
+// the same thread after the write, or of any thread of the block after a block barrier that follows
+// the write (CUDA C++ Programming Guide, "Memory Fence Functions"; fences are cumulative). Atomics
+// are visible at once. 2: fences are ignored, to check that a test would find a missing fence.
 //
-// In both modes a kernel fails that overlaps with the ones before it (launch.cuh) and, before a
-// thread has waited for them, writes, or reads what kernels have written since the device was
-// last waited for: on a device they may still be at it.
+// In both modes an overlapped kernel (launch.cuh) fails if a thread, before waiting for earlier
+// kernels, writes, or reads data that kernels have written since the last synchronization: on a
+// device they may still be running.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_TRACING_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_TRACING_H_
 
@@ -20,21 +19,21 @@
 
 namespace hydrant::emulation {
 
-void BeginBlock();  // the accesses from here on are a block's
+void BeginBlock();  // later accesses belong to a block
 void EndBlock();
-void EndGrid();  // all that was late appears
+void EndGrid();  // late writes become visible
 
 void BeginOverlappedGrid();
-bool EndOverlappedGrid();  // false: a thread did too early what it has to wait for
-void ForgetWrites();       // the device has been waited for
+bool EndOverlappedGrid();  // false: a thread accessed memory before its wait
+void ForgetWrites();       // after a synchronization
 
-// Of the running thread.
-void NoteThreadWaits();                         // for the kernels before
-void NoteCopy(const void* from, size_t bytes);  // is on its way from now on
+// For the running thread.
+void NoteThreadWaits();                         // for earlier kernels
+void NoteCopy(const void* from, size_t bytes);  // in flight from now on
 void NoteBlockBarrier();
 void NoteFence();
 
-// While it lives, the accesses are an atomic operation's.
+// Marks accesses in its scope as an atomic operation's.
 class AtomicAccess {
  public:
   AtomicAccess();

@@ -1,5 +1,5 @@
-// The emulated products of warpgroups (wgmma), as far as kernels/cuda uses them: m64n64k16, A in
-// registers, B in shared memory with the 128-byte swizzle, a column's elements side by side.
+// Emulated warpgroup products (wgmma), as used by kernels/cuda: m64n64k16, A in registers, B in
+// shared memory with the 128-byte swizzle, a column's elements contiguous.
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -15,9 +15,9 @@ namespace hydrant::emulation {
 namespace {
 
 constexpr int kMostThreads = 1024, kInner = 16, kColumns = 64;
-constexpr int kElements = 32;  // of D, of a thread
+constexpr int kElements = 32;  // of D, per thread
 constexpr uint32_t kWindowBytes = 1u << 18;
-// Where the dynamic shared memory begins: no multiple of more than 16, as the language promises.
+// Offset of dynamic shared memory: aligned to 16 only, as the language guarantees.
 constexpr uint32_t kWindowBegin = 1024 + 16;
 
 [[noreturn]] void Fail(const char* why) {
@@ -29,19 +29,19 @@ using Elements = std::array<float, kElements>;
 
 float Poison() { return std::bit_cast<float>(0xFFC0DEADu); }
 
-// An accumulator whose products are under way.
+// An accumulator with products in flight.
 struct Result {
   float* d;
   Elements values;
-  uint64_t group;  // the last that adds to it
+  uint64_t group;  // the last one that adds to it
 };
 
-// The operands of a product. They must not change before the wait for it.
+// Operands of a product. They must not change before its wait.
 struct Operands {
   const uint32_t* a;
   std::array<uint32_t, 4> a_values;
   uint64_t b;
-  uint64_t b_sum;  // of the first lane of a warp
+  uint64_t b_sum;  // kept by the first lane of a warp
   uint64_t group;
 };
 
@@ -54,7 +54,7 @@ struct ThreadProducts {
 
 std::vector<ThreadProducts> threads(kMostThreads);
 
-// When a copy last wrote 16 bytes of shared memory, and whose it was; when each thread last fenced.
+// When a copy last wrote 16 bytes of shared memory, and its thread; when each thread last fenced.
 struct Write {
   uint64_t time = 0;
   int thread = 0;
@@ -63,9 +63,9 @@ std::vector<Write> writes(kWindowBytes / 16);
 std::array<uint64_t, kMostThreads> shared_fences = {};
 uint64_t now = 0;
 
-// Element (column, k) of B as a descriptor has it (PTX ISA, "Matrix Descriptor Format"): columns in
-// groups of eight, which lie the "stride dimension byte offset" apart; a column of a group has 128
-// bytes, and of its address bits 4 to 6 are turned by bits 7 to 9.
+// Element (column, k) of B for a descriptor (PTX ISA, "Matrix Descriptor Format"): columns in
+// groups of eight, "stride dimension byte offset" apart; a column of a group has 128 bytes, and
+// address bits 4 to 6 are xored with bits 7 to 9.
 class SharedColumns {
  public:
   explicit SharedColumns(uint64_t descriptor)
@@ -108,13 +108,14 @@ class SharedColumns {
   const uint32_t begin_, stride_;
 };
 
-// A and B of a warp's product as floats, shared by its lanes: each brings its share, then all meet.
+// A and B of a warp's product as floats, shared by its lanes: each lane stores its
+// share, then all meet.
 struct WarpOperands {
   float a[kInner][kInner];  // [row][k]
   float b[kInner][kColumns];
 };
 
-// Two take turns: a lane that is ahead writes the other one, and waits there for all lanes.
+// Double buffer: a lane that is ahead writes the other one, and waits there for all lanes.
 const WarpOperands& Meet(bool bf16, const uint32_t* a, const SharedColumns& b) {
   static std::vector<std::array<WarpOperands, 2>> of_warps(kMostThreads / kWarpSize);
   static std::array<unsigned, kMostThreads> turns = {};

@@ -1,5 +1,5 @@
-// The emulated half of kernels/cuda/ptx.cuh, which it stands in for: the same names, the same
-// meaning. An asynchronous copy happens no earlier than its wait, so that a missing wait shows.
+// Emulation of kernels/cuda/ptx.cuh with the same names and semantics. Asynchronous copies happen
+// at their wait, so that a missing wait is detected.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_PTX_CUH_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_PTX_CUH_
 
@@ -11,7 +11,8 @@ namespace hydrant::emulation {
 
 void* DynamicSharedMemory();
 
-// Of the running thread: queues a copy, closes a group, performs all but the last `pending` groups.
+// For the running thread: queues a copy, closes a group, performs all but the
+// last `pending` groups.
 void QueueCopy(void* to, const void* from, int bytes, bool valid);
 void CloseCopyGroup();
 void WaitForCopies(int pending);
@@ -67,7 +68,8 @@ inline uint32_t E4M3ToHalves(uint32_t two) {
 inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
 
 inline uint32_t FmaHalves(uint32_t a, uint32_t b, uint32_t c) {
-  // Exact in double: 8 bits by 8 bits, and a third; to odd first, so that it is rounded once.
+  // Exact in double: 8 bits by 8 bits, plus a third; rounds to odd first, so that
+  // it is rounded once.
   const auto fma = [&](int which) {
     const double exact = static_cast<double>(HalfOf<true>(a, which)) * HalfOf<true>(b, which) +
                          HalfOf<true>(c, which);
@@ -108,7 +110,7 @@ void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   for (int i = 0; i < 4; ++i) d[i] += sums[i];
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8 by its address.
+// Four 8 x 8 matrices of 16-bit elements: lane i gives the address of row i % 8 of matrix i / 8.
 template <bool kTransposed>
 void LoadMatrices(uint32_t (&r)[4], const void* row) {
   const void* const* rows = emulation::Exchange(row);

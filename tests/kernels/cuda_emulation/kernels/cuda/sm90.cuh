@@ -1,5 +1,4 @@
-// The emulated half of kernels/cuda/sm90.cuh, which it stands in for: the same names, the same
-// meaning (../../warpgroups.cc).
+// Emulation of kernels/cuda/sm90.cuh with the same names and semantics (../../warpgroups.cc).
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_SM90_CUH_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_SM90_CUH_
 
@@ -7,22 +6,21 @@
 
 namespace hydrant::emulation {
 
-// As the tensor cores see shared memory: an address in a window of 18 bits.
+// Shared-memory address for the tensor cores: in an 18-bit window.
 uint32_t SharedWindowAddress(const void* shared);
 
-// Of the running thread. A product reads its operands when it is started, and leaves the result
-// when it is waited for; until then its D holds NaN. Ends the program with the reason where a
-// kernel breaks the rules of the instructions:
-//   D, A or B change between a product's start and its wait;
-//   a product is started without FenceWgmma() since the thread's last wait;
-//   B holds copies whose thread has not called FenceSharedForWgmma() since;
-//   a descriptor is not of the one kind that is emulated.
+// For the running thread. A product reads its operands at the start and writes the result at the
+// wait; in between its D holds NaN. Ends the program with the reason if a kernel breaks the rules:
+//   D, A or B changes between a product's start and its wait;
+//   a product starts without FenceWgmma() since the thread's last wait;
+//   B holds copies without FenceSharedForWgmma() by the copying thread since;
+//   a descriptor is not of the one supported kind.
 void StartProduct(bool bf16, float* d, const uint32_t* a, uint64_t b, bool adds);
 void CloseProductGroup();
 void WaitForProducts();
 void FenceProducts();
 void FenceSharedWrites();
-void NoteSharedWrite(const void* at);  // by an asynchronous copy, to these 16 bytes
+void NoteSharedWrite(const void* at);  // an asynchronous copy wrote these 16 bytes
 
 }  // namespace hydrant::emulation
 
