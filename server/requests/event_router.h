@@ -1,10 +1,10 @@
-// Brings the loop's events to their streams on one writer thread, so that the engine thread pays
-// for a vector swap and a notification per step, and not for serialising and sending (10-26
+// Delivers the loop's events to their streams on one writer thread, so that the engine thread pays
+// for a vector swap and a notification per step and not for serialization and sending (10-26
 // microseconds a message).
 //
-// Where the engine computes on the same cores that send, a step that begins at once takes the core
-// from the writer, and tokens wait for the scheduler's next tick (4 ms) or several. There the loop
-// stands aside until what it gave has been written, for a bounded time.
+// Where the engine computes on the same cores that send, a step that begins immediately takes the
+// core from the writer, and tokens wait for one or several ticks (4 ms) of the operating system's
+// scheduler. There the loop waits, for a bounded time, until its events have been written.
 #ifndef HYDRANT_SERVER_REQUESTS_EVENT_ROUTER_H_
 #define HYDRANT_SERVER_REQUESTS_EVENT_ROUTER_H_
 
@@ -39,31 +39,31 @@ class PendingWrites {
   std::promise<void> written_;
 };
 
-// The receiving end of one request, with all of its samples. Called on the writer thread only; must
+// Receives the events of one request, all samples included. Called on the writer thread only; must
 // not block.
 class EventReceiver {
  public:
   virtual ~EventReceiver() = default;
   virtual void OnEvent(Event event) = 0;
-  // Once after the last event of a step: time to write. A receiver whose client has been reading
-  // keeps `delivery` until its write is done.
+  // Called after the last event of a step: time to write. A receiver whose client keeps up holds
+  // `delivery` until its write is done.
   virtual void OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) = 0;
 
  private:
   friend class EventRouter;
-  uint64_t heard_in_ = 0;  // the dispatch in which it was given an event last
+  uint64_t heard_in_ = 0;  // the last dispatch that gave it an event
 };
 
-// Thread safe. The inbox is bounded by what the loop may produce: a few events a step for each live
-// request, and the receivers merge what they cannot send.
+// Thread safe. The inbox is bounded by the loop's output: a few events a step for each live
+// request. Receivers merge events that they cannot send yet.
 class EventRouter final : public EventSink {
  public:
   // `stand_aside`: the longest that Deliver() waits for its events to be written; 0 where the
-  // engine's work is on a device.
+  // engine runs on a device.
   explicit EventRouter(std::chrono::microseconds stand_aside = std::chrono::microseconds(0));
-  ~EventRouter() override;  // delivers what is left, then joins the thread
+  ~EventRouter() override;  // delivers pending events, then joins the thread
 
-  // Before Submit(), so that no event comes too early; once for each sample. The receiver is
+  // Call it before Submit(), so that no event is missed; once for each sample. The receiver is
   // dropped after the handle's Finished or Failed.
   void Add(RequestHandle handle, std::shared_ptr<EventReceiver> receiver);
   // For a request that Submit() refused: no event follows.
@@ -79,9 +79,10 @@ class EventRouter final : public EventSink {
   const std::chrono::microseconds stand_aside_;
   std::mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
-  std::vector<Event> inbox_;                 // guarded by inbox_mutex_
-  std::shared_ptr<PendingWrites> delivery_;  // guarded by inbox_mutex_: the latest in the inbox
-  bool stopping_ = false;                    // guarded by inbox_mutex_
+  std::vector<Event> inbox_;  // guarded by inbox_mutex_
+  // guarded by inbox_mutex_: of the newest events in the inbox
+  std::shared_ptr<PendingWrites> delivery_;
+  bool stopping_ = false;  // guarded by inbox_mutex_
 
   std::mutex receivers_mutex_;
   std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>>
@@ -89,7 +90,7 @@ class EventRouter final : public EventSink {
 
   // Writer thread only:
   std::vector<std::shared_ptr<EventReceiver>> touched_;
-  uint64_t dispatch_ = 0;  // the one at work, counted from 1
+  uint64_t dispatch_ = 0;  // the current one, counted from 1
   std::thread thread_;
 };
 

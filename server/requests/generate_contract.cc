@@ -9,7 +9,7 @@
 namespace hydrant {
 namespace {
 
-// `prefix`: of the fields of its request.
+// `prefix`: path of the request within the call's message.
 v1::RequestFailure ToWireFailure(const RequestFailure& failure, const std::string& prefix) {
   const Refusal& refusal = failure.refusal;
   v1::RequestFailure wire;

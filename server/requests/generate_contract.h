@@ -1,6 +1,6 @@
-// How one call speaks to its client of what it asks to generate: by hydrant.v1's own messages, or
-// by those of another contract, which are translated from and to them; of one request, or of many.
-// One object a call; what it is asked comes in the call's order, from one thread at a time.
+// The wire format of one Generate call: hydrant.v1's own messages, or those of another contract,
+// translated from and to hydrant.v1; for one request, or many. One object a call; its methods are
+// called in the call's order, from one thread at a time.
 #ifndef HYDRANT_SERVER_REQUESTS_GENERATE_CONTRACT_H_
 #define HYDRANT_SERVER_REQUESTS_GENERATE_CONTRACT_H_
 
@@ -28,25 +28,25 @@ class GenerateContract {
   GenerateContract(const GenerateContract&) = delete;
   GenerateContract& operator=(const GenerateContract&) = delete;
 
-  // Of a request that names no policy.
+  // Used by requests that name no policy.
   const CacheSpec& default_cache() const { return default_cache_; }
-  // "service/method", as the client called it.
+  // "service/method", as called by the client.
   virtual std::string_view Method() const = 0;
 
-  // The call's requests, one at least. InvalidArgument names a field of the client's contract. The
+  // The call's requests, at least one. InvalidArgument names a field of the client's contract. The
   // model outlives the call.
   virtual absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const ServedModel& model,
                                                                  const grpc::ByteBuffer& bytes) = 0;
-  // What the client is sent when this has come of its request of this index; nullopt: nothing. What
-  // comes of each begins with `accepted` and ends with `usage`, unless it fails.
+  // The bytes sent for a message of request `index`; nullopt: nothing. Each request's messages
+  // begin with `accepted` and end with `usage`, unless the request fails.
   virtual std::optional<grpc::ByteBuffer> Translate(size_t index,
                                                     const v1::GenerateResponse& message) = 0;
-  // The same when it has failed; nullopt: that is what the call ends with.
+  // The same for a failed request; nullopt: the failure ends the call.
   virtual std::optional<grpc::ByteBuffer> TranslateFailure(size_t /*index*/,
                                                            const RequestFailure& /*failure*/) {
     return std::nullopt;
   }
-  // Nothing is ever left out: what follows a message is sent, too.
+  // True if Translate() never returns nullopt, so that every message is sent.
   virtual bool SaysAll() const = 0;
 
  private:
@@ -55,7 +55,7 @@ class GenerateContract {
 
 inline constexpr int kMaxBatchRequests = 1024;
 
-// hydrant.v1's own: of Generate, and of GenerateBatch.
+// hydrant.v1's own contracts: Generate, and GenerateBatch.
 std::unique_ptr<GenerateContract> NewHydrantContract(const CacheSpec* default_cache);
 std::unique_ptr<GenerateContract> NewBatchContract(const CacheSpec* default_cache);
 

@@ -14,7 +14,7 @@ namespace hydrant {
 namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
-// Where balancers look for the load of the server that has answered (ORCA).
+// Load balancers read the server's load from this trailer (ORCA).
 constexpr char kLoadTrailer[] = "endpoint-load-metrics-bin";
 
 }  // namespace
@@ -93,11 +93,11 @@ void GenerateStream::OnEvent(Event event) {
   if (output.HasFailedInPart() && !had_failed)
     Cancel(index, absl::CancelledError("another sample of the request has failed"));
   Touched(index);
-  // Without a write in flight the bytes are about to leave: one step's output is always allowed.
+  // The limit holds only while a write is in flight; otherwise the bytes are sent next.
   if (writing_ && num_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
 }
 
-// Something has happened to it.
+// Queues the request for sending, and counts it when it is over.
 void GenerateStream::Touched(size_t index) {
   Item& item = items_[index];
   if (!std::exchange(item.in_line, true)) line_.push_back(index);
@@ -116,14 +116,14 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) {
   if (writing_ && !late_) delivery_ = delivery;
 }
 
-// Nothing more can be written.
+// Drops all output: the stream cannot be written any more.
 void GenerateStream::Break() {
   broken_ = true;
   num_bytes_ = 0;
   for (Item& item : items_) item.output.Drop();
 }
 
-// And nobody is there for whom to go on.
+// The client has gone: drops output and cancels the requests.
 void GenerateStream::Leave(const absl::Status& why) {
   Break();
   if (!gone_.has_value()) gone_ = why;
@@ -149,13 +149,13 @@ void GenerateStream::OnWriteDone(bool ok) {
   late_ = std::exchange(overtaken_, false);
   if (!ok) Break();
   Advance();
-  // What a step brings of several samples is several messages.
+  // Several samples of one step are several messages; the delivery is held until the last.
   if (!writing_ || late_) delivery_.reset();
 }
 
-// A client that gives up at its deadline is heard of at about the time when the server's own
-// passes. That one began a trip later, and gRPC lengthens it: rounds up by 1 %, and sends the time
-// of an earlier call again where that is at most 3 % longer.
+// A client that gives up at its deadline cancels at about the time when the server's own deadline
+// passes. The server's began one trip later, and gRPC lengthens it: it rounds up by 1 % and resends
+// the timeout of an earlier call where that is at most 3 % longer.
 bool GenerateStream::DeadlineHasPassed() const {
   const auto left = args_.context->deadline() - std::chrono::system_clock::now();
   const auto given = left + (std::chrono::steady_clock::now() - args_.arrived);
@@ -177,14 +177,14 @@ void GenerateStream::Cancel(size_t index, const absl::Status& why) {
                 std::string(why.message()));
 }
 
-// No other call of gRPC follows, and done_ keeps the router's away from the dead call.
+// gRPC makes no further call, and done_ keeps the router's calls away from the dead call.
 void GenerateStream::OnDone() { const std::shared_ptr<GenerateStream> last = std::move(self_); }
 
 void GenerateStream::Advance() {
   if (writing_ || done_) return;
   if (broken_) {
-    // The status goes nowhere, but gRPC wants one, and the call must stay until all requests have
-    // ended.
+    // gRPC requires a status although the client does not get it, and the call must live until all
+    // requests have ended.
     if (IsOver()) End(grpc::Status::CANCELLED);
     return;
   }
@@ -194,7 +194,7 @@ void GenerateStream::Advance() {
   if (IsOver()) EndWell();
 }
 
-// Then the first in line has something.
+// True: the first request in line_ has output.
 bool GenerateStream::HasNext() {
   while (!line_.empty() && !items_[line_.front()].output.HasNext()) {
     items_[line_.front()].in_line = false;
@@ -203,7 +203,7 @@ bool GenerateStream::HasNext() {
   return !line_.empty();
 }
 
-// False: the client's contract has no word for it. REQUIRES: HasNext()
+// False: the client's contract has no equivalent for the message. REQUIRES: HasNext()
 bool GenerateStream::SendNext() {
   const size_t index = line_.front();
   line_.pop_front();
@@ -231,10 +231,10 @@ bool GenerateStream::SendNext() {
   return true;
 }
 
-// What ends the stream goes out in one piece, and so does what a step brings of several samples.
-// The first message never waits for others: gRPC calls its write done when the headers that go with
-// it have left, and with the hint they stay until something else is sent on the connection, the
-// next keepalive at the latest.
+// The messages at the end of a stream are sent together, as are those of several samples of one
+// step. The first message never gets the buffer hint: gRPC calls its write done when its headers
+// have left, and with the hint they stay until the next write on the connection, at the latest the
+// next keepalive.
 void GenerateStream::Write(const grpc::ByteBuffer& bytes) {
   in_flight_ = bytes;
   args_.metrics->sent_bytes += in_flight_.Length();
@@ -259,7 +259,7 @@ void GenerateStream::WriteLast(const grpc::ByteBuffer& bytes) {
   }
 }
 
-// Nobody asks for it: clients that balance by it look, others pass some 200 bytes by.
+// Sent without request: clients that balance load read it; for others it is some 200 bytes.
 void GenerateStream::AddLoadReport(grpc::StatusCode code) {
   if (!args_.load_report) return;
   const auto samples = static_cast<int>(items_[last_over_].output.num_samples());
@@ -284,11 +284,10 @@ void GenerateStream::EndWith(const RequestFailure& failure) {
   End(ToGrpcStatus(failure.refusal));
 }
 
-// gRPC closes a connection that is past its age, or of a server that leaves, as soon as the last of
-// its streams has ended. A client that answers a message just then (with a window update, a ping)
-// hears that the connection is broken, and drops what it has not read yet. So the status follows
-// the last message when the client has gone quiet: a fiftieth of the stream's time later, which
-// nobody notices, but 1 ms at least and 20 ms at most.
+// gRPC closes a connection past its age, or of a server that shuts down, as soon as its last stream
+// has ended. A client that then answers a message (with a window update or a ping) gets a broken
+// connection and drops unread data. So the status follows the last message when the client is
+// quiet: after a fiftieth of the stream's duration, at least 1 ms and at most 20 ms.
 std::chrono::microseconds GenerateStream::EndGap() const {
   if (args_.connections_close == nullptr || !*args_.connections_close) return {};
   const auto lasted = std::chrono::duration_cast<std::chrono::microseconds>(

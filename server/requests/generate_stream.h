@@ -1,9 +1,9 @@
-// One call that generates: takes the loop's events for the samples of its requests, one or many,
-// and writes what they bring (request_output.h), one write in flight at a time. What comes of a
-// sample while a write is pending is merged into its next message, so a client that reads slowly
-// gets fewer, longer messages; one that stops reading is cut off when the buffer of all samples is
-// full, and harms nobody. Requests that have something to say take turns. When one sample fails the
-// others of its request are cancelled, and the call ends when all have ended.
+// One Generate call: receives the loop's events for the samples of its requests, one or many, and
+// writes their output (request_output.h), one write in flight at a time. Output that arrives during
+// a write is merged into the sample's next message, so a slow client gets fewer, longer messages; a
+// client that stops reading is cut off when the buffer of all samples is full, without effect on
+// others. Requests with output are served round-robin. When one sample fails, the others of its
+// request are cancelled, and the call ends when all have ended.
 //
 // Owned by itself until gRPC is done with it (OnDone), and shared with the router until the
 // requests have ended.
@@ -46,53 +46,53 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
     std::unique_ptr<GenerateContract> contract = {};
     RequestMetrics* metrics = nullptr;               // outlives the stream's last event
-    std::chrono::steady_clock::time_point arrived =  // the call
+    std::chrono::steady_clock::time_point arrived =  // when the call arrived
         std::chrono::steady_clock::now();
-    size_t max_buffered_bytes = 0;  // text and ids waiting for the client to read
+    size_t max_buffered_bytes = 0;  // text and ids not yet read by the client
     // Whether gRPC may close the connection with its last stream; null: no. Outlives the stream.
     const std::atomic<bool>* connections_close = nullptr;
-    // Asks the loop to end the request of this first handle, which it may not know yet; must not
-    // block.
+    // Asks the loop to end the request with this first handle, which may not be submitted yet; must
+    // not block.
     std::function<void(RequestHandle, absl::Status)> cancel;
-    // Of the first request, to its tenant's account; null: it has none.
+    // The first request's admission to its tenant's account; null: no tenant.
     std::shared_ptr<TenantAccount::Admission> admission = {};
-    // The server's load at the end of a call, as the last of its requests ends with so many
-    // samples, serialized; null: it is not told.
+    // The server's load at the end of the call, serialized; `samples`: of the last request to end.
+    // null: no load report is sent.
     std::function<std::string(grpc::StatusCode, int samples)> load_report = {};
-    // Of a request of the call in its trace; null: nothing is traced.
+    // Makes the trace span of a request of the call; null: tracing is off.
     std::function<std::unique_ptr<RequestSpan>()> new_span = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
-  // By which the client speaks.
+  // The client's wire format.
   GenerateContract& contract() const { return *args_.contract; }
-  // What the client asks for was read: so many requests, of which there was one until now. Their
-  // samples have handles of a block each, kMaxSamples of them, from `first` on.
+  // Called once the call's message is parsed: it has `count` requests (1 was assumed). Each request
+  // has a block of kMaxSamples handles for its samples; the first block begins at `first`.
   void SetRequests(size_t count, RequestHandle first);
-  // Of the tenant's account, of a request that is not the first.
+  // Sets the tenant admission of a request other than the first.
   void SetAdmission(size_t index, std::shared_ptr<TenantAccount::Admission> admission);
   RequestHandle FirstHandle(size_t index) const { return first_handle_ + index * kMaxSamples; }
 
-  // Of a request in its trace; null: it is not traced.
+  // The request's trace span; null: it is not traced.
   RequestSpan* span(size_t index) const { return items_[index].output.span(); }
 
   // A stop is requested when the client has disconnected or cancelled.
   std::stop_token stop_token() const { return gone_source_.get_token(); }
 
-  // No request was read, and none will be.
+  // Ends the call before any request was parsed.
   void RefuseCall(const Refusal& refusal);
-  // Of each request, `index` says which: one of EndIfGone(), Refuse() and Open() ends what others
-  // do about it, and the call may be over then.
+  // For each request (`index`), one of EndIfGone(), Refuse() and Open() is the caller's last
+  // action; the call may be over afterwards.
   //
-  // A request may wait before anybody reads it. Where its client has gone meanwhile it is ended
-  // here, and nothing else is to be called. Returns whether it was.
+  // A request may wait before it is parsed. If its client has gone meanwhile, this ends the request
+  // and returns true; then nothing else is to be called.
   bool EndIfGone(size_t index);
-  // The loop or the checks said no; no event follows.
+  // The loop or the checks refused the request; no event follows.
   void Refuse(size_t index, const Refusal& refusal);
   // Stores the request's id, policy, tenant and output options. Call it before submitting.
   void SetRequest(size_t index, const Request& request, const OutputOptions& output);
-  // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
-  // client that went while it was read is made up for here: the loop did not know of it then.
+  // The loop accepted the request: `accepted` is sent first, then output that arrived meanwhile. If
+  // the client left while the request was being parsed, this cancels it.
   void Open(size_t index, v1::Accepted accepted);
 
   void OnEvent(Event event) override;
@@ -135,25 +135,26 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
   std::stop_source gone_source_;
-  RequestHandle first_handle_ = 0;        // 0: no request was read; set before any is submitted
+  RequestHandle first_handle_ = 0;  // 0: no request was read; set before any is submitted
 
   std::mutex mutex_;
   // Guarded by mutex_.
   std::deque<Item> items_;   // the requests
-  std::deque<size_t> line_;  // of them, those that may have something to send, in turn
-  size_t num_bytes_ = 0;     // of text and ids of all
+  std::deque<size_t> line_;  // requests that may have output, in round-robin order
+  size_t num_bytes_ = 0;     // text and ids of all requests
   size_t num_over_ = 0;
   size_t last_over_ = 0;
-  std::optional<absl::Status> gone_;  // the client is gone or was cut off, and why: all are to end
+  // set: the client left or was cut off, and why; all requests are being cancelled
+  std::optional<absl::Status> gone_;
 
   grpc::ByteBuffer in_flight_;
-  std::shared_ptr<PendingWrites> delivery_;  // of in_flight_, where the loop may wait for it
+  std::shared_ptr<PendingWrites> delivery_;  // held for in_flight_ where the loop may wait for it
   bool writing_ = false;                     // a write is in flight
-  bool overtaken_ = false;                   // another step has ended since it began
-  bool late_ = false;         // the write before was overtaken: nobody shall wait for this client
-  bool broken_ = false;       // nothing more can be written
-  bool has_written_ = false;  // a message
-  std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
+  bool overtaken_ = false;                   // another step has ended since the write began
+  bool late_ = false;    // the previous write was overtaken: the loop does not wait for this client
+  bool broken_ = false;  // the stream cannot be written any more
+  bool has_written_ = false;              // at least one message
+  std::optional<grpc::Alarm> end_alarm_;  // delays the status after the last message
   bool done_ = false;                     // Finish() was called
 };
 

@@ -1,6 +1,6 @@
-// Streams of a server that go on until their client, or the server, ends them: load reports,
-// events. They would keep the server from shutting down, so it knows them all, and there are not
-// too many.
+// Server streams without an end of their own: load reports, events. They end when the client or the
+// server ends them. The server tracks them all, because an open stream would block shutdown, and
+// limits their number.
 #ifndef HYDRANT_SERVER_REQUESTS_LASTING_STREAMS_H_
 #define HYDRANT_SERVER_REQUESTS_LASTING_STREAMS_H_
 
@@ -21,7 +21,8 @@ namespace hydrant {
 
 class LastingStreams;
 
-// One of them, a write in flight at a time. Owned by its LastingStreams until gRPC is done with it.
+// One such stream, with one write in flight at a time. Owned by its LastingStreams until gRPC is
+// done with it.
 class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<LastingStream> {
  public:
@@ -35,9 +36,9 @@ class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  protected:
-  // REQUIRES: mutex() held, for all of these.
+  // REQUIRES: mutex() held, for all protected methods.
   //
-  // A write is done, and the stream goes on.
+  // Called when a write is done and the stream goes on.
   virtual void OnWritten() = 0;
   bool CanWrite() const { return !writing_ && !end_.has_value(); }
   // REQUIRES: CanWrite()
@@ -58,13 +59,14 @@ class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 // Thread safe.
 class LastingStreams {
  public:
-  // `what` they are of, in words.
+  // `what`: the kind of stream, for error messages.
   LastingStreams(size_t most, std::string what) : most_(most), what_(std::move(what)) {}
 
-  // Keeps it, one that is refused too. Says why there may be no more of them.
+  // Stores the stream, even if it is refused. Returns a refusal beyond the limit or during
+  // shutdown.
   std::optional<Refusal> Add(const std::shared_ptr<LastingStream>& stream);
   void Remove(const std::shared_ptr<LastingStream>& stream);
-  // Those that are there are ended, others refused.
+  // Ends all streams and refuses new ones.
   void EndAll();
 
  private:

@@ -40,10 +40,10 @@ void RequestOutput::OnEvent(size_t sample, const Event& event) {
   if (const auto* delta = std::get_if<Delta>(&event.what)) {
     if (delta->token_id.has_value()) ObserveTokens(sample);
     if (dropped_) return;
-    progress_.reset();  // what it said is behind us
+    progress_.reset();  // a delta supersedes progress
     outputs_.Append(sample, *delta);
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
-    // An older one that was not sent is out of date.
+    // Replaces an older progress that was not sent.
     if (outputs_.IsFirstLive(sample)) progress_ = ToWireProgress(*progress);
   } else if (const auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
     if (!dropped_) outputs_.Append(*of_prompt);

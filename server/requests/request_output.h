@@ -1,5 +1,6 @@
-// What one request brings its client, from `accepted` to its end. Where it ends it is counted,
-// charged and logged, before the client can hear of it: who has read the end finds it counted.
+// The output of one request to its client, from `accepted` to its end. The end is counted, charged
+// and logged before the client receives it, so a client that reads the counters afterwards finds
+// it.
 //
 // No gRPC, no lock: a stream keeps it under its own mutex.
 #ifndef HYDRANT_SERVER_REQUESTS_REQUEST_OUTPUT_H_
@@ -23,56 +24,56 @@
 
 namespace hydrant {
 
-// A request that has not ended well.
+// A request that ended with an error.
 struct RequestFailure {
   Refusal refusal;
-  std::optional<v1::Usage> usage{};  // of one that had begun
+  std::optional<v1::Usage> usage{};  // set if the request had started
 };
 
 class RequestOutput {
  public:
   struct Args {
-    RequestMetrics* metrics = nullptr;                // outlives it
-    std::chrono::steady_clock::time_point arrived{};  // its call
-    // Of its tenant's account; null: it has none.
+    RequestMetrics* metrics = nullptr;                // outlives this object
+    std::chrono::steady_clock::time_point arrived{};  // arrival of its call
+    // Admission to its tenant's account; null: no tenant.
     std::shared_ptr<TenantAccount::Admission> admission = {};
-    // Of the request in its trace; null: it is not traced.
+    // The request's trace span; null: it is not traced.
     std::unique_ptr<RequestSpan> span = {};
   };
   explicit RequestOutput(Args args) : args_(std::move(args)) {}
 
-  // Before anything else, where it is not among the arguments.
+  // Call it first if the admission was not among the arguments.
   void SetAdmission(std::shared_ptr<TenantAccount::Admission> admission) {
     args_.admission = std::move(admission);
   }
   // Stores the request's id, policy, tenant and output options. Call it before submitting.
   void SetRequest(const Request& request, const OutputOptions& output);
-  // The loop has taken it: `accepted` goes out first, then what has come meanwhile.
+  // The loop accepted the request: `accepted` is sent first, then output that arrived meanwhile.
   void Open(v1::Accepted accepted);
-  // The loop or the checks said no; no event follows.
+  // The loop or the checks refused the request; no event follows.
   void Refuse(const Refusal& refusal);
-  // Its call is over, and it is not submitted.
+  // Its call is over, and the request is not submitted.
   void Abandon(const absl::Status& why);
-  // Of one of its samples, by its place.
+  // `sample`: index of the sample.
   void OnEvent(size_t sample, const Event& event);
-  // Nothing is to be sent any more; what comes is only counted.
+  // Nothing more can be sent; further events are only counted.
   void Drop();
 
-  // "" until SetRequest(), and 0.
+  // "" and 0 until SetRequest().
   const std::string& request_id() const { return request_id_; }
   size_t num_samples() const { return num_samples_; }
   RequestSpan* span() const { return args_.span.get(); }
-  // A sample has failed, and others are still at work.
+  // A sample has failed while others still run.
   bool HasFailedInPart() const { return outputs_.HasFailed() && !HasEnd(); }
-  // Nothing of it follows but what HasNext() and TakeFailure() bring.
+  // No event follows; HasNext() and TakeFailure() may still have output.
   bool IsOver() const { return open_ && (failure_.has_value() || HasEnd()); }
 
-  size_t num_bytes() const { return outputs_.num_bytes(); }  // text and ids that wait to be sent
+  size_t num_bytes() const { return outputs_.num_bytes(); }  // text and ids not sent yet
   bool HasNext() const { return HasMessage() || (open_ && failure_.has_value() && !told_failure_); }
-  // The next message to be sent: accepted, what the samples bring, progress while they wait, usage
-  // as the last. False: nothing is to be sent yet, or a failure is all that follows.
+  // The next message: accepted, the samples' output, progress while they wait, then usage. False:
+  // nothing to send yet, or only a failure remains.
   bool TakeNext(v1::GenerateResponse* message);
-  // How it has failed, when all else is sent. Once.
+  // The failure, once everything else is sent. Returned once.
   std::optional<RequestFailure> TakeFailure();
 
  private:
@@ -85,21 +86,21 @@ class RequestOutput {
 
   Args args_;
   std::string request_id_;
-  std::string policy_;  // of its cache, as the request named it
+  std::string policy_;  // policy named by the request
   std::string tenant_;  // "": no tenant
   size_t num_samples_ = 0;
-  bool open_ = false;  // taken or refused: what it has may be sent
+  bool open_ = false;  // accepted or refused: output may be sent
   bool dropped_ = false;
-  // What waits to be sent, in the order in which it goes out:
+  // Output not sent yet, in the order of sending:
   std::optional<v1::Accepted> accepted_;
   SampleOutputs outputs_{OutputOptions()};
   std::optional<v1::Progress> progress_;
-  std::optional<v1::Usage> usage_;         // of a request that has finished
-  std::optional<RequestFailure> failure_;  // it has failed
+  std::optional<v1::Usage> usage_;         // set if the request finished
+  std::optional<RequestFailure> failure_;  // set if the request failed
   bool told_failure_ = false;
 
-  SampleOutputs::Ending end_;  // once all samples have ended
-  bool had_token_ = false;     // of any sample
+  SampleOutputs::Ending end_;  // set once all samples have ended
+  bool had_token_ = false;     // any sample
   std::vector<std::optional<std::chrono::steady_clock::time_point>> last_token_at_;  // by sample
 };
 

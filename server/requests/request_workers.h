@@ -1,8 +1,8 @@
-// Threads for what takes too long for gRPC's own: parsing a long request, rendering its chat,
-// tokenizing its text. A gRPC callback that takes seconds holds up the streams and the keepalive
-// pings of other clients.
+// Threads for work too long for gRPC's threads: parsing a long request, rendering its chat,
+// tokenizing its text. A gRPC callback that takes seconds delays the streams and keepalive pings of
+// other clients.
 //
-// Jobs begin in the order in which they came. Thread safe.
+// Jobs begin in FIFO order. Thread safe.
 #ifndef HYDRANT_SERVER_REQUESTS_REQUEST_WORKERS_H_
 #define HYDRANT_SERVER_REQUESTS_REQUEST_WORKERS_H_
 
@@ -18,12 +18,13 @@ namespace hydrant {
 
 class RequestWorkers {
  public:
-  // `max_waiting_bytes`: of the requests whose jobs have not begun.
+  // `max_waiting_bytes`: limit for the requests of jobs that have not begun.
   RequestWorkers(int num_threads, size_t max_waiting_bytes);
-  ~RequestWorkers();  // when all jobs are done
+  ~RequestWorkers();  // waits for all jobs
 
-  // False, and nothing happens, where the queue is full. An empty queue takes a request of any
-  // size: one above the limit must not be refused for ever. `job` must not wait for another job.
+  // False, and the job is not queued, if the queue is full. An empty queue takes a request of any
+  // size; otherwise a request above the limit would always be refused. `job` must not wait for
+  // another job.
   bool Run(size_t request_bytes, std::function<void()> job);
   // False, and the job is not queued, if no thread is idle.
   bool RunNow(std::function<void()> job);

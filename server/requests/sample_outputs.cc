@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kFullBytes = size_t{64} << 10;
 
-// Each has as many top tokens as the others.
+// All tokens have the same number of top tokens.
 size_t BytesOf(const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& tokens) {
   if (tokens.empty()) return 0;
   return tokens.size() * (sizeof(v1::TokenLogprobs) +

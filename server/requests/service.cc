@@ -30,14 +30,14 @@ constexpr TimeUs kLoadingRetryUs = 1'000'000;
 constexpr TimeUs kDrainingRetryUs = 5'000'000;
 constexpr TimeUs kOverloadRetryUs = 1'000'000;
 
-// A shorter request is read where it arrives: that takes about a millisecond, as long as handing
-// it to another thread may take on a busy machine.
+// A shorter request is parsed on the calling thread: that takes about a millisecond, as long as a
+// handover to another thread may take on a busy machine.
 constexpr size_t kShortRequestBytes = 16 << 10;
-// One more than can be kept busy by a single text.
+// One more than a single long text keeps busy.
 constexpr int kRequestWorkers = 2;
-// Times that a context is loaded for a request, where others push it out each time.
+// Attempts to load a context for a request while others evict it each time.
 constexpr int kLoads = 3;
-// They wait more than they work.
+// Many, because their jobs mostly wait.
 constexpr int kStoreWorkers = 8;
 constexpr int kFetchWorkers = 8;
 
@@ -71,7 +71,7 @@ Refusal StoreIsBusy() {
           "QUEUE_FULL", kOverloadRetryUs};
 }
 
-// One id names one request; `ids`: of those before it, with their places.
+// Refuses a request id used twice in a call; `ids`: earlier ids with their indices.
 std::optional<Refusal> WhySameId(const v1::GenerateRequest& wire, size_t index,
                                  std::map<std::string, size_t>* ids) {
   if (!wire.has_request_id()) return std::nullopt;
@@ -98,7 +98,7 @@ std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
     case v1::SERVER_STATE_ENGINE_LOST:
       return Refusal{serving.lost, "ENGINE_FAULT"};
     default:
-      // A server that is stopped while it loads has no model and never will.
+      // A server that is stopped while it loads has no model and never gets one.
       if (serving.model == nullptr) return Draining();
       return std::nullopt;
   }
@@ -240,13 +240,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
                                     return load_.Measure(Current(), samples).SerializeAsString();
                                   },
                               .new_span = new_span});
-  // The connection broke before a message had come: nobody asked for anything wrong.
+  // The connection broke before a message arrived; the client made no error.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
     stream->RefuseCall({absl::CancelledError("the call ended before its request had come"), ""});
     return stream.get();
   }
-  // The call, and so its context, its bytes and what `visit` points to, stay until the job has
+  // The call, and with it `context`, `bytes` and the pointers in `visit`, lives until the job has
   // ended the stream or submitted its requests.
   if (!refusal.has_value()) {
     const Entrant first = {.stream = stream, .deadline = context->deadline(), .visit = visit};
@@ -272,7 +272,7 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
     });
     if (fetched) return std::nullopt;
   }
-  // It may leave again before the request is submitted: others want its room.
+  // The context may be evicted again before the request is submitted.
   const auto see = [serving, id, request] {
     request->seen_context = serving.loop->contexts().Find(id, absl::ToUnixSeconds(absl::Now()));
     return request->seen_context != nullptr;
@@ -320,10 +320,10 @@ void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
 }
 
 void Service::Read(v1::GenerateRequest wire, const Entrant& entrant) {
-  // A context has a policy of its own.
+  // A context has its own policy.
   if (!wire.cache().has_cache_policy() && !wire.has_context())
     SetDefaults(entrant.stream->contract().default_cache(), wire.mutable_cache());
-  // A grammar takes a while to compile.
+  // Compiling a grammar takes long, so it runs on a worker.
   if (!wire.has_structured_output()) return Convert(wire, entrant);
   const size_t bytes = wire.ByteSizeLong();
   const auto shared = std::make_shared<v1::GenerateRequest>(std::move(wire));
@@ -351,7 +351,7 @@ void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
   if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
 }
 
-// Counted before the client hears of it.
+// Counted before the client receives the refusal.
 void Service::RefuseGeneration(const Entrant& entrant, const Refusal& refusal) {
   request_metrics_.Refused(refusal.reason);
   entrant.stream->Refuse(entrant.index, refusal);
@@ -436,7 +436,7 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
 
 namespace {
 
-// A call that may wait for a store. The wait ends when its client has gone. Deletes itself when
+// A call that may wait for a store. The wait ends when the client has gone. Deletes itself when
 // gRPC is done with it.
 class WaitingCall final : public grpc::ServerUnaryReactor {
  public:

@@ -1,7 +1,7 @@
-// What the daemon does for its clients, whichever contract they speak and wherever it listens.
-// Knows the states of the daemon (loading, ready, draining, lost) and says no by itself in all but
-// `ready`; takes no tensor and waits for nobody. What takes long it does on threads of its own, for
-// gRPC's carry everybody's streams. Thread safe.
+// The daemon's methods, for every contract and listening address. Knows the states of the daemon
+// (loading, ready, draining, lost) and refuses requests in all but `ready`. It does not touch the
+// model and never blocks: long work runs on its own threads, because gRPC's threads serve all
+// streams. Thread safe.
 #ifndef HYDRANT_SERVER_REQUESTS_SERVICE_H_
 #define HYDRANT_SERVER_REQUESTS_SERVICE_H_
 
@@ -36,16 +36,16 @@ namespace hydrant {
 
 struct ServiceOptions {
   std::string version;
-  std::map<std::string, std::string> flags;  // what GetServerInfo reports
-  // A client may leave this much unread beyond what gRPC and the kernel buffer (some 256 KiB).
+  std::map<std::string, std::string> flags;  // reported by GetServerInfo
+  // Bytes that a client may leave unread beyond the buffers of gRPC and the kernel (some 256 KiB).
   size_t max_buffered_bytes_per_stream = size_t{1} << 20;
   // Long requests wait for a thread that tokenizes them; beyond this many bytes of them the server
   // refuses more. gRPC takes messages of up to 16 MiB.
   size_t max_waiting_request_bytes = size_t{64} << 20;
-  bool connections_age = false;      // gRPC closes those past an age with the last of their streams
-  const Tenants* tenants = nullptr;  // outlive the service; null: nobody is asked who calls
-  const Tracer* tracer = nullptr;    // outlives the service; null: nothing is traced
-  double cpus = 0;                   // that the process may use; 0: unknown
+  bool connections_age = false;      // gRPC closes connections past an age with their last stream
+  const Tenants* tenants = nullptr;  // outlives the service; null: callers are not authenticated
+  const Tracer* tracer = nullptr;    // outlives the service; null: tracing is off
+  double cpus = 0;                   // available to the process; 0: unknown
   // The longest that a call waits for the context store, including the wait for a thread.
   std::chrono::milliseconds context_store_timeout{10'000};
 };
@@ -57,12 +57,14 @@ class Service {
   // Borrowed: the router outlives the service.
   Service(ServiceOptions options, EventRouter* router);
 
-  // Begins as LOADING. Model, loop and contexts are borrowed until the gRPC server has shut down.
+  // The initial state is LOADING. Model, loop and contexts are borrowed until the gRPC server has
+  // shut down.
   void SetLoadFraction(double fraction);
   // prefixes: null where prefix blocks are not saved.
   void SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
                 PrefixArchive* prefixes = nullptr);
-  // Health says draining, and new requests are still taken: balancers get to notice.
+  // Health reports draining while new requests are still accepted, so that load balancers can
+  // react.
   void SetLeaving();
   void SetDraining();
   void SetEngineLost(const absl::Status& why);
@@ -71,30 +73,30 @@ class Service {
   const std::string& version() const { return options_.version; }
   LoadMeter::Report LoadReport() { return load_.Measure(Current(), 0); }
 
-  // For requests from inside the process, too (the warm-up).
+  // Also for requests from inside the process (the warm-up).
   RequestHandle NextHandle() { return NextHandles(1); }
 
-  // Not ready, or not able to say anything about the model yet, or any more.
+  // Refuses while there is no model to query: it is loading, was never loaded, or is lost.
   static std::optional<Refusal> WhyNoModel(const ServingState& serving);
 
-  // Who makes a call; Unauthenticated. Every call has come by a CallAuthorizer, but its token may
-  // have been withdrawn since.
+  // The caller's identity; Unauthenticated. Every call has passed a CallAuthorizer, but its token
+  // may have been revoked since.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const;
 
-  // For clients of any contract: what they ask becomes a request here.
+  // For clients of any contract: converts and submits their requests.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        std::unique_ptr<GenerateContract> contract);
-  // What takes a while and waits for nobody, on a thread of its own; or says why not now.
+  // Runs `job`, which may take long but must not block, on a worker thread; or refuses.
   std::optional<Refusal> RunAside(size_t request_bytes, std::function<void()> job);
-  // A call that ends with its request.
+  // The request of a unary call, and its answer.
   struct UnaryJob {
     Request request;
     UnaryCall::Answer answer;
   };
   using ReadUnaryJob =
       std::function<absl::StatusOr<UnaryJob>(const ServedModel& model, const grpc::ByteBuffer&)>;
-  // `method`: "service/method", as the client called it.
+  // `method`: "service/method", as called by the client.
   grpc::ServerUnaryReactor* RunUnary(std::string_view method, grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      ReadUnaryJob read);
@@ -116,27 +118,27 @@ class Service {
   v1::GetServerInfoResponse ServerInfo(const std::string& default_cache_policy) const;
 
  private:
-  // The first of so many that follow each other.
+  // The first of `count` consecutive handles.
   RequestHandle NextHandles(int count) { return next_handle_.fetch_add(count) + 1; }
   static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
-  // A call for a request that was let in.
+  // An admitted call.
   struct Visit {
     ServingState serving;
     Caller caller{};
-    std::shared_ptr<TenantAccount::Admission> admission = nullptr;  // null: nobody counts
+    std::shared_ptr<TenantAccount::Admission> admission = nullptr;  // null: no tenant account
   };
-  // Its place in a trace; null: it has none.
+  // A trace span for the call; null: tracing is off.
   std::unique_ptr<RequestSpan> Trace(const grpc::CallbackServerContext& context,
                                      std::string_view method) const;
-  // Fills in who it is and counts it, or says why not.
+  // Identifies the caller and counts the request, or refuses.
   std::optional<Refusal> LetIn(const grpc::CallbackServerContext& context, Visit* visit) const;
   // Counts one more request of the same caller.
   static std::optional<Refusal> Admit(Visit* visit);
-  // Makes the request its caller's, or says why it cannot be.
+  // Moves the request into the caller's namespace, or refuses.
   static std::optional<Refusal> Own(const Visit& visit, Request* request);
-  // Here and now where the request is short, else on a worker; or says why not.
+  // Runs a short request on the calling thread, a long one on a worker; or refuses.
   std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
-  // One of the requests of a call that generates, on its way to the loop.
+  // One request of a Generate call, before it is submitted.
   struct Entrant {
     std::shared_ptr<GenerateStream> stream;
     size_t index = 0;
@@ -145,13 +147,12 @@ class Service {
   };
   void RefuseGeneration(const Entrant& entrant, const Refusal& refusal);
   void RefuseCall(GenerateStream* stream, const Refusal& refusal);
-  // Parses, renders, tokenizes, checks; then submits. The first of the call's requests has been
-  // let in.
+  // Parses, renders, tokenizes, checks; then submits. The call's first request is already admitted.
   void ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first);
-  // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
-  // it cannot be; and when the prefix blocks that are saved of its prompt are. Here and now where
-  // that is known, else on a worker. A refusal: there are too many.
-  // `stop` is requested when the client has gone: the wait for the stores ends.
+  // Calls go_on once the named context is in memory, if it exists, and the saved prefix blocks of
+  // the prompt are; or with the reason why the context cannot be loaded. Calls it directly if that
+  // is known, else on a worker. Refuses if too many requests wait. `stop` is requested when the
+  // client has gone: the wait for the stores ends.
   std::optional<Refusal> WithStores(const ServingState& serving,
                                     const std::shared_ptr<Request>& request,
                                     const std::stop_token& stop,
@@ -159,7 +160,7 @@ class Service {
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
             const ReadUnaryJob& read);
-  // Once it is known what the client asks for.
+  // After the call's message has been parsed.
   void Read(v1::GenerateRequest wire, const Entrant& entrant);
   void Convert(const v1::GenerateRequest& wire, const Entrant& entrant);
   void Submit(const Entrant& entrant, Request request, const OutputOptions& output);
@@ -170,15 +171,16 @@ class Service {
   std::atomic<RequestHandle> next_handle_{0};
   RequestMetrics request_metrics_;
   LoadMeter load_;
-  std::atomic<bool> connections_close_;  // with their last stream: an age is set, or we drain
+  // with their last stream: an age is set, or the server drains
+  std::atomic<bool> connections_close_;
 
   mutable std::mutex mutex_;
   ServingState serving_;  // guarded by mutex_
 
-  // Last: their jobs use all of the above.
+  // Last: their jobs use all members above.
   RequestWorkers workers_;
-  RequestWorkers store_workers_;  // that may wait for the store of contexts
-  RequestWorkers fetch_workers_;  // their jobs may wait for the store of prefix blocks
+  RequestWorkers store_workers_;  // their jobs may wait for the context store
+  RequestWorkers fetch_workers_;  // their jobs may wait for the prefix block store
 };
 
 }  // namespace hydrant

@@ -39,7 +39,7 @@ void UnaryCall::OnCancel() {
   if (open_) args_.cancel(absl::CancelledError("the client has gone"));
 }
 
-// An end comes once, whether the client is still there or not.
+// An end arrives once, whether or not the client is still connected.
 void UnaryCall::OnEvent(Event event) {
   if (const auto* finished = std::get_if<Finished>(&event.what)) return End(*finished);
   if (const auto* failed = std::get_if<Failed>(&event.what)) Fail(*failed);

@@ -1,5 +1,5 @@
-// A unary call that is answered when a request has ended: an embedding, a context. Owned by itself
-// until gRPC is done with it (OnDone), and shared with the router until the request has ended.
+// A unary call answered when its request has ended: an embedding, a context. Owned by itself until
+// gRPC is done with it (OnDone), and shared with the router until the request has ended.
 #ifndef HYDRANT_SERVER_REQUESTS_UNARY_CALL_H_
 #define HYDRANT_SERVER_REQUESTS_UNARY_CALL_H_
 
@@ -26,26 +26,26 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
  public:
   struct Args {
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
-    grpc::ByteBuffer* response = nullptr;            // the same
+    grpc::ByteBuffer* response = nullptr;            // gRPC's, valid until OnDone
     RequestMetrics* metrics = nullptr;               // outlives the call's last event
     std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
-    // Asks the loop to end the request, which it may not know yet; must not block.
+    // Asks the loop to end the request, which may not be submitted yet; must not block.
     std::function<void(absl::Status)> cancel;
-    // Of its tenant's account; null: it has none.
+    // Admission to the tenant's account; null: no tenant.
     std::shared_ptr<TenantAccount::Admission> admission = {};
-    // Of the call in its trace; null: it is not traced.
+    // The call's trace span; null: it is not traced.
     std::unique_ptr<RequestSpan> span = {};
   };
   static std::shared_ptr<UnaryCall> Create(Args args);
 
   RequestSpan* span() const { return args_.span.get(); }
-  // The loop or the checks said no; no event follows.
+  // The loop or the checks refused the request; no event follows.
   void Refuse(const Refusal& refusal);
-  // What becomes of the request: the response, or why there is none.
+  // Makes the response of a finished request, or a refusal.
   using Answer = std::function<std::variant<grpc::ByteBuffer, Refusal>(const Finished& finished)>;
   // Stores the request's id, policy and tenant. Call it before submitting.
   void SetRequest(const Request& request, Answer answer);
-  // The loop has taken the request. A client that went before is made up for here.
+  // The loop accepted the request. If the client left before, this cancels it.
   void Open();
 
   void OnEvent(Event event) override;
@@ -64,11 +64,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string request_id_;
-  std::string policy_;  // of its cache, as the request named it
+  std::string policy_;  // policy named by the request
   std::string tenant_;  // "": no tenant
   Answer answer_;
   bool open_ = false;
-  bool gone_ = false;  // the client
+  bool gone_ = false;  // the client has gone
 };
 
 }  // namespace hydrant

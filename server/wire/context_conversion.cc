@@ -14,7 +14,7 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kMaxHandleBytes = 128;
-// Ten years: later than anything that is worth keeping.
+// Ten years, longer than any context is worth keeping.
 constexpr uint64_t kMaxTtl = 10ull * 366 * 24 * 3600;
 
 constexpr uint64_t kMicroseconds = 1'000'000;
@@ -39,7 +39,7 @@ absl::Status CheckCompression(const v1::CompressContextRequest& wire) {
   return absl::OkStatus();
 }
 
-// As a request to generate, of which nothing is generated.
+// The equivalent Generate request; it stops after the prefill.
 v1::GenerateRequest AsGenerateRequest(const v1::CompressContextRequest& wire) {
   v1::GenerateRequest request;
   if (wire.has_request_id()) request.set_request_id(wire.request_id());

@@ -15,21 +15,21 @@
 
 namespace hydrant {
 
-// What contexts of this model belong to.
+// The model, layout and limits that a context must match to be used with this model.
 ContextHome HomeOf(const ServedModel& model);
 
-// A request that reads its prompt, keeps its cache and generates nothing. As
+// A request that prefills its prompt, keeps its cache and generates nothing. Errors as
 // ConvertGenerateRequest(); Unimplemented where this server keeps no contexts.
 absl::StatusOr<Request> ConvertCompressRequest(const ServedModel& model,
                                                const v1::CompressContextRequest& wire,
                                                int64_t unix_now);
 
-// InvalidArgument where it is not set, or no handle could be so.
+// InvalidArgument where the handle is empty or not a valid handle.
 absl::Status CheckHandle(const std::string& handle);
 
 v1::Context ToWireContext(const ServedModel& model, const ContextArchive::Entry& entry);
 
-// What an archive's error is to a client.
+// Maps an error of the archive to the refusal sent to the client.
 Refusal ContextRefusal(const absl::Status& status);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// The cache of requests that name no policy, where they come from one address. Plain data.
+// The default cache of requests that name no policy, per listening address. Plain data.
 #ifndef HYDRANT_SERVER_WIRE_DEFAULT_CACHE_H_
 #define HYDRANT_SERVER_WIRE_DEFAULT_CACHE_H_
 
@@ -10,7 +10,7 @@ namespace hydrant {
 
 struct DefaultCache {
   std::string text = "full";  // as the operator wrote it
-  CacheSpec spec = {};        // ParseDefaultCachePolicy() of that
+  CacheSpec spec = {};        // ParseDefaultCachePolicy() of `text`
 };
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// What GetModelInfo and GetServerInfo report, as wire messages. Stateless.
+// The contents of GetModelInfo and GetServerInfo as wire messages. Stateless.
 #ifndef HYDRANT_SERVER_WIRE_MODEL_INFO_H_
 #define HYDRANT_SERVER_WIRE_MODEL_INFO_H_
 

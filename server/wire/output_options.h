@@ -1,4 +1,4 @@
-// The part of a request that concerns its answer alone: the scheduler does not need it.
+// The part of a request that concerns only its output; the scheduler does not need it.
 #ifndef HYDRANT_SERVER_WIRE_OUTPUT_OPTIONS_H_
 #define HYDRANT_SERVER_WIRE_OUTPUT_OPTIONS_H_
 
@@ -9,9 +9,9 @@ namespace hydrant {
 
 struct OutputOptions {
   size_t num_samples = 1;
-  uint32_t top_logprobs = 0;  // with each token's logprobs, those of so many of the first in rank
-  uint32_t top_prompt_logprobs = 0;  // the same with the prompt's tokens
-  uint32_t stream_interval = 1;      // tokens that a delta waits for, but a sample's first and last
+  uint32_t top_logprobs = 0;  // number of top-ranked tokens reported with each token's logprobs
+  uint32_t top_prompt_logprobs = 0;  // the same for the prompt's tokens
+  uint32_t stream_interval = 1;      // tokens per delta, except a sample's first and last delta
 };
 
 }  // namespace hydrant

@@ -22,7 +22,7 @@ constexpr uint32_t kMaxStreamInterval = 4096;  // tokens
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-// "field: ..." in front of a message that names no field itself.
+// Puts "field: " in front of a message that does not name its field.
 absl::Status AtField(const std::string& field, const absl::Status& status) {
   return {status.code(), absl::StrCat(field, ": ", status.message())};
 }
@@ -70,14 +70,14 @@ absl::Status CheckSamples(const v1::GenerateRequest& wire) {
   return absl::OkStatus();
 }
 
-// Whether they were asked for.
+// Returns whether logprobs were requested.
 absl::StatusOr<bool> ConvertTop(bool is_set, uint32_t top, const char* field) {
   if (is_set && top > kTopLogprobs)
     return Invalid(absl::StrCat(field, ": ", top, " is outside [0, ", kTopLogprobs, "]"));
   return is_set;
 }
 
-// As they stand at the beginning of a text, and behind a space.
+// Tokens of each word, both at the beginning of a text and after a space.
 absl::StatusOr<std::vector<std::vector<TokenId>>> ConvertBadWords(const ServedModel& model,
                                                                   const v1::Sampling& wire) {
   constexpr int kMost = kMaxBadWords / 2;
@@ -126,7 +126,7 @@ absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v
   return params;
 }
 
-// max_whitespace is allowed for JSON only.
+// max_whitespace is valid for JSON only.
 absl::StatusOr<int> ConvertMaxWhitespace(const v1::StructuredOutput& wire) {
   constexpr uint32_t kMost = 1000;
   if (!wire.has_max_whitespace()) return kDefaultMaxWhitespace;
@@ -204,7 +204,7 @@ absl::Status ConvertReuse(const v1::Cache& wire, Request* request) {
   request->prefix_caching = wire.reuse() != v1::REUSE_OFF;
   request->find_context = wire.reuse() == v1::REUSE_COMPRESSED;
   request->cache_salt = wire.cache_salt();
-  // Who names a salt wants to be alone.
+  // A request with a salt asks for isolation, so its prompt is not published.
   request->prompt_is_told = wire.cache_salt().empty();
   return absl::OkStatus();
 }
@@ -253,7 +253,7 @@ absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const st
                               ", and the answer needs one)"));
 }
 
-// Before a text is tokenized, which takes a second for 10 MB: could it fit at all?
+// Rejects a text that cannot fit before it is tokenized, which takes a second for 10 MB.
 absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
                               const std::string& field) {
   const std::optional<int64_t> longest = model.tokenizer->MostBytesPerToken();
@@ -272,14 +272,14 @@ absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model,
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
   if (!wire.has_truncate_prompt_tokens())
     HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
-  EncodeOptions options{.add_special_tokens = !wire.has_context()};  // else a context comes first
+  EncodeOptions options{.add_special_tokens = !wire.has_context()};  // no BOS after a context
   if (wire.has_parse_special_tokens()) options.parse_special_tokens = wire.parse_special_tokens();
   absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, options);
   if (!ids.ok()) return AtField("text", ids.status());
   return ids;
 }
 
-// Of so many tokens the last.
+// Keeps the last truncate_prompt_tokens tokens.
 absl::Status Truncate(const ServedModel& model, const v1::GenerateRequest& wire,
                       std::vector<TokenId>* prompt) {
   if (!wire.has_truncate_prompt_tokens()) return absl::OkStatus();
@@ -295,7 +295,7 @@ absl::Status Truncate(const ServedModel& model, const v1::GenerateRequest& wire,
   return absl::OkStatus();
 }
 
-// As long as it is.
+// The prompt before truncation.
 absl::StatusOr<std::vector<TokenId>> EncodeWhole(const ServedModel& model,
                                                  const v1::GenerateRequest& wire) {
   const bool truncates = wire.has_truncate_prompt_tokens();
@@ -334,7 +334,8 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
   return prompt;
 }
 
-// How many of a chat's tokens come after what it shares with the chat without its last message.
+// Number of the chat's tokens after the prefix it shares with the same chat without its last
+// message.
 absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.prompt_case() != v1::GenerateRequest::kChat) {
@@ -356,7 +357,7 @@ absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::Gener
   context.mutable_messages()->RemoveLast();
   context.set_add_generation_prompt(false);
   const absl::StatusOr<std::string> rendered = RenderChat(model, context, "chat");
-  // Some templates want a user's message, and the last one may have been the only one.
+  // Some templates require a user message, and the last message may have been the only one.
   if (!rendered.ok()) {
     return Invalid(absl::StrCat("cache.question_agnostic: without its last message, ",
                                 rendered.status().message()));
@@ -387,7 +388,7 @@ void MakeLiteral(const Tokenizer& tokenizer, ChatMessage* message) {
 
 ChatMessage ConvertMessage(const v1::ChatMessage& wire) {
   ChatMessage message{.role = wire.role(), .content = wire.content()};
-  // An assistant that calls tools may have said nothing.
+  // An assistant message with tool calls may have no content.
   if (!wire.has_content() && wire.tool_calls_size() > 0) message.content.reset();
   if (wire.has_reasoning()) message.reasoning = wire.reasoning();
   for (const v1::ToolCall& call : wire.tool_calls())
@@ -463,8 +464,8 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
 
 namespace {
 
-// Of a text those tokens that come behind its first bytes; where these end within a token, those of
-// the rest alone.
+// The tokens of `text` after its first `first` bytes. Where byte `first` lies within a token, the
+// rest is tokenized alone.
 absl::StatusOr<std::vector<TokenId>> EncodeFrom(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& text, size_t first) {
   HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> all, EncodeChat(model, chat, text));
@@ -477,8 +478,8 @@ absl::StatusOr<std::vector<TokenId>> EncodeFrom(const ServedModel& model, const 
 
 }  // namespace
 
-// As they stand behind a conversation of two other messages. What ends an answer is what comes
-// behind it whether others follow or not.
+// The messages are rendered after two placeholder messages. The template writes the same end of the
+// answer whether or not more messages follow, so answer_end is the common prefix of both.
 absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field) {
   constexpr std::string_view kQuestion = "What is 1 + 1?", kAnswer = "That makes 2.";

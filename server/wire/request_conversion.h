@@ -1,6 +1,6 @@
-// Wire requests to what the scheduler takes. Checked here is what only the wire knows (the prompt's
-// form and length, names, ids); ranges of sampling, stopping and cache are CheckRequest()'s
-// (scheduler/request_check.h). An InvalidArgument reads "field: what it is; what it must be".
+// Converts wire requests to scheduler requests. It checks only facts that the wire message holds
+// (prompt form and length, names, ids); CheckRequest() (scheduler/request_check.h) checks the
+// ranges of sampling, stopping and cache. An InvalidArgument reads "field: problem; remedy".
 // Stateless; any thread may call.
 #ifndef HYDRANT_SERVER_WIRE_REQUEST_CONVERSION_H_
 #define HYDRANT_SERVER_WIRE_REQUEST_CONVERSION_H_
@@ -16,7 +16,7 @@
 
 namespace hydrant {
 
-// The sampling parameters of a request that sets none.
+// The sampling parameters of a request without any.
 SamplingParams WithDefaults(const SamplingDefaults& defaults);
 
 // NotFound where `name` is set and is not the served model's.
@@ -27,35 +27,37 @@ absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
                                        const std::string& field);
 
-// The tokens of messages that follow a conversation which is not at hand.
+// The tokens of messages appended to a conversation whose text is not available.
 struct ChatTurn {
-  std::vector<TokenId> answer_end;  // what comes behind an answer's text, before them
+  std::vector<TokenId> answer_end;  // closes the previous answer, before `messages`
   std::vector<TokenId> messages;
 };
-// InvalidArgument, too, where the template does not leave what comes before as it is.
+// InvalidArgument, too, where the template changes earlier messages when others follow.
 absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field);
 
-// The token ids of a rendered chat. Special tokens in it are parsed, also those that a user wrote,
-// as Hugging Face does, unless chat.parse_special_tokens is false. No BOS is added, because chat
-// templates write their own.
+// The token ids of a rendered chat. Special tokens in it are parsed, including those in a user's
+// text, as Hugging Face does, unless chat.parse_special_tokens is false. No BOS is added, because
+// chat templates write their own.
 absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& rendered);
 
-// Every field but the deadline, which is the call's. An unset seed is drawn here, an unset
-// request_id too.
+// Converts every field except the deadline, which belongs to the call. Draws an unset seed and an
+// unset request_id.
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire);
 
-// What is unset of a cache that names no policy.
+// Fills unset fields of a cache that names no policy.
 void SetDefaults(const CacheSpec& defaults, v1::Cache* wire);
 
-// The answers that it asks for, 1 to kMaxSamples. REQUIRES: it can be converted
+// Number of samples (1 to kMaxSamples) and output options. REQUIRES: ConvertGenerateRequest()
+// accepts `wire`
 OutputOptions OutputOf(const v1::GenerateRequest& wire);
 
-// The same of an embedding's. Attention reads no page: the cache is an entry a head.
+// As ConvertGenerateRequest(), for an embedding. Attention reads no page, so the cache has one
+// entry per head.
 absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model, const v1::EmbedRequest& wire);
-// What the request makes of the hidden states.
+// Applies the request's dimensions and normalization to the pooled hidden state.
 std::vector<float> ConvertEmbedding(const v1::EmbedRequest& wire, std::vector<float> embedding);
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,

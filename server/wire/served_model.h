@@ -1,5 +1,5 @@
-// What the gRPC front knows of the model it serves. Plain data and borrowed pointers; immutable
-// once it is published.
+// The served model as the gRPC handlers see it. Plain data and borrowed pointers; immutable once it
+// is published.
 #ifndef HYDRANT_SERVER_WIRE_SERVED_MODEL_H_
 #define HYDRANT_SERVER_WIRE_SERVED_MODEL_H_
 
@@ -18,11 +18,11 @@
 namespace hydrant {
 
 struct ServedModel {
-  std::string name;              // the one requests may name
-  std::string own_name;          // the name in its file, which requests may use too; "": none
-  SamplingDefaults sampling;     // defaults of requests
+  std::string name;              // accepted in requests
+  std::string own_name;          // the name in the model file, also accepted; "": none
+  SamplingDefaults sampling;     // defaults for requests
   std::string path;              // a file, or a folder
-  std::string tokenizer_folder;  // with the tokenizer's own files; "": `path` is a GGUF file
+  std::string tokenizer_folder;  // has the tokenizer's own files; "": `path` is a GGUF file
   ModelConfig config;
   EngineLimits limits;
   KvLayout kv_layout;
@@ -31,9 +31,10 @@ struct ServedModel {
   EngineMemory memory;
   std::string engine_description;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;  // null: chat prompts are refused, for the reason in
+  // null: chat prompts are refused with no_chat_reason
+  const ChatTemplate* chat_template = nullptr;
   std::string no_chat_reason;
-  GrammarCompiler* grammars = nullptr;  // null: structured output is refused, for the reason in
+  GrammarCompiler* grammars = nullptr;  // null: structured output is refused with no_grammar_reason
   std::string no_grammar_reason;
 };
 

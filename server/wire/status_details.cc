@@ -10,8 +10,8 @@ namespace hydrant {
 namespace {
 
 constexpr char kErrorDomain[] = "hydrant";
-// A trailer must fit the peer's metadata limit (8 KiB by default); long messages are cut well below
-// it.
+// A trailer must fit the peer's metadata limit (8 KiB by default); longer messages are cut well
+// below it.
 constexpr size_t kMaxMessageBytes = 1500;
 
 bool IsFieldCharacter(char c) {

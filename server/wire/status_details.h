@@ -14,7 +14,7 @@
 
 namespace hydrant {
 
-// Why the server said no: a status, and a word for machines (docs/guide/api.md lists them).
+// A refused request: the status, and a stable reason for programs (docs/guide/api.md lists them).
 struct Refusal {
   absl::Status status;
   std::string reason;
@@ -24,19 +24,18 @@ struct Refusal {
 // The refusal for an error that was found before the scheduler saw the request.
 Refusal RefusalOf(const absl::Status& status);
 
-// An InvalidArgument whose message reads "field.name: problem" also gets a BadRequest violation of
-// that field.
+// An InvalidArgument with a message "field.name: problem" also gets a BadRequest violation of that
+// field.
 grpc::Status ToGrpcStatus(const Refusal& refusal);
 
-// "sampling.top_p" of "sampling.top_p: is 2 ..."; empty where the message does not begin with a
+// "sampling.top_p" for "sampling.top_p: is 2 ..."; empty where the message does not begin with a
 // field.
 std::string_view FieldOf(std::string_view message);
 
-// A message of any bytes as UTF-8 that is short enough for a trailer.
+// Any bytes as a UTF-8 message short enough for a trailer.
 std::string BoundedMessage(std::string_view message);
 
-// The text with every byte that is no valid UTF-8 replaced, so that it may travel in a proto
-// string.
+// Replaces every byte that is not valid UTF-8, so that the text fits a proto string.
 std::string ToValidUtf8(std::string_view text);
 
 }  // namespace hydrant

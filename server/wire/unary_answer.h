@@ -1,4 +1,4 @@
-// A unary method of a contract that is answered at once, from what the server knows. For .cc files
+// A unary method that is answered immediately from the server's state. Include it in .cc files
 // only.
 #ifndef HYDRANT_SERVER_WIRE_UNARY_ANSWER_H_
 #define HYDRANT_SERVER_WIRE_UNARY_ANSWER_H_
@@ -13,8 +13,7 @@
 
 namespace hydrant {
 
-// `ask` makes the response of the request, a Wire, or says why there is none:
-// std::variant<Response, Refusal>.
+// ask(const Wire&) returns std::variant<Response, Refusal>.
 template <typename Wire, typename Ask>
 grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,

@@ -26,8 +26,8 @@ void SetValue(const std::variant<double, std::string>& value,
   }
 }
 
-// A policy's report is the message of its name; its values are that message's fields. So a policy
-// that reports something new changes the contract and its own file.
+// A policy's report is the wire message of the same name; its values are that message's fields. A
+// new value needs a change of the contract and of the policy's file only.
 void SetPolicyReport(const PolicyReport& report, v1::Usage* wire) {
   if (report.name.empty()) return;
   const auto* field = v1::Usage::descriptor()->FindFieldByName(report.name);

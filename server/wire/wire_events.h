@@ -11,10 +11,10 @@ namespace hydrant {
 
 v1::Usage ToWireUsage(const Usage& usage);
 v1::RetainedMass ToWireMass(const RetainedMass& mass);
-// With the `top` first of the tokens in rank.
+// With the first `top` tokens by rank.
 v1::TokenLogprobs ToWireLogprobs(const TokenLogprobs& logprobs, uint32_t top);
 v1::Progress ToWireProgress(const Progress& progress);
-// `index`: of the sample that has finished.
+// `index`: the finished sample.
 v1::Finished ToWireFinished(const Finished& finished, uint32_t index);
 
 }  // namespace hydrant

@@ -20,14 +20,15 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
 
-// Deeper than any message of ours; bounds the walk.
+// Deeper than any message of the contract; bounds the recursion.
 constexpr int kMaxDepth = 8;
 
-// The first string field, in wire order, that holds no UTF-8; "" where there is none. The fields
-// are read without a schema, which checks no strings, and matched with the descriptor by number.
+// The first string field, in wire order, that is not valid UTF-8; "" if there is none. The fields
+// are parsed without a schema, which does not check strings, and matched with the descriptor by
+// number.
 std::string FindBadString(const UnknownFieldSet& fields, const Descriptor& type,
                           const std::string& prefix, int depth) {
-  std::map<int, int> counts;  // by number
+  std::map<int, int> counts;  // by field number
   for (int i = 0; i < fields.field_count(); ++i) {
     const UnknownField& field = fields.field(i);
     const int place = counts[field.number()]++;
@@ -63,7 +64,7 @@ std::string ToString(const grpc::ByteBuffer& bytes) {
 
 absl::Status ParseWire(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   {
-    grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants a mutable buffer
+    grpc::ByteBuffer copy(bytes);  // shares the slices; the reader needs a mutable buffer
     grpc::ProtoBufferReader reader(&copy);
     if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   }

@@ -1,6 +1,6 @@
 // Protobuf messages to and from gRPC's byte buffers. The service takes raw bytes because generated
-// handlers answer a message that does not parse (a string that is no UTF-8, say) with an empty
-// INTERNAL; here the field is named.
+// handlers answer a message that does not parse (for example, a string that is not UTF-8) with an
+// empty INTERNAL; this code names the field.
 #ifndef HYDRANT_SERVER_WIRE_WIRE_MESSAGE_H_
 #define HYDRANT_SERVER_WIRE_WIRE_MESSAGE_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// InvalidArgument names the field that is not valid UTF-8, or says that the bytes are no such
+// InvalidArgument names the field that is not valid UTF-8, or reports that the bytes are not such a
 // message.
 absl::Status ParseWire(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
