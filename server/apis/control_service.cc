@@ -5,7 +5,7 @@
 
 namespace hydrant {
 
-// One call. Owned by itself until gRPC is done with it (OnDone).
+// One Drain call. Owned by itself until gRPC is done with it (OnDone).
 class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainProgress> {
  public:
   static std::shared_ptr<Watch> Create() {
@@ -14,7 +14,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
     return watch;
   }
 
-  // A client that reads slowly gets the latest, and the last.
+  // A slow client gets only the latest progress and the last.
   void Tell(const v1::DrainProgress& progress, bool last) {
     const std::lock_guard lock(mutex_);
     last_ = last_ || last;
@@ -43,7 +43,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
  private:
   Watch() = default;
 
-  // REQUIRES: mutex_ held, no write under way.
+  // REQUIRES: mutex_ held, no write in flight.
   void Go() {
     if (finished_) return;
     if (next_.has_value()) {
@@ -59,7 +59,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   std::shared_ptr<Watch> self_;
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::optional<v1::DrainProgress> next_, told_;  // told_: gRPC's while it is written
+  std::optional<v1::DrainProgress> next_, told_;  // told_ is gRPC's during the write
   bool writing_ = false, last_ = false, finished_ = false;
 };
 

@@ -13,17 +13,17 @@ namespace hydrant {
 
 class ControlService final : public v1::Control::CallbackService {
  public:
-  // start: asks the daemon to drain, again perhaps. look: how many requests there are. Both are
-  // called on gRPC's threads, and must not block.
+  // start: asks the daemon to drain; may be called repeatedly. look: the number of requests left.
+  // Both are called on gRPC's threads, and must not block.
   ControlService(std::function<void()> start, std::function<v1::DrainProgress()> look);
   ~ControlService() override;
 
   grpc::ServerWriteReactor<v1::DrainProgress>* Drain(grpc::CallbackServerContext* context,
                                                      const v1::DrainRequest* request) override;
 
-  // While the daemon drains, every now and then: tells the calls what has changed.
+  // Called now and then while the daemon drains: sends changes to all calls.
   void Tell();
-  // Tells what is left and ends the calls, with those that still come.
+  // Sends the last progress and ends all calls, also later ones.
   void End();
 
  private:

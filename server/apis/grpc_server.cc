@@ -25,22 +25,22 @@
 namespace hydrant {
 namespace {
 
-// A probe may name the contract that it goes on with.
+// Clients may check the health of the contract that they use.
 constexpr const char* kHealthNames[] = {"", v1::Hydrant::service_full_name(),
                                         VllmEngine::service_full_name(),
                                         inference::GRPCInferenceService::service_full_name()};
-// What the kernel holds for a connection beyond what is on its way. Its own limit is megabytes, and
-// a client that does not read would be found out that much later.
+// Limit for unsent bytes in the kernel beyond those in flight. The kernel's default is megabytes,
+// and would delay the detection of a client that does not read.
 constexpr int kUnsentBytes = 128 << 10;
 
 void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
-  // Whoever connects and says nothing holds a descriptor: not for gRPC's two minutes.
+  // A connection without a handshake holds a descriptor; gRPC's default timeout is two minutes.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_timeout_ms);
   // Without these a client that vanished is served for minutes.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout_ms);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients may ping as they like: "too_many_pings" has ended more good streams than it stopped bad
+  // Clients may ping at any rate: in practice "too_many_pings" ends more good streams than bad
   // ones.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   const auto set_millis = [builder](const char* name, auto time) {
@@ -48,8 +48,9 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   };
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_connection_age_grace);
-  // gRPC inflates a message before it looks at its size: a megabyte on the wire can be gigabytes.
-  // So none is inflated, and a call that names an encoding is refused before its message is read.
+  // gRPC decompresses a message before it checks its size: a megabyte on the wire can be gigabytes.
+  // So decompression is off, and a call that names an encoding is refused before its message is
+  // read.
   for (const auto encoding : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
     builder->SetCompressionAlgorithmSupportStatus(encoding, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -61,10 +62,9 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // the guard reads it
 }
 
-// Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
-// SCHED_BATCH: they then do not take the core from a writer that has just handed them a finished
-// write. Otherwise the two take turns on one core, and on each other's locks, several times a
-// token.
+// Threads inherit the scheduling policy of their creator. gRPC's threads run as SCHED_BATCH, so
+// that they do not preempt a writer that has just handed them a finished write. Otherwise both
+// alternate on one core, and wait for each other's locks, several times a token.
 class StartThreadsAsBatch {
  public:
   StartThreadsAsBatch() : policy_(sched_getscheduler(0)) {
@@ -84,11 +84,12 @@ class StartThreadsAsBatch {
   bool changed_ = false;
 };
 
-// What gRPC would set on a listener of its own; accepted sockets inherit it. A client that vanished
-// while it had no call gets no ping of gRPC's: the kernel's find it within a minute and a half.
+// Options that gRPC would set on its own listener; accepted sockets inherit them. gRPC does not
+// ping connections without calls; TCP keepalive detects a vanished client within a minute and a
+// half.
 void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& sockets) {
   const auto set = [](int fd, int level, int name, int value) {
-    setsockopt(fd, level, name, &value, sizeof(value));  // a unix socket has none of these
+    setsockopt(fd, level, name, &value, sizeof(value));  // fails harmlessly for a unix socket
   };
   for (const int fd : sockets.fds()) {
     set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -110,7 +111,7 @@ ConnectionLimits LimitsOf(const GrpcServerOptions& options) {
 
 }  // namespace
 
-// gRPC's services at one address.
+// The gRPC services of one address.
 struct GrpcServer::Contracts {
   Contracts(const DefaultCache& default_cache, Service* service)
       : hydrant(default_cache, service),
@@ -143,8 +144,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
     static const bool channelz = (grpc::channelz::experimental::InitChannelzService(), true);
     (void)channelz;
   }
-  // Never given back: the last grpc_shutdown() waits up to ten seconds for a poller of gRPC's own
-  // where a socket was full shortly before, and the process would end that much later.
+  // Never released: the last grpc_shutdown() waits up to ten seconds for one of gRPC's pollers if a
+  // socket was full shortly before, which would delay the exit of the process.
   static const bool library = (grpc_init(), true);
   (void)library;
   grpc::ServerBuilder builder;

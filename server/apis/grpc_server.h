@@ -1,6 +1,6 @@
-// The gRPC server: one address, the contracts that we speak, the standard health service and
-// reflection. The port opens in Start(), with health NOT_SERVING. Connections are accepted by an
-// Acceptor, and gRPC gets their sockets. Thread safe.
+// The gRPC server: one address, all contracts, the standard health service and reflection. The port
+// opens in Start(), with health NOT_SERVING. An Acceptor accepts connections and passes their
+// sockets to gRPC. Thread safe.
 #ifndef HYDRANT_SERVER_APIS_GRPC_SERVER_H_
 #define HYDRANT_SERVER_APIS_GRPC_SERVER_H_
 
@@ -30,41 +30,42 @@ class ControlService;
 
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:50051";  // host:port; port 0: any; also unix:/path
-  // A connection that answers no ping for this long is closed, and its requests are cancelled.
+  // A connection that does not answer a ping within the timeout is closed, and its requests are
+  // cancelled.
   int keepalive_time_ms = 10'000;
   int keepalive_timeout_ms = 5'000;
-  DefaultCache default_cache = {};    // of requests that come here
-  int handshake_timeout_ms = 10'000;  // for a new connection to say that it speaks HTTP/2
-  // After this a connection gets a GOAWAY, and its client opens another; streams that are open then
-  // may go on for `grace`. Unset: for ever. gRPC varies the age by a tenth.
+  DefaultCache default_cache = {};    // for requests to this address
+  int handshake_timeout_ms = 10'000;  // for a new connection's HTTP/2 handshake
+  // After this age a connection gets a GOAWAY, and its client opens another; open streams may go on
+  // for `grace`. Unset: unlimited. gRPC varies the age by a tenth.
   std::optional<std::chrono::milliseconds> max_connection_age = {};
   std::optional<std::chrono::milliseconds> max_connection_age_grace = {};
   int max_message_bytes = 16 << 20;   // received; a prompt of a million token ids fits
   int max_metadata_bytes = 8 << 10;   // the headers of a call
-  int max_concurrent_streams = 2000;  // of a connection; 0: any number
-  // Of memory that connections hold without use (connection_rules.h), all together.
+  int max_concurrent_streams = 2000;  // per connection; 0: any number
+  // Limit for memory held by all connections without use (connection_rules.h).
   double max_held_bytes = 512 << 20;
-  int max_connections = 0;                               // the same
+  int max_connections = 0;                               // 0: any number
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
-  bool insecure = false;                    // without TLS also where other machines can connect
-  CallAuthorizer::Options authorizer = {};  // that all calls come by
-  ConnectionGuardMetrics* connection_metrics = nullptr;  // outlives the server; null: nobody counts
-  ControlService* control = nullptr;  // served here, too; outlives the server. Null: it is not
+  bool insecure = false;                    // no TLS, even where other machines can connect
+  CallAuthorizer::Options authorizer = {};  // for all calls
+  ConnectionGuardMetrics* connection_metrics = nullptr;  // outlives the server; null: no counters
+  ControlService* control = nullptr;  // served here, too; outlives the server; null: not served
 };
 
 class GrpcServer {
  public:
-  // Borrowed: the service outlives the server. FailedPrecondition for an address that wants TLS, or
-  // `insecure`.
+  // Borrowed: the service outlives the server. FailedPrecondition for an address that requires TLS
+  // or `insecure`.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
                                                            Service* service);
-  ~GrpcServer();  // Shutdown() at once
+  ~GrpcServer();  // Shutdown() without grace
 
   int port() const { return acceptor_->sockets().port(); }  // 0 for unix:
-  // Where this process itself can connect.
+  // The address for connections from this process.
   ListeningSockets::Address LocalAddress() const { return local_address_; }
   void SetServing(bool serving);
-  // No new calls; cancels those still open after `grace`, then returns when all have ended.
+  // Refuses new calls, cancels open ones after `grace`, and returns when all have ended.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
@@ -74,11 +75,11 @@ class GrpcServer {
              std::unique_ptr<Gate> gate, ListeningSockets sockets,
              const GrpcServerOptions& options);
 
-  const std::unique_ptr<Contracts> contracts_;  // outlive the server
+  const std::unique_ptr<Contracts> contracts_;  // outlives the server
   const std::unique_ptr<grpc::Server> server_;
-  const std::unique_ptr<Gate> gate_;  // through which gRPC gets connections
+  const std::unique_ptr<Gate> gate_;  // passes connections to gRPC
   const ListeningSockets::Address local_address_;
-  const std::unique_ptr<ConnectionGuard> guard_;  // of those that the acceptor takes
+  const std::unique_ptr<ConnectionGuard> guard_;  // checks the acceptor's connections
   const std::unique_ptr<Acceptor> acceptor_;
 };
 

@@ -1,4 +1,4 @@
-// hydrant.v1.Hydrant at one address, for clients of our own contract. Thread safe.
+// hydrant.v1.Hydrant at one address, for clients of the daemon's own contract. Thread safe.
 #ifndef HYDRANT_SERVER_APIS_HYDRANT_SERVICE_H_
 #define HYDRANT_SERVER_APIS_HYDRANT_SERVICE_H_
 

@@ -11,7 +11,7 @@ using Answer = std::variant<Response, Refusal>;
 
 constexpr char kOnlyVersion[] = "1";
 
-// NotFound: another model, or another version of it.
+// NotFound for another model, or another version of it.
 absl::Status CheckModel(const ServedModel& model, const std::string& name,
                         const std::string& version) {
   if (name != model.name && (name.empty() || name != model.own_name))
@@ -85,7 +85,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(grpc::CallbackServerC
       });
 }
 
-// Text in, text out: what Generate takes and gives, for people who look.
+// Text in, text out: informational, the format of Generate.
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* bytes,
                                                           grpc::ByteBuffer* response) {

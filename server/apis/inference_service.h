@@ -1,5 +1,5 @@
-// inference.GRPCInferenceService, the Open Inference Protocol: whether server and model are there,
-// for tools that ask every server so. Thread safe.
+// inference.GRPCInferenceService, the Open Inference Protocol: readiness of server and model for
+// generic tools. Thread safe.
 #ifndef HYDRANT_SERVER_APIS_INFERENCE_SERVICE_H_
 #define HYDRANT_SERVER_APIS_INFERENCE_SERVICE_H_
 

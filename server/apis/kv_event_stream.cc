@@ -27,7 +27,7 @@ common::KvCacheEvent* AddEvent(common::KvEventBatch* batch) {
   return event;
 }
 
-// To the last event, where the block follows its last one.
+// Appends to the last event if the block follows that event's last block.
 void AddStored(const KvBlock& block, common::KvEventBatch* batch) {
   common::KvBlocksStored* stored = nullptr;
   if (batch->events_size() > 0) {
@@ -92,7 +92,8 @@ std::deque<common::KvEventBatch> ToWireSnapshot(const KvEvents::Snapshot& snapsh
 void KvEventStream::Begin(uint64_t last) {
   {
     const std::lock_guard lock(mutex());
-    // That one again, in case it meant the first that it does not know.
+    // If `last` is still stored it is sent again, in case the subscriber meant the first number it
+    // lacks.
     next_ = last == 0 || events_->Find(last).has_value() ? last : last + 1;
   }
   listener_ = events_->Listen([this] { Wake(); });
@@ -105,7 +106,7 @@ void KvEventStream::OnDone() {
   LastingStream::OnDone();
 }
 
-// On the loop's thread, which shall not pay for what follows.
+// Called on the loop's thread; an alarm moves the work to another thread.
 void KvEventStream::Wake() {
   const std::lock_guard lock(mutex());
   if (!CanWrite() || std::exchange(wakes_, true)) return;

@@ -1,6 +1,6 @@
-// One subscriber of what becomes of prefix blocks (scheduler/kv_events.h), in the messages of smg's
-// engines. One that is slower than they come, or that comes late, is sent what is there instead of
-// what it has missed.
+// One subscriber to prefix block events (scheduler/kv_events.h), in the messages of smg's engines.
+// A subscriber that is late or too slow gets a snapshot of the cache instead of the events it
+// missed.
 #ifndef HYDRANT_SERVER_APIS_KV_EVENT_STREAM_H_
 #define HYDRANT_SERVER_APIS_KV_EVENT_STREAM_H_
 
@@ -18,7 +18,7 @@
 namespace hydrant {
 
 smg::grpc::common::KvEventBatch ToWireBatch(const KvEventBatch& batch);
-// Its chunks: numbers follow each other up to the snapshot's.
+// The snapshot in chunks, with consecutive sequence numbers up to the snapshot's.
 std::deque<smg::grpc::common::KvEventBatch> ToWireSnapshot(const KvEvents::Snapshot& snapshot,
                                                            double unix_seconds);
 
@@ -27,7 +27,7 @@ class KvEventStream final : public LastingStream {
   // Borrowed: `events` outlives it.
   KvEventStream(LastingStreams* owner, KvEvents* events) : LastingStream(owner), events_(events) {}
 
-  // `last`: the number of the last batch that the subscriber knows; 0: none.
+  // `last`: the number of the last batch known to the subscriber; 0: none.
   void Begin(uint64_t last);
 
   void OnDone() override;
@@ -42,10 +42,10 @@ class KvEventStream final : public LastingStream {
   uint64_t listener_ = 0;  // 0: Begin() was not called
 
   // Guarded by mutex().
-  uint64_t next_ = 0;                                     // the batch after what was sent
-  std::deque<smg::grpc::common::KvEventBatch> snapshot_;  // to be sent before it
+  uint64_t next_ = 0;                                     // number of the next batch to send
+  std::deque<smg::grpc::common::KvEventBatch> snapshot_;  // chunks to send before it
   std::optional<grpc::Alarm> alarm_;
-  bool wakes_ = false;  // alarm_ is about to ring
+  bool wakes_ = false;  // alarm_ is set
 };
 
 }  // namespace hydrant

@@ -22,12 +22,12 @@ using Labels = std::vector<ClientMetric::Label>;
 
 constexpr double kMicros = 1e-6;
 
-// The families of one scrape, and the labels that each of their series begins with.
+// The metric families of one scrape, with labels common to all series.
 class Families {
  public:
   explicit Families(Labels common = {}) : common_(std::move(common)) {}
 
-  // Begins a family; the values that follow belong to it.
+  // Begins a family; the following values belong to it.
   Families& Begin(MetricType type, std::string name, std::string help) {
     families_.push_back({std::move(name), std::move(help), type, {}});
     return *this;

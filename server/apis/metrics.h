@@ -1,6 +1,6 @@
-// What a scrape of /metrics says, in Prometheus' text format: the daemon's own names (hydrant_...)
-// and those of vLLM that pickers and dashboards read. docs/guide/observability.md lists them. Reads
-// atomics only, and makes no step wait.
+// The text of a scrape of /metrics, in Prometheus' format: the daemon's own names (hydrant_...) and
+// the names of vLLM that endpoint pickers and dashboards read. docs/guide/observability.md lists
+// them. Reads atomics only and does not delay a step.
 #ifndef HYDRANT_SERVER_APIS_METRICS_H_
 #define HYDRANT_SERVER_APIS_METRICS_H_
 
@@ -23,18 +23,18 @@ inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charse
 struct MetricsArgs {
   std::string version;
   std::chrono::system_clock::time_point started_at;
-  ServingState serving;  // what only a model has is absent while there is none
+  ServingState serving;  // metrics of the model are absent until it is loaded
   Health health;
   const RequestMetrics* requests = nullptr;
-  TimeUs now = 0;                                       // of the steady clock
-  const Tenants* tenants = nullptr;                     // null: there are none
-  const AuthorizerMetrics* authorizer = nullptr;        // null: there is none
-  const ConnectionGuardMetrics* connections = nullptr;  // the same
-  const SpanExporterMetrics* spans = nullptr;           // null: nothing is traced
+  TimeUs now = 0;                                       // steady clock
+  const Tenants* tenants = nullptr;                     // null: no authentication
+  const AuthorizerMetrics* authorizer = nullptr;        // null: none
+  const ConnectionGuardMetrics* connections = nullptr;  // null: none
+  const SpanExporterMetrics* spans = nullptr;           // null: tracing is off
   const Circuit* collector = nullptr;                   // null: no trace collector
 };
 
-// As the label of hydrant_waiting_requests has it.
+// The value of hydrant_waiting_requests' label `reason`.
 const char* WaitReasonName(WaitReason reason);
 
 std::string MetricsText(const MetricsArgs& args);

@@ -30,7 +30,7 @@ absl::StatusOr<milliseconds> ReadInterval(const grpc::ByteBuffer& bytes) {
   return std::clamp(std::chrono::ceil<milliseconds>(interval), kShortest, kLongest);
 }
 
-// One client's reports: a write is under way, or the next is waited for, or it has ended.
+// One client's reports: a write is in flight, or an alarm is set, or the stream has ended.
 class LoadStream final : public LastingStream {
  public:
   LoadStream(LastingStreams* owner, Service* service) : LastingStream(owner), service_(service) {}
@@ -59,7 +59,7 @@ class LoadStream final : public LastingStream {
 
   // Guarded by mutex().
   milliseconds interval_{0};
-  std::optional<grpc::Alarm> alarm_;  // for the next
+  std::optional<grpc::Alarm> alarm_;  // for the next report
 };
 
 }  // namespace

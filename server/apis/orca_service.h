@@ -1,5 +1,4 @@
-// xds.service.orca.v3.OpenRcaService: the daemon's load, told to balancers every so often. Thread
-// safe.
+// xds.service.orca.v3.OpenRcaService: periodic load reports for load balancers. Thread safe.
 #ifndef HYDRANT_SERVER_APIS_ORCA_SERVICE_H_
 #define HYDRANT_SERVER_APIS_ORCA_SERVICE_H_
 
@@ -18,12 +17,12 @@ class OrcaService final : public RawOrcaService {
   // Borrowed: `service` outlives it.
   explicit OrcaService(hydrant::Service* service);
 
-  // A report at once, then one an interval: the request's, but 100 ms at least and an hour at most;
-  // a second where it names none. Ends with the client or EndAll().
+  // A report immediately, then one per interval: the request's, clamped to 100 ms and one hour; a
+  // second if unset. Ends with the client or EndAll().
   grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamCoreMetrics(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override;
 
-  // Those that are there are ended, others refused.
+  // Ends all streams and refuses new ones.
   void EndAll() { streams_.EndAll(); }
 
  private:

@@ -13,9 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// However many look, the loop makes no more views than this.
+// The shortest time between two views, for any number of viewers.
 constexpr TimeUs kViewInterval = 200'000;
-// The page asks twice a second; a browser may let a page in the background wait longer.
+// Without polls for this long nobody is watching. The page polls twice a second; browsers slow down
+// pages in the background.
 constexpr TimeUs kNobodyLooks = 3'000'000;
 
 const char* StateName(const SequenceView& one) {
@@ -71,7 +72,7 @@ Json RequestsJson(const std::vector<SequenceView>& requests) {
   return json;
 }
 
-// [end, taken, predicted] in microseconds, sequences that decoded, prompt tokens.
+// [end, duration, predicted duration] in microseconds, decoded sequences, prompt tokens.
 Json StepsJson(const std::vector<StepTaken>& steps) {
   Json json = Json::array();
   for (const StepTaken& step : steps) {

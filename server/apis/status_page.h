@@ -1,6 +1,7 @@
-// The page at / of the metrics port: the pool and who holds it, live, for people. It is one file
-// without network but for /status.json beside it, which it polls while somebody looks. No prompt,
-// no text: sizes, and the names that clients gave their requests and tenants.
+// The status page at / of the metrics port: a live view of the pool and of the requests that hold
+// its pages. It is one file; its only request is a poll of /status.json while the page is visible.
+// It shows no prompt or text: only sizes, and the names that clients gave their requests and
+// tenants.
 #ifndef HYDRANT_SERVER_APIS_STATUS_PAGE_H_
 #define HYDRANT_SERVER_APIS_STATUS_PAGE_H_
 
@@ -15,16 +16,16 @@
 
 namespace hydrant {
 
-// `view`: null: none has come. Any bytes in the view's names make valid JSON.
+// `view`: null if there is none yet. Invalid UTF-8 in the view's names is replaced.
 std::string StatusJson(const ServingState& serving, const Health& health, const ServingView* view,
                        TimeUs now);
 
-// Not thread safe: on the HTTP server's thread.
+// Not thread safe: for the HTTP server's thread.
 class StatusPage {
  public:
   HttpAnswer Page() const;
-  // The last view, and asks for the next. Without one where nobody has looked for a while: what was
-  // then says nothing of now.
+  // Returns the last view and requests the next. The view is absent after a while without polls,
+  // because it is out of date.
   HttpAnswer Status(const ServingState& serving, const Health& health, TimeUs now);
 
  private:

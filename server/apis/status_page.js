@@ -1,4 +1,4 @@
-// The page at / of the metrics port: polls status.json beside it, and draws what it says.
+// The status page at / of the metrics port: polls status.json and draws it.
 
 const kPollMs = 500, kFirstPollMs = 100, kHistoryMs = 120000;
 const kWaitWords = {
@@ -27,7 +27,7 @@ function bytes(count) {
 let policies = [];
 const hueOf = policy => Math.round(210 + 137.508 * policies.indexOf(policy)) % 360;
 
-// ---- What is there -----------------------------------------------------------------------------
+// ---- The pool now ------------------------------------------------------------------------------
 
 function showHead(status) {
   at("title").textContent = "hydrantd " + status.version;
@@ -64,7 +64,7 @@ function showFigures(view, rates) {
   }));
 }
 
-// Who holds which pages, one after the other: [{pages, fill, title}].
+// Pages by owner, in drawing order: [{pages, fill, title}].
 function poolParts(view) {
   const style = getComputedStyle(document.documentElement), lightness = parseFloat(style.getPropertyValue("--lightness"));
   const owners = [...view.live].sort((a, b) => a.policy < b.policy ? -1 : a.policy > b.policy ? 1 : a.handle - b.handle);
@@ -80,7 +80,7 @@ function poolParts(view) {
   return parts.filter(part => part.pages > 0);
 }
 
-// A grid of cells of so many pages each, filled column by column.
+// A grid of cells, each a number of pages, filled column by column.
 let cells = [];
 function drawPool(view) {
   const canvas = at("pool"), ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
@@ -136,7 +136,7 @@ function showLegend(view) {
   at("legend").replaceChildren(...entries);
 }
 
-// Beside the pool: [name, whole, [[part, hue, what]]].
+// Memory other than the pool: [name, whole, [[part, hue, label]]].
 function showBars(view) {
   const host = view.host, prefix = view.prefix_cache;
   const bars = [["Pages in the host's memory", host.pages, [[host.swapped, 28, "swapped out"], [host.contexts, 140, "in " + number(view.contexts) + (view.contexts === 1 ? " context" : " contexts")]]],
@@ -168,7 +168,7 @@ function newPlot(least, most, log, name) {
 
 const path = points => "M" + points.map(([x, y]) => x.toFixed(1) + " " + y.toFixed(1)).join("L");
 
-// What a line, or a kind of bars, is: its hue and saturation, and words.
+// A legend entry for a line or a kind of bars: hue, saturation and text.
 function plotName(color, what) {
   const name = tag("span", undefined, {class: "name"}), mark = tag("i");
   mark.style.background = "hsl(" + color + " var(--lightness))";
@@ -176,8 +176,8 @@ function plotName(color, what) {
   return name;
 }
 
-// A bar is a step, a line what was predicted. Steps that read prompts take many times as long as
-// others, so the scale is logarithmic.
+// A bar is a step, a line the predicted time. Steps with prefill take many times as long as others,
+// so the scale is logarithmic.
 function drawSteps(view) {
   const steps = view.steps;
   if (steps.length < 2) {
@@ -200,7 +200,7 @@ function drawSteps(view) {
   note.append(...[["210 60%", "decode"], ["280 40%", "with prompts"], ["28 80%", "predicted"]].map(one => plotName(...one)));
 }
 
-// What the counters were, the oldest first: [{ms, totals}].
+// Past values of the counters, the oldest first: [{ms, totals}].
 let counted = [];
 function remember(view) {
   const ms = view.at_us / 1000;
@@ -209,7 +209,7 @@ function remember(view) {
   while (counted.length > 0 && counted[0].ms < ms - kHistoryMs) counted.shift();
 }
 
-// A second, over the two seconds or so before counted[i].
+// Rate per second over about two seconds before counted[i].
 function ratesAt(i) {
   let from = i;
   while (from > 0 && counted[i].ms - counted[from].ms < 2000) --from;
@@ -260,7 +260,7 @@ const kCache = [
   ['of full', '', one => percent(one.pages, one.full_pages)]
 ];
 const kTimes = [["age", "", one => seconds(one.age_ms)], ["", "words", troubles]];
-// Where any request has them.
+// Shown only if a request has a value.
 const kTenant = ["tenant", "words", one => shortName(one.tenant)], kPriority = ["priority", "", one => number(one.priority)];
 
 function requestTable(requests, columns) {
@@ -312,7 +312,7 @@ function show(status) {
   showRequests(view);
 }
 
-// Null where there is no answer.
+// Null if there is no answer.
 async function ask() {
   try {
     const answer = await fetch("status.json", {cache: "no-store", signal: AbortSignal.timeout(5000)});

@@ -24,9 +24,9 @@ constexpr const char* kNames[] = {
     "merges.txt",         "config.json",           "generation_config.json",
     "chat_template.jinja"};
 
-constexpr uint16_t kVersion = 20;  // that is needed to read it: 2.0
+constexpr uint16_t kVersion = 20;  // minimum version to extract: 2.0
 constexpr uint16_t kUtf8Names = 1 << 11;
-constexpr uint16_t kFirstDay = 0x21;  // the first of January 1980, before which there are none
+constexpr uint16_t kFirstDay = 0x21;  // 1980-01-01, the earliest date
 
 void Put16(uint16_t value, std::string* to) {
   to->push_back(static_cast<char>(value & 0xFF));
@@ -38,7 +38,7 @@ void Put32(uint32_t value, std::string* to) {
   Put16(static_cast<uint16_t>(value >> 16), to);
 }
 
-// What a file's header and its entry in the directory have in common.
+// The fields common to a file's header and its directory entry.
 void PutEntry(const std::string& name, const std::string& bytes, std::string* to) {
   const auto size = static_cast<uint32_t>(bytes.size());
   Put16(kVersion, to);
@@ -47,7 +47,7 @@ void PutEntry(const std::string& name, const std::string& bytes, std::string* to
   Put16(0, to);  // time
   Put16(kFirstDay, to);
   Put32(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), size)), to);
-  Put32(size, to);  // as it is stored
+  Put32(size, to);  // compressed size
   Put32(size, to);
   Put16(static_cast<uint16_t>(name.size()), to);
   Put16(0, to);  // no extra field
@@ -68,7 +68,7 @@ absl::StatusOr<Files> FromFolder(const std::string& folder) {
   return files;
 }
 
-// One as its text, several with their names.
+// A single template as its text, several as a list with names.
 nlohmann::json TemplatesOf(const ChatTemplateSource& chat) {
   if (chat.templates.size() == 1) return chat.templates.begin()->second;
   nlohmann::json list = nlohmann::json::array();
@@ -77,7 +77,7 @@ nlohmann::json TemplatesOf(const ChatTemplateSource& chat) {
   return list;
 }
 
-// What transformers would read of tokenizer_config.json.
+// The fields of tokenizer_config.json that transformers reads.
 std::string ConfigOf(const ServedModel& model, const GgufFile& file) {
   nlohmann::json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                            {"clean_up_tokenization_spaces", false},
@@ -110,11 +110,11 @@ std::string ZipOf(const std::map<std::string, std::string>& files) {
     archive += name;
     archive += bytes;
     Put32(0x02014b50, &directory);
-    Put16(kVersion, &directory);  // by which it was made
+    Put16(kVersion, &directory);  // made by
     PutEntry(name, bytes, &directory);
     Put16(0, &directory);  // no comment
-    Put16(0, &directory);  // the first disk
-    Put16(0, &directory);  // no attributes
+    Put16(0, &directory);  // disk number
+    Put16(0, &directory);  // internal attributes
     Put32(0, &directory);
     Put32(begin, &directory);
     directory += name;
@@ -122,7 +122,7 @@ std::string ZipOf(const std::map<std::string, std::string>& files) {
   const auto begin = static_cast<uint32_t>(archive.size());
   archive += directory;
   Put32(0x06054b50, &archive);
-  Put32(0, &archive);  // the first disk, for both
+  Put32(0, &archive);  // disk numbers
   Put16(static_cast<uint16_t>(files.size()), &archive);
   Put16(static_cast<uint16_t>(files.size()), &archive);
   Put32(static_cast<uint32_t>(directory.size()), &archive);

@@ -1,4 +1,4 @@
-// A tokenizer's files as one zip archive, for clients that tokenize by themselves. Stateless.
+// A tokenizer's files as one zip archive, for clients that tokenize themselves. Stateless.
 #ifndef HYDRANT_SERVER_APIS_TOKENIZER_ARCHIVE_H_
 #define HYDRANT_SERVER_APIS_TOKENIZER_ARCHIVE_H_
 
@@ -10,12 +10,12 @@
 
 namespace hydrant {
 
-// Files by name, stored as they are (PKWARE's APPNOTE, method 0). REQUIRES: together below 4 GiB
+// Files by name, stored without compression (PKWARE's APPNOTE, method 0). REQUIRES: together below
+// 4 GiB
 std::string ZipOf(const std::map<std::string, std::string>& files);
 
-// The files that make the model's tokenizer by name, as Hugging Face's libraries read them: its
-// own, or ones that are made from its GGUF file. Reads files. FailedPrecondition says why there are
-// none.
+// The tokenizer's files by name, as Hugging Face's libraries read them: the model's own, or made
+// from its GGUF file. Reads files. FailedPrecondition says why there are none.
 absl::StatusOr<std::map<std::string, std::string>> TokenizerFiles(const ServedModel& model);
 
 }  // namespace hydrant

@@ -19,7 +19,7 @@ absl::Status NotServed(const std::string& field, const char* what) {
       absl::StrCat(field, ": ", what, " is not served here; unset it"));
 }
 
-// Nothing that a client asks for is ignored.
+// Refuses unsupported fields instead of ignoring them.
 absl::Status CheckServed(const vllm::SamplingParams& wire) {
   if (wire.has_structural_tag())
     return NotServed("sampling_params.structural_tag", "a form that begins within the text");
@@ -36,7 +36,7 @@ absl::Status CheckServed(const vllm::GenerateRequest& wire) {
   return CheckServed(wire.sampling_params());
 }
 
-// The prompt's last tokens, as many as may be read.
+// The prompt's last tokens, up to truncate_prompt_tokens.
 absl::Status ConvertTokens(const vllm::GenerateRequest& wire, int64_t max_model_len,
                            v1::TokenIds* ids) {
   const auto& all = wire.tokenized().input_ids();
@@ -56,7 +56,7 @@ absl::Status ConvertTokens(const vllm::GenerateRequest& wire, int64_t max_model_
   return absl::OkStatus();
 }
 
-// -1 is all of the vocabulary.
+// -1, the whole vocabulary, is refused.
 absl::Status ConvertTop(bool is_set, int32_t top, const std::string& field,
                         const std::function<void(uint32_t)>& set) {
   if (!is_set) return absl::OkStatus();
@@ -108,7 +108,7 @@ void ConvertForm(const vllm::SamplingParams& wire, v1::GenerateRequest* request)
   }
 }
 
-// What JSON has no number for is as little as others make of it.
+// JSON has no infinity; vLLM uses the same bound.
 float Bounded(float logprob) { return std::max(logprob, -9999.0f); }
 
 void AppendTo(const v1::TokenLogprobs& token, vllm::TopLogProbs* top) {
@@ -131,7 +131,7 @@ void AppendTo(const v1::TokenLogprobs& token, vllm::InputLogProbs* input) {
 void ConvertSampling(const vllm::SamplingParams& wire, v1::Sampling* sampling) {
   if (wire.has_temperature()) sampling->set_temperature(wire.temperature());
   if (wire.top_p() != 0) sampling->set_top_p(wire.top_p());
-  // -1 of other contracts, as a number without a sign: all.
+  // -1 in other contracts (all tokens) arrives as a large unsigned number.
   if (wire.top_k() <= std::numeric_limits<int32_t>::max())
     sampling->set_top_k(static_cast<int32_t>(wire.top_k()));
   sampling->set_min_p(wire.min_p());
@@ -151,9 +151,9 @@ void ConvertStopping(const vllm::SamplingParams& wire, v1::Stopping* stopping) {
   stopping->set_ignore_eos(wire.ignore_eos());
 }
 
-// Streams chunks, or gathers what they would bring and sends a whole answer a sample. What ends a
-// sample is held until the next message: of the last one to end that is the usage, which alone
-// knows how much of the prompt was not read.
+// Streams chunks, or collects the output and sends one complete message per sample. A sample's end
+// is held until the next message: for the last sample that is the usage, the only message with the
+// number of cached prompt tokens.
 class VllmContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
@@ -168,7 +168,7 @@ class VllmContract final : public GenerateContract {
     HYDRANT_ASSIGN_OR_RETURN(v1::GenerateRequest request,
                              ConvertVllmRequest(wire, model.limits.max_model_len));
     if (request.sampling().has_prompt_logprobs() && request.token_ids().ids_size() > 0) {
-      // The first token has none, and is named all the same.
+      // The first token has no logprob but is listed.
       of_prompt_.emplace().add_token_ids(request.token_ids().ids(0));
       of_prompt_->add_token_logprobs();
       of_prompt_->add_top_logprobs();
@@ -204,7 +204,7 @@ class VllmContract final : public GenerateContract {
   using Ids = google::protobuf::RepeatedField<uint32_t>;
   struct Sample {
     uint32_t tokens = 0;
-    Ids gathered;  // where nothing is streamed, and
+    Ids gathered;  // collected when not streaming, like logprobs
     vllm::OutputLogProbs logprobs;
   };
 
@@ -214,7 +214,7 @@ class VllmContract final : public GenerateContract {
   }
 
   std::optional<grpc::ByteBuffer> Append(const v1::Delta& delta) {
-    if (delta.token_ids_size() == 0) return std::nullopt;  // text alone is the gateway's business
+    if (delta.token_ids_size() == 0) return std::nullopt;  // the gateway detokenizes
     Sample& sample = SampleOf(delta.index());
     sample.tokens += static_cast<uint32_t>(delta.token_ids_size());
     if (!stream_) {
@@ -246,8 +246,8 @@ class VllmContract final : public GenerateContract {
     complete.set_finish_reason(finished.reason() == v1::FINISH_REASON_LENGTH ? "length" : "stop");
     complete.set_prompt_tokens(prompt_tokens_);
     complete.set_index(finished.index());
-    // Which of the model's own ids ended the text is nothing that the client had asked for. It is
-    // generated all the same, and not delivered.
+    // The id of an end-of-generation token is not reported because the client did not ask for it.
+    // It counts as generated, but is not delivered.
     if (finished.has_matched_token_id()) {
       ++sample.tokens;
       if (std::ranges::find(own_ends_, finished.matched_token_id()) == own_ends_.end())
@@ -267,11 +267,11 @@ class VllmContract final : public GenerateContract {
     return ToWire(response);
   }
 
-  std::span<const TokenId> own_ends_;  // the model's
+  std::span<const TokenId> own_ends_;  // the model's end-of-generation tokens
   bool stream_ = false;
   uint32_t prompt_tokens_ = 0;
   std::vector<Sample> samples_;
-  std::optional<vllm::InputLogProbs> of_prompt_;  // until they are sent
+  std::optional<vllm::InputLogProbs> of_prompt_;  // until it is sent
   std::optional<vllm::GenerateComplete> held_;
 };
 

@@ -1,5 +1,5 @@
-// vllm.grpc.engine's messages from and to hydrant.v1's. Stateless, but for the contract of a call;
-// any thread may call.
+// Converts messages of vllm.grpc.engine from and to hydrant.v1. Stateless, except a call's
+// contract; any thread may call.
 #ifndef HYDRANT_SERVER_APIS_VLLM_CONVERSION_H_
 #define HYDRANT_SERVER_APIS_VLLM_CONVERSION_H_
 
@@ -18,12 +18,12 @@ namespace hydrant {
 
 namespace vllm = ::vllm::grpc::engine;
 
-// InvalidArgument names the field, one that is not served here too.
+// InvalidArgument names the field, including fields that are not supported here.
 absl::StatusOr<v1::GenerateRequest> ConvertVllmRequest(const vllm::GenerateRequest& wire,
                                                        int64_t max_model_len);
 absl::StatusOr<v1::EmbedRequest> ConvertVllmEmbed(const vllm::EmbedRequest& wire);
 
-// Of one call.
+// For one call.
 std::unique_ptr<GenerateContract> NewVllmContract(const CacheSpec* default_cache);
 
 vllm::GetModelInfoResponse DescribeVllmModel(const ServedModel& model);

@@ -45,7 +45,7 @@ absl::StatusOr<hydrant::Service::UnaryJob> ReadEmbedRequest(const ServedModel& m
   return hydrant::Service::UnaryJob{std::move(request), answer};
 }
 
-// Sends an archive piece by piece, once there is one. Owned by itself until gRPC is done with it.
+// Sends an archive in chunks. Owned by itself until gRPC is done with it.
 class ArchiveStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   void Refuse(const Refusal& refusal) { Finish(ToGrpcStatus(refusal)); }
@@ -102,8 +102,8 @@ grpc::ServerUnaryReactor* VllmService::Embed(grpc::CallbackServerContext* contex
                             ReadEmbedRequest);
 }
 
-// Refused while the model loads: a gateway that has been answered asks for the model at once, and
-// where it gets none it never asks again.
+// Refused while the model loads: a gateway asks for the model after its first successful health
+// check, and never again if there is none.
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
                                                    grpc::ByteBuffer* response) {
@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* 
       });
 }
 
-// On the loop's thread, where the cache is: the answer comes when it has been done.
+// Runs on the loop's thread, which owns the cache; the call is answered when it is done.
 grpc::ServerUnaryReactor* VllmService::FlushCache(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {

@@ -1,5 +1,5 @@
-// The methods of vllm.grpc.engine.VllmEngine, by which gateways with OpenAI's interface reach an
-// engine: translated, and handed to the service of hydrant.v1. Thread safe.
+// The methods of vllm.grpc.engine.VllmEngine, through which gateways with OpenAI's API reach an
+// engine: translated, and passed to the service of hydrant.v1. Thread safe.
 #ifndef HYDRANT_SERVER_APIS_VLLM_SERVICE_H_
 #define HYDRANT_SERVER_APIS_VLLM_SERVICE_H_
 
@@ -28,7 +28,7 @@ class VllmService final : public RawVllmService {
   // Borrowed: `service` outlives it.
   VllmService(DefaultCache default_cache, hydrant::Service* service);
 
-  // Ends the subscriptions that are there, and refuses others.
+  // Ends all subscriptions and refuses new ones.
   void EndSubscriptions() { subscriptions_.EndAll(); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,

@@ -30,7 +30,7 @@ absl::Status CallAuthorizer::Judge(std::string_view method,
   if (elsewhere) return absl::UnimplementedError("this method is served on the control port alone");
   if (rule->who == Who::kAnybody) return absl::OkStatus();
   if (options_.tenants == nullptr) return absl::OkStatus();
-  // Which of two tokens counts is nothing to guess.
+  // With two tokens, neither is trusted.
   if (authorizations.size() > 1)
     return absl::UnauthenticatedError("authorization: is there more than once");
   const absl::StatusOr<Caller> caller = options_.tenants->Identify(

@@ -1,5 +1,5 @@
-// Authorizes every call of a port, gRPC's own services included, before its message is read: by the
-// rule of its method it goes on or ends here. Thread safe.
+// Authorizes every call of a port, including gRPC's own services, by its method's rule before its
+// message is read. Thread safe.
 #ifndef HYDRANT_SERVER_AUTH_CALL_AUTHORIZER_H_
 #define HYDRANT_SERVER_AUTH_CALL_AUTHORIZER_H_
 
@@ -14,7 +14,7 @@
 
 namespace hydrant {
 
-// Calls that ended at an authorizer, by why; of all ports together.
+// Calls refused by an authorizer, by status; all ports together.
 struct AuthorizerMetrics {
   std::atomic<uint64_t> unauthenticated{0};
   std::atomic<uint64_t> permission_denied{0};
@@ -24,15 +24,15 @@ struct AuthorizerMetrics {
 class CallAuthorizer {
  public:
   struct Options {
-    const Tenants* tenants = nullptr;      // outlives the authorizer; null: nobody is asked
-    AuthorizerMetrics* metrics = nullptr;  // the same; null: nobody counts
-    bool has_control = false;              // there is a control port,
-    bool is_control = false;               // and this is it
+    const Tenants* tenants = nullptr;      // outlives the authorizer; null: no authentication
+    AuthorizerMetrics* metrics = nullptr;  // outlives the authorizer; null: no counters
+    bool has_control = false;              // the server has a control port
+    bool is_control = false;               // this is the control port
   };
   explicit CallAuthorizer(const Options& options) : options_(options) {}
 
-  // OK where the call may go on: UNIMPLEMENTED for what this port does not have, UNAUTHENTICATED,
-  // PERMISSION_DENIED. `authorizations`: of all metadata of this name.
+  // OK, or the status that ends the call: UNIMPLEMENTED for a method that this port does not serve,
+  // UNAUTHENTICATED, PERMISSION_DENIED. `authorizations`: all metadata values of this name.
   absl::Status Admit(std::string_view method, std::span<const std::string_view> authorizations,
                      absl::Time now) const;
 

@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// By method.
+// Sorted by method.
 constexpr std::array kRules = {
     CallRule{"/grpc.channelz.v1.Channelz/GetChannel", Who::kAdmin, Where::kControlOnly},
     CallRule{"/grpc.channelz.v1.Channelz/GetServer", Who::kAdmin, Where::kControlOnly},
@@ -17,7 +17,7 @@ constexpr std::array kRules = {
     CallRule{"/grpc.channelz.v1.Channelz/GetTopChannels", Who::kAdmin, Where::kControlOnly},
     CallRule{"/grpc.health.v1.Health/Check", Who::kAnybody},
     CallRule{"/grpc.health.v1.Health/Watch", Who::kAnybody},
-    // The contracts are no secret.
+    // Public, because the contracts are.
     CallRule{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::kAnybody,
              Where::kControl},
     CallRule{"/hydrant.v1.Control/Drain", Who::kAdmin, Where::kControlOnly},
@@ -48,9 +48,9 @@ constexpr std::array kRules = {
     CallRule{"/vllm.grpc.engine.VllmEngine/GetServerInfo", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/GetTokenizer", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/HealthCheck", Who::kAnybody},
-    // Tells what clients have sent.
+    // Contains tokens of clients' prompts.
     CallRule{"/vllm.grpc.engine.VllmEngine/SubscribeKvEvents", Who::kAdmin, Where::kControl},
-    // More than health tells: from moment to moment, what others do.
+    // Reveals more than the health check: the current load of other clients.
     CallRule{"/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics", Who::kTenant},
 };
 

@@ -1,5 +1,5 @@
-// Who may call what, of all methods that the daemon has, its own and gRPC's. A method that is not
-// in the table may be called by nobody. Pure.
+// The access rule of every method of the daemon, its own and gRPC's. A method without a rule is
+// refused for all callers. Pure.
 #ifndef HYDRANT_SERVER_AUTH_CALL_RULES_H_
 #define HYDRANT_SERVER_AUTH_CALL_RULES_H_
 
@@ -10,15 +10,15 @@
 namespace hydrant {
 
 enum class Who : uint8_t {
-  kAnybody,  // without a token
-  kTenant,   // with one
-  kAdmin,    // with an admin's
+  kAnybody,  // no token needed
+  kTenant,   // any valid token
+  kAdmin,    // an admin's token
 };
 
 enum class Where : uint8_t {
   kEverywhere,
-  kControl,      // on the control port where there is one, else everywhere
-  kControlOnly,  // nowhere where there is none
+  kControl,      // on the control port if there is one, else everywhere
+  kControlOnly,  // on the control port only
 };
 
 struct CallRule {
@@ -28,7 +28,7 @@ struct CallRule {
 };
 
 std::span<const CallRule> CallRules();
-// Null: there is no such method.
+// Null: no such method.
 const CallRule* FindCallRule(std::string_view method);
 
 }  // namespace hydrant

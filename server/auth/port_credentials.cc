@@ -13,21 +13,22 @@
 namespace hydrant {
 namespace {
 
-// What gRPC's core calls back with; it owns this for as long as it may.
+// State of the callbacks; owned by gRPC's core.
 struct Port {
   std::shared_ptr<Certificates> certificates;
   CallAuthorizer authorizer;
-  std::shared_ptr<const Pem> given = nullptr;  // to the core, which asks under a lock of its own
+  // last passed to the core, which calls under its own lock
+  std::shared_ptr<const Pem> given = nullptr;
 };
 
-// gRPC 1.51 insists on CAs also where it asks clients for no certificate; then any will do.
+// gRPC 1.51 requires CAs even where it requests no client certificate; then any CA will do.
 grpc_ssl_server_certificate_config* ToConfig(const Pem& pem) {
   const grpc_ssl_pem_key_cert_pair pair{pem.key.c_str(), pem.certificate.c_str()};
   return grpc_ssl_server_certificate_config_create(
       (pem.client_ca.empty() ? pem.certificate : pem.client_ca).c_str(), &pair, 1);
 }
 
-// For every new connection.
+// Called for every new connection.
 grpc_ssl_certificate_config_reload_status FetchCertificates(
     void* user_data, grpc_ssl_server_certificate_config** config) {
   auto* port = static_cast<Port*>(user_data);
@@ -42,7 +43,7 @@ std::string_view ViewOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
-// For every call, when its headers have come.
+// Called for every call, when its headers have arrived.
 void ProcessHeaders(void* state, grpc_auth_context*, const grpc_metadata* headers, size_t count,
                     grpc_process_auth_metadata_done_cb done, void* user_data) {
   std::string_view method;
@@ -68,8 +69,8 @@ grpc_server_credentials* NewCore(Port* port) {
           FetchCertificates, port));
 }
 
-// gRPC's C++ has no credentials that fetch certificates from who has checked them, nor a processor
-// of headers without TLS. The core has both.
+// gRPC's C++ API has neither credentials that fetch validated certificates nor a header processor
+// without TLS. The core has both.
 class PortCredentials final : public grpc::ServerCredentials {
  public:
   explicit PortCredentials(std::unique_ptr<Port> port) : core_(NewCore(port.get())) {

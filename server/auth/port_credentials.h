@@ -1,4 +1,4 @@
-// A port's credentials as gRPC takes them: TLS or none, and an authorizer that every call comes by.
+// A port's credentials for gRPC: with or without TLS, and with an authorizer for every call.
 #ifndef HYDRANT_SERVER_AUTH_PORT_CREDENTIALS_H_
 #define HYDRANT_SERVER_AUTH_PORT_CREDENTIALS_H_
 

@@ -12,7 +12,7 @@ constexpr char kLoopback[] = "127.0.0.1";
 
 absl::Status WrongFlag(const std::string& why) { return absl::InvalidArgumentError(why); }
 
-// A port alone is on this machine.
+// A bare port is bound to loopback.
 absl::Status CompleteControl(std::string* listen) {
   if (listen->empty() || listen->starts_with("unix:")) return absl::OkStatus();
   if (listen->find(':') == std::string::npos) *listen = absl::StrCat(kLoopback, ":", *listen);

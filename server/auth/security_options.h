@@ -1,4 +1,4 @@
-// What hydrantd was told about who may connect and call, and how its flags say it. Plain data.
+// Options for connections and authentication, and their flags. Plain data.
 #ifndef HYDRANT_SERVER_AUTH_SECURITY_OPTIONS_H_
 #define HYDRANT_SERVER_AUTH_SECURITY_OPTIONS_H_
 
@@ -15,18 +15,18 @@ namespace hydrant {
 
 struct SecurityOptions {
   TlsFiles tls;                       // no certificate: no TLS
-  bool insecure = false;              // no TLS, also where other machines can connect
-  std::string auth_tokens;            // a file; "": nobody is asked for a token
+  bool insecure = false;              // no TLS, even where other machines can connect
+  std::string auth_tokens;            // path of the token file; "": no authentication
   std::string control_listen;         // "": none
-  std::string new_token;              // a tenant: print a token for it and end
-  int max_connections = 0;            // at each address; 0: any number
-  int max_concurrent_streams = 2000;  // of a connection; 0: any number
+  std::string new_token;              // tenant: print a token for it and exit
+  int max_connections = 0;            // per address; 0: any number
+  int max_concurrent_streams = 2000;  // per connection; 0: any number
   int max_metadata_bytes = 8 << 10;
 };
 
-// The flags write to `options`, which outlives the parsing.
+// The flags write to `options`, which must outlive the parsing.
 void AddSecurityFlags(CLI::App* app, SecurityOptions* options);
-// What the flags say together. InvalidArgument names the one that is wrong.
+// Checks and completes the options after parsing. InvalidArgument names the wrong flag.
 absl::Status CompleteSecurity(SecurityOptions* options);
 
 }  // namespace hydrant

@@ -9,8 +9,8 @@ namespace hydrant {
 namespace {
 
 constexpr double kMinuteUs = 60e6;
-constexpr double kRounding = 1e-9;      // of sums of small times
-constexpr TimeUs kRetryUs = 1'000'000;  // when nobody knows when a request will end
+constexpr double kRounding = 1e-9;      // tolerance for sums of small times
+constexpr TimeUs kRetryUs = 1'000'000;  // when the end of a running request is unknown
 
 Refusal Over(const std::string& tenant, std::string_view what, TimeUs retry_after_us) {
   return {absl::ResourceExhaustedError(
@@ -18,7 +18,8 @@ Refusal Over(const std::string& tenant, std::string_view what, TimeUs retry_afte
           "QUOTA", retry_after_us};
 }
 
-// Over the time in which it held any: that in which others had its room does not count.
+// Mean pages times the time in which the request held them, without the time when it was swapped
+// out or preempted.
 double PageSeconds(const Usage& usage) {
   const TimeUs held_us = usage.prefill_us + usage.decode_us - usage.swapped_us - usage.preempted_us;
   return usage.kv_pages_mean * static_cast<double>(std::max<TimeUs>(held_us, 0)) * 1e-6;
@@ -88,7 +89,8 @@ std::optional<Refusal> TenantAccount::WhyNot(TimeUs now) {
     return Over(tenant_,
                 absl::StrCat("requests_per_minute, ", *quotas_.requests_per_minute, ", is used up"),
                 wait);
-  // The last one may cost more than is left: what it will cost nobody knows yet.
+  // The last admitted request may cost more than is left, because its cost is unknown until it
+  // ends.
   if (const TimeUs wait = tokens_.WaitFor(1, now); wait > 0)
     return Over(tenant_,
                 absl::StrCat("tokens_per_minute, ", *quotas_.tokens_per_minute, ", is used up"),

@@ -1,6 +1,6 @@
-// What a tenant may use in a minute and at once, and what it has used. A request is admitted when
-// it arrives and charged when it ends, by its usage: one that costs more than is left ends all the
-// same, and the next ones wait until its debt is paid off.
+// A tenant's quotas (per minute and concurrent) and its use. A request is admitted when it arrives
+// and charged by its usage when it ends: it may cost more than is left, and then later requests
+// wait until the debt is refilled.
 //
 // Thread safe.
 #ifndef HYDRANT_SERVER_AUTH_TENANT_ACCOUNT_H_
@@ -22,38 +22,38 @@ namespace hydrant {
 // Unset: no limit.
 struct Quotas {
   std::optional<double> requests_per_minute{};
-  std::optional<double> tokens_per_minute{};        // of prompts and answers
-  std::optional<double> page_seconds_per_minute{};  // pages of the KV pool, times how long
+  std::optional<double> tokens_per_minute{};        // prompt and generated tokens
+  std::optional<double> page_seconds_per_minute{};  // pages of the KV pool times seconds held
   std::optional<int64_t> concurrent_requests{};
-  std::optional<int64_t> contexts{};  // kept in memory
+  std::optional<int64_t> contexts{};  // held in memory
 
   bool operator==(const Quotas&) const = default;
 };
 
-// Totals since the start, but for `running`.
+// Totals since the start, except `running`.
 struct TenantUse {
   int64_t running = 0;
-  int64_t requests = 0;  // that were admitted
-  int64_t refused = 0;   // for a quota
+  int64_t requests = 0;  // admitted
+  int64_t refused = 0;   // refused by a quota
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
   double page_seconds = 0;
 };
 
-// Of a quota that comes back as time goes: full at first, never more than a minute's worth, less
-// than nothing where a request cost more than was left.
+// A token bucket: full at first, holds at most a minute's worth, negative after a request that cost
+// more than was left.
 class Allowance {
  public:
   void SetPerMinute(std::optional<double> per_minute);
-  // Until `least` is there, in microseconds; 0: it is.
+  // Microseconds until `least` is available; 0: now.
   TimeUs WaitFor(double least, TimeUs now);
   bool IsFull(TimeUs now) { return WaitFor(per_minute_.value_or(0), now) == 0; }
   void Take(double cost) { left_ -= cost; }
 
  private:
-  std::optional<double> per_minute_;  // unset: never used up
+  std::optional<double> per_minute_;  // unset: unlimited
   double left_ = 0;
-  TimeUs at_ = 0;  // when left_ was true
+  TimeUs at_ = 0;  // time of the last refill of left_
 };
 
 class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
@@ -63,10 +63,10 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
   const std::string& tenant() const { return tenant_; }
   void SetQuotas(const Quotas& quotas);
   TenantUse Use() const;
-  // Whether no request of the tenant runs and its quotas are unused, as for a new account.
+  // Whether no request of the tenant runs and its quotas are full, as in a new account.
   bool IsAsNew(TimeUs now);
 
-  // A request that was admitted. It counts as running until it is charged or released.
+  // An admitted request. It counts as running until it is charged or released.
   class Admission {
    public:
     explicit Admission(std::shared_ptr<TenantAccount> account) : account_(std::move(account)) {}
@@ -74,11 +74,12 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
     Admission(const Admission&) = delete;
     Admission& operator=(const Admission&) = delete;
 
-    // That it will keep its context, where `kept` of the tenant's are there already.
+    // Reserves a context for the request, where the tenant already has `kept`. Refuses above the
+    // quota.
     std::optional<Refusal> Keep(int64_t kept);
-    // It has ended; before its client hears of it. Once.
+    // Charges an ended request, before its client is notified. Call it once.
     void Charge(const Usage& usage);
-    // It has not begun, and costs nothing more. Idempotent.
+    // Ends a request that did not start, without further cost. Idempotent.
     void Release();
 
    private:
@@ -88,7 +89,7 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
     bool running_ = true;
     bool keeps_ = false;
   };
-  // Refusal: RESOURCE_EXHAUSTED QUOTA, with the time after which it is worth trying again.
+  // Refusal: RESOURCE_EXHAUSTED QUOTA, with the time after which a retry may succeed.
   std::variant<std::shared_ptr<Admission>, Refusal> Admit(TimeUs now);
 
  private:
@@ -100,7 +101,7 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
   // Guarded by mutex_.
   Quotas quotas_;
   Allowance requests_, tokens_, page_seconds_;
-  int64_t keeping_ = 0;  // of the running ones
+  int64_t keeping_ = 0;  // contexts reserved by running requests
   TenantUse use_;
 };
 

@@ -11,7 +11,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::string_view kBearer = "Bearer ";
-constexpr char kEndOfTenant = '\0';  // stands in no tenant's name
+constexpr char kEndOfTenant = '\0';  // not allowed in a tenant's name
 
 }  // namespace
 
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Load(const std::string& path, 
   return tenants;
 }
 
-// Accounts stay with their tenants, with what these have used.
+// Tenants keep their accounts, and these their use.
 absl::Status Tenants::Reload(TimeUs now) {
   if (!AsksForTokens()) return absl::OkStatus();
   HYDRANT_ASSIGN_OR_RETURN(TokenFile file, ReadTokenFile(path_));
@@ -80,7 +80,7 @@ absl::StatusOr<Caller> Tenants::Identify(std::optional<std::string_view> authori
   if (!authorization.has_value())
     return absl::UnauthenticatedError(
         "this server wants a token: send metadata 'authorization: Bearer TOKEN'");
-  // The scheme's name is of any case (RFC 9110).
+  // The scheme's name is case-insensitive (RFC 9110).
   const bool bearer = absl::StartsWithIgnoreCase({authorization->data(), authorization->size()},
                                                  {kBearer.data(), kBearer.size()});
   if (!bearer)

@@ -1,5 +1,6 @@
-// Whose calls these are. With --auth-tokens every tenant has tokens, an account, and request ids,
-// contexts and prompts of its own; without, nobody is asked, and a request's tenant is believed.
+// Authenticates callers. With --auth-tokens every tenant has tokens, an account, and its own
+// request ids, contexts and prompts; without, there is no authentication, and a request's tenant is
+// trusted.
 //
 // Thread safe.
 #ifndef HYDRANT_SERVER_AUTH_TENANTS_H_
@@ -22,27 +23,27 @@
 
 namespace hydrant {
 
-// Who makes a call.
+// The identity of a call's client.
 class Caller {
  public:
-  // Anybody, where there are no tokens.
+  // Any caller, where there are no tokens.
   Caller() = default;
   Caller(std::shared_ptr<TenantAccount> account, bool admin)
       : account_(std::move(account)), admin_(admin) {}
 
   bool admin() const { return admin_; }
-  // Null: nobody is asked.
+  // Null: no authentication.
   TenantAccount* account() const { return account_.get(); }
-  // Of request ids, and of what a salt is for; "" where nobody is asked.
+  // Namespace of request ids and salts; "" without authentication.
   std::string owner() const { return account_ == nullptr ? "" : account_->tenant(); }
 
-  // The salt by which the caller's prompts and contexts are found, of the one that it names: no two
-  // tenants have one in common. Everything that is found by a salt goes through here.
+  // The salt for the caller's prompts and contexts, derived from the salt in the request. Two
+  // tenants never share a salt. Every lookup by salt must use it.
   std::string OwnSalt(const std::string& salt) const;
-  // What all salts of the tenant begin with; "" where nobody is asked.
+  // Common prefix of the tenant's salts; "" without authentication.
   std::string SaltPrefix() const;
-  // Makes the request the caller's. PermissionDenied where it names another tenant, InvalidArgument
-  // where its salt is too long.
+  // Puts the request into the caller's namespace. PermissionDenied where it names another tenant,
+  // InvalidArgument where its salt is too long.
   absl::Status Own(Request* request) const;
 
  private:
@@ -54,16 +55,16 @@ class Tenants {
  public:
   // Without tokens.
   Tenants() = default;
-  // With those of a file. InvalidArgument names what is wrong with it.
+  // With the tokens of a file. InvalidArgument names the error in it.
   static absl::StatusOr<std::unique_ptr<Tenants>> Load(const std::string& path, TimeUs now = 0);
 
   bool AsksForTokens() const { return !path_.empty(); }
-  // Reads the file again. On an error the tokens and quotas from before stay in force. Call it from
+  // Reads the file again. On an error the previous tokens and quotas stay in force. Call it from
   // one thread at a time. `now` is the clock of the accounts, in microseconds.
   absl::Status Reload(TimeUs now);
   size_t num_tokens() const;
 
-  // The caller whose `authorization` this is, "Bearer TOKEN". Unauthenticated.
+  // The caller with this `authorization` value, "Bearer TOKEN". Unauthenticated.
   absl::StatusOr<Caller> Identify(std::optional<std::string_view> authorization,
                                   absl::Time now) const;
 
@@ -74,12 +75,12 @@ class Tenants {
   std::vector<Reading> Read() const;  // by tenant
 
  private:
-  // What one reading of the file made.
+  // The contents of one reading of the file.
   struct Known {
     TokenFile file;
-    std::map<std::string, std::shared_ptr<TenantAccount>> accounts;  // of every tenant in it
-    // Accounts of tenants that an earlier reading had, while a request of theirs runs or a quota is
-    // partly used: a tenant that comes back finds its quotas as it left them.
+    std::map<std::string, std::shared_ptr<TenantAccount>> accounts;  // one per tenant in the file
+    // Accounts of tenants no longer in the file, while a request of theirs runs or a quota is
+    // partly used: a tenant that is added again finds its quotas as they were.
     std::map<std::string, std::shared_ptr<TenantAccount>> former;
   };
   std::shared_ptr<const Known> Current() const;

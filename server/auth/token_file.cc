@@ -21,13 +21,13 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kMaxTokenFileBytes = size_t{4} << 20;
-constexpr size_t kMaxTokens = 4096;  // each is compared with what a client sends
+constexpr size_t kMaxTokens = 4096;  // a client's token is compared with each
 constexpr size_t kTokenBytes = 32;
-constexpr char kTokenPrefix[] = "hyd_";  // by which scanners of repositories find one that got out
+constexpr char kTokenPrefix[] = "hyd_";  // lets secret scanners recognize a leaked token
 
 absl::Status WrongTokens(const std::string& why) { return absl::InvalidArgumentError(why); }
 
-// What is wrong in a line. A hash is not repeated: it may be a token that was put there by mistake.
+// An error in a line. It does not repeat a hash, which may be a token put there by mistake.
 absl::Status Wrong(const YAML::Node& node, const std::string& field, const std::string& why) {
   const std::string line = absl::StrCat("line ", node.Mark().line + 1, ": ");
   return WrongTokens(line + (field.empty() ? "" : field + ": ") + why);
