@@ -17,9 +17,9 @@
 namespace hydrant {
 namespace {
 
-constexpr int kPauseMs = 100;  // after accept() has failed: what it lacks may come back
+constexpr int kPauseMs = 100;  // after accept() failed: waits for free resources
 
-// These are the connection's fault, or nobody's; accept(2) tells of the rest.
+// Errors of the connection, or transient ones; see accept(2).
 bool IsHarmless(int error) {
   return error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO ||
          error == ENETDOWN || error == ENETUNREACH || error == EHOSTDOWN || error == EHOSTUNREACH ||
@@ -56,7 +56,7 @@ void Acceptor::Run() {
     for (size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) can_accept = AcceptFrom(polled[i].fd) && can_accept;
     }
-    // The connection still waits, so the sockets would be ready at once.
+    // The connection still waits, so poll() would return immediately.
     if (!can_accept && poll(polled.data(), 1, kPauseMs) > 0) return;
   }
 }
@@ -71,7 +71,7 @@ bool Acceptor::AcceptFrom(int listening) {
                     std::strerror(error), failed_.count());
     return false;
   }
-  // The kernel gives the lowest number that is free: so many descriptors are open at least.
+  // The kernel assigns the lowest free number, so at least `fd` descriptors are open.
   if (fd >= max_descriptors_) {
     Refuse(fd, fmt::format("{} descriptors are open, the rest is kept for files and probes; raise "
                            "the limit (ulimit -n, LimitNOFILE), or have clients share connections",

@@ -1,6 +1,6 @@
-// Accepts connections on a thread of its own and hands them on, for as long as the process lives:
-// gRPC's own listener gives up for good when accept() fails once, and it fails when there are no
-// descriptors left. Here some are always left: a connection that would use them is closed at once.
+// Accepts connections on its own thread and passes them on until the process ends. gRPC's own
+// listener stops permanently when accept() fails once, for example without free descriptors. This
+// class keeps a reserve of descriptors: a connection that would use the reserve is closed.
 //
 // Thread safe.
 #ifndef HYDRANT_SERVER_NET_ACCEPTOR_H_
@@ -21,9 +21,9 @@ namespace hydrant {
 
 class Acceptor {
  public:
-  // `take` gets a socket that does not block, and owns it; called on the acceptor's thread.
-  // `max_descriptors` as from DescriptorsForConnections(); max_connections: that are open at a
-  // time, of those accepted here; 0: any number.
+  // `take` gets a non-blocking socket and owns it; called on the acceptor's thread.
+  // `max_descriptors` as from DescriptorsForConnections(). `max_connections`: limit for open
+  // connections accepted here; 0: any number.
   Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take,
            int max_connections = 0);
   ~Acceptor() { Stop(); }
@@ -31,29 +31,29 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
 
   const ListeningSockets& sockets() const { return sockets_; }
-  // Closes the sockets; `take` is not called any more when it returns. Not from two threads.
+  // Closes the sockets; `take` is not called after it returns. Not thread safe.
   void Stop();
 
  private:
   void Run();
-  // False where nothing can be accepted for now.
+  // False: nothing can be accepted for now.
   bool AcceptFrom(int listening);
   void Refuse(int fd, const std::string& why);
-  // Whether one more may be taken.
+  // Whether one more connection is allowed.
   bool HasRoom();
 
   ListeningSockets sockets_;
   const int max_descriptors_;
   const std::function<void(int fd)> take_;
   const size_t max_connections_;
-  // Taken and perhaps closed since: a descriptor is then nobody's, or of another inode. The
-  // thread's.
+  // Accepted connections, some of which may be closed: then the descriptor is free, or has another
+  // inode. Used by the thread.
   struct Taken {
     int fd;
     ino_t inode;
   };
   std::vector<Taken> taken_;
-  Complaints refused_, failed_;  // the thread's
+  Complaints refused_, failed_;  // used by the thread
   int stop_fd_ = -1;
   std::thread thread_;
 };

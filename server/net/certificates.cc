@@ -23,7 +23,7 @@ using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
-// Of one flag and its file.
+// A flag and its file.
 struct Source {
   const char* flag;
   const std::string& path;
@@ -43,12 +43,12 @@ Bio Over(const std::string& pem) {
   return {BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free};
 }
 
-// The next certificate; null: there is none, or what is there is none.
+// The next certificate; null: the end, or an invalid certificate.
 X509Ptr NextCertificate(BIO* bio) {
   return {PEM_read_bio_X509(bio, nullptr, nullptr, nullptr), &X509_free};
 }
 
-// Whether the reading of certificates ended because there were no more.
+// Whether reading stopped at the end, not at an invalid certificate.
 bool EndedWell() {
   const unsigned long error = ERR_peek_last_error();
   ERR_clear_error();
@@ -73,7 +73,7 @@ absl::Status CheckTime(const Source& source, X509* certificate, absl::Time now) 
   return absl::OkStatus();
 }
 
-// The first of a file, after all have been looked at.
+// The first certificate of a file, after all have been checked.
 absl::StatusOr<X509Ptr> CheckCertificates(const Source& source, const std::string& pem,
                                           absl::Time now) {
   ERR_clear_error();
@@ -93,7 +93,7 @@ absl::StatusOr<X509Ptr> CheckCertificates(const Source& source, const std::strin
 absl::Status CheckKey(const Source& source, const std::string& pem, const Source& of,
                       X509* certificate) {
   const Bio bio = Over(pem);
-  // An encrypted key asks for a password: there is none.
+  // An encrypted key asks for a password, which fails.
   const auto no_password = [](char*, int, int, void* asked) {
     *static_cast<bool*>(asked) = true;
     return -1;
@@ -152,7 +152,7 @@ absl::Status Certificates::Look() {
   next_look_ = Clock::now() + kBetweenLooks;
   absl::StatusOr<Pem> pem = ReadPem(files_, absl::Now());
   if (!pem.ok()) {
-    // Two files are not replaced at once, so that this may be over in a moment.
+    // The two files are not replaced atomically, so the error may be temporary.
     if (Clock::now() >= next_complaint_) {
       next_complaint_ = Clock::now() + kBetweenComplaints;
       spdlog::error("{}; connections get the certificates from before",

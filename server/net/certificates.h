@@ -1,6 +1,6 @@
-// The certificates that a server shows, and those that it trusts, from files that may be replaced
-// while it runs: new connections get what is there now. A file that cannot be used is left aside,
-// with a line in the log, and what was there before stays.
+// The server's certificate and the trusted CAs, from files that may be replaced at run time: new
+// connections use the current files. If a file is invalid, a line is logged and the previous
+// contents stay in use.
 //
 // Thread safe.
 #ifndef HYDRANT_SERVER_NET_CERTIFICATES_H_
@@ -16,21 +16,21 @@
 
 namespace hydrant {
 
-// All PEM. The flags of the same names say which.
+// PEM files, one per flag of the same name.
 struct TlsFiles {
-  std::string certificate;  // the server's own, then those that lead to its CA
-  std::string key;          // of the first; not encrypted
-  std::string client_ca;    // whose certificates clients must show; "": they need none
+  std::string certificate;  // the server's certificate, then its chain to the CA
+  std::string key;          // of the server's certificate; not encrypted
+  std::string client_ca;    // CAs of client certificates; "": no client certificate is required
 };
 
-// Their contents.
+// Contents of the files.
 struct Pem {
   std::string certificate, key, client_ca;
   bool operator==(const Pem&) const = default;
 };
 
-// InvalidArgument names the flag, and why its file cannot be used: unreadable, no PEM, of another
-// key, expired.
+// InvalidArgument names the flag and the problem of its file: unreadable, not PEM, key of another
+// certificate, expired.
 absl::StatusOr<Pem> ReadPem(const TlsFiles& files, absl::Time now);
 
 class Certificates {
@@ -38,9 +38,9 @@ class Certificates {
   static absl::StatusOr<std::shared_ptr<Certificates>> Load(const TlsFiles& files);
 
   bool WantsClientCertificates() const { return !files_.client_ca.empty(); }
-  // What a new connection gets. The files are looked at again at most once a second.
+  // The contents for a new connection. The files are checked at most once a second.
   std::shared_ptr<const Pem> Current();
-  // Looks at once. OK where what is there is in use now.
+  // Checks the files now. OK if their contents are in use.
   absl::Status Reload();
 
  private:

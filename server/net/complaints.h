@@ -1,5 +1,5 @@
-// Lets a line into the log every ten seconds at most, and counts the others: whoever can cause them
-// could fill the log otherwise. Of one thread.
+// Rate limiter for log lines: one every ten seconds, others are only counted, so that clients
+// cannot fill the log. Use it from one thread.
 #ifndef HYDRANT_SERVER_NET_COMPLAINTS_H_
 #define HYDRANT_SERVER_NET_COMPLAINTS_H_
 
@@ -10,7 +10,7 @@ namespace hydrant {
 
 class Complaints {
  public:
-  // Counts one more. Whether it may be written.
+  // Counts a line. Returns whether it may be written.
   bool Due();
   int64_t count() const { return count_; }
 

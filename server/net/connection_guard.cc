@@ -21,28 +21,29 @@
 namespace hydrant {
 namespace {
 
-// A connection brings 20 MB in this time over loopback, or begins 500 calls.
+// In this time a connection sends up to 20 MB over loopback, or begins 500 calls.
 constexpr int kBetweenLooksMs = 20;
-// gRPC is asked of a connection after this much of it: 500 calls in their shortest form.
+// Bytes of a connection after which the guard asks gRPC for its counters: 500 calls in their
+// shortest form.
 constexpr uint64_t kBytesBetweenQuestions = 16 << 10;
-// Or after this time, where gRPC may have been behind.
+// Time after which it asks again if gRPC may not have processed all bytes.
 constexpr std::chrono::milliseconds kBetweenQuestions{100};
-// All are looked at so often, even where epoll has told of nothing: it says nothing of what was
-// read before it was asked, of a connection that cannot be written to.
+// All connections are checked at this interval, even without epoll events: epoll does not report
+// bytes read before the connection was added if the connection is not writable.
 constexpr std::chrono::milliseconds kBetweenRounds{1000};
 // Unseen bytes of all connections together, above which the guard asks gRPC: these may be 4,000
 // calls in their shortest form, and each takes 32 KiB of memory.
 constexpr uint64_t kMostUnseenBytes = 64 << 10;
-// That a connection waits for others to be freed.
+// The longest that a connection waits for others of its network to be freed.
 constexpr std::chrono::seconds kLongestWait{10};
 // kHandshake: a connection that gRPC does not list yet counts as new for this long. kSlowStart: a
 // new connection may have calls without a message for this long while others wait for its place.
 constexpr std::chrono::milliseconds kHandshake{100};
 constexpr std::chrono::milliseconds kSlowStart{500};
-// A connection with at most this many calls without a message need not count as new.
+// Calls without a message that a connection may have without counting as new.
 constexpr uint64_t kFewCalls = 8;
-// Share of max_held_bytes. Above it no new connection is let in. Live connections may always hold
-// this share together, even if gRPC frees the ended ones slowly.
+// Share of max_held_bytes above which no new connection is admitted. Live connections may always
+// hold this share together, even if gRPC frees the ended ones slowly.
 constexpr double kFullPart = 0.75;
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 constexpr size_t kMostUnread = 1 << 30;
@@ -50,7 +51,7 @@ constexpr size_t kMostUnread = 1 << 30;
 struct Bytes {
   uint64_t received = 0, sent = 0;
 };
-// nullopt: the socket has gone, or the kernel does not count (before Linux 4.19).
+// nullopt: the socket is closed, or the kernel has no counters (before Linux 4.19).
 std::optional<Bytes> BytesOf(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -113,8 +114,8 @@ void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
   const Clock::time_point now = Clock::now();
   watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = now, .new_since = now};
   busy_.insert(fd);  // if it closes before epoll reports it, Forget() frees its place
-  // With EPOLLET it is told of what has come since it was told last. Of EPOLLIN alone it would not
-  // be told where gRPC has read it already. Closing ends it.
+  // EPOLLET reports new bytes even if gRPC has already read them; level-triggered EPOLLIN would
+  // not. Closing the descriptor removes it from epoll.
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.fd = fd}};
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
@@ -137,8 +138,8 @@ void ConnectionGuard::Run() {
 void ConnectionGuard::LookAtReady() {
   std::array<epoll_event, 1024> events{};
   std::unique_lock<std::mutex> lock(mutex_);
-  // While none of these holds, no connection begins to wait at the door, so epoll may block. A new
-  // connection is in busy_.
+  // While none of these conditions holds, no connection needs attention, so epoll may block. New
+  // connections are in busy_.
   const bool rests =
       busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
   lock.unlock();
@@ -163,7 +164,7 @@ void ConnectionGuard::LookAtReady() {
 }
 
 bool ConnectionGuard::Measure(int fd, Watched* connection) {
-  // The descriptor may have been closed and be that of a waiting connection now.
+  // The descriptor may have been closed and reused for a waiting connection.
   if (InodeOf(fd) != connection->inode) return false;
   const std::optional<Bytes> bytes = BytesOf(fd);
   if (!bytes.has_value()) return false;
@@ -215,7 +216,7 @@ bool ConnectionGuard::Ask(int fd, Watched* connection) {
   const Clock::time_point now = Clock::now();
   if (connection->id == 0 && !std::exchange(has_found_ids_, true)) FindIds();
   const std::optional<SocketCalls> calls = CallsOfSocket(connection->id);
-  // gRPC may not have processed all the bytes that it has read.
+  // gRPC may not have processed all bytes that it has read.
   const bool is_behind = connection->unseen_bytes > 0 || connection->has_unread;
   connection->again_at = is_behind ? now + kBetweenQuestions : kNever;
   if (!calls.has_value()) return true;  // in its handshake, or closing
@@ -243,7 +244,7 @@ void ConnectionGuard::Place(Watched* connection, Clock::time_point now) {
     if (asks_much || !is_seen) return;
     connection->is_new = false;
     door_.Settle(network);
-  } else if (asks_much && !record.has_begun()) {  // it had sent nothing when it was let in
+  } else if (asks_much && !record.has_begun()) {  // it had sent nothing when it was admitted
     connection->is_new = true;
     connection->new_since = now;
     door_.Enter(network);
@@ -271,7 +272,7 @@ void ConnectionGuard::EndLargest() {
   door_.SetFull(held + ended > kFullPart * most);
 }
 
-// Whether the connection has waited long enough for an ended connection of its network.
+// Whether the connection has waited long enough for ended connections of its network.
 bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const {
   if (now < waiting.until) return false;
   return now >= waiting.until + kLongestWait ||
@@ -290,7 +291,7 @@ void ConnectionGuard::LetIn() {
       return IsFree(waiting, now);
     });
     if (next.lacks_room) EndSlowStarts(now);
-    // A waiting connection whose client has gone may hold many bytes: gRPC does not get it.
+    // A waiting connection whose client has gone may hold many bytes, so gRPC does not get it.
     std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
       const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
       if (ends.has_value()) {
@@ -318,7 +319,7 @@ void ConnectionGuard::Refuse(const FrontDoor::Waiting& waiting) {
 void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
   std::vector<int> slow;
   for (const auto& [fd, connection] : watched_) {
-    // Unread bytes do not count: the client is not to blame if gRPC has not read them yet.
+    // Unread bytes do not count, because they may be gRPC's delay.
     if (connection.is_new && connection.record.calls_without_message() > kFewCalls &&
         now >= connection.new_since + kSlowStart)
       slow.push_back(fd);
@@ -339,13 +340,14 @@ void ConnectionGuard::FindIds() {
 }
 
 void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule) {
-  // Where gRPC has closed it the number may be another's by now. A copy stays what it is.
+  // If gRPC has closed the descriptor, its number may have been reused. The copy refers to a fixed
+  // socket.
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return;
   const bool is_it = InodeOf(copy) == connection.inode;
   if (is_it) {
     shutdown(copy, SHUT_RDWR);
-    // Or gRPC would read on: megabytes may have come already.
+    // Discards received bytes, possibly megabytes, that gRPC would otherwise still read.
     while (recv(copy, nullptr, kMostUnread, MSG_TRUNC | MSG_DONTWAIT) > 0) {
     }
   }

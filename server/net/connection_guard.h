@@ -1,10 +1,10 @@
-// Ends connections that break a rule which no client breaks that means well (connection_rules.h).
-// gRPC 1.51 lets one connection take all the memory there is. The kernel counts the bytes that a
-// connection brings, gRPC its calls: the guard looks at both while bytes come. The guard hands new
-// connections to gRPC only as fast as gRPC reads their first bytes (front_door.h).
+// Ends connections that break a rule (connection_rules.h) which no well-behaved client breaks. gRPC
+// 1.51 lets one connection use all memory. The kernel counts a connection's bytes, gRPC its calls:
+// the guard compares both while bytes arrive. It passes new connections to gRPC only as fast as
+// gRPC reads their first bytes (front_door.h).
 //
-// A thread of its own, which sleeps while nothing comes but for a look at all once a second. TCP
-// alone: who may open a unix socket is trusted. Thread safe.
+// Runs its own thread, which sleeps without traffic except for a check of all connections once a
+// second. TCP only: clients of a unix socket are trusted. Thread safe.
 #ifndef HYDRANT_SERVER_NET_CONNECTION_GUARD_H_
 #define HYDRANT_SERVER_NET_CONNECTION_GUARD_H_
 
@@ -32,45 +32,48 @@
 
 namespace hydrant {
 
-// Connections that were ended, by the rule that they broke; of all ports together.
+// Ended connections by the rule that they broke; all ports together.
 struct ConnectionGuardMetrics {
   std::array<std::atomic<uint64_t>, kNumConnectionRules> ended{};
 };
 
 class ConnectionGuard {
  public:
-  // `take` gets each socket, and owns it; from Take() or from the guard's thread. `metrics`
-  // outlives the guard; null: nobody counts.
+  // `take` gets each socket and owns it; called in Take() or on the guard's thread. `metrics`
+  // outlives the guard; null: no counters.
   ConnectionGuard(const ConnectionLimits& limits, ConnectionGuardMetrics* metrics,
                   std::function<void(int fd)> take);
   ~ConnectionGuard() { Stop(); }
   ConnectionGuard(const ConnectionGuard&) = delete;
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
-  // A new socket, which it owns until `take` has it and watches until it is closed. It is handed on
-  // at once, with two exceptions: while gRPC has many new connections to read, it waits for a
-  // place; after a connection from its network was ended, it waits until gRPC has freed that one.
+  // Takes a new socket. The guard owns it until it calls `take`, and watches it until it is closed.
+  // It calls `take` immediately, with two exceptions: while gRPC has many new connections to read,
+  // the connection waits for a place; after a connection from the same network was ended, it waits
+  // until gRPC has freed that one.
   void Take(int fd);
-  // Looks no more, and closes what it has not handed on. Not from two threads, nor beside Take().
+  // Stops watching, and closes sockets that were not passed on. Not from two threads, nor
+  // concurrently with Take().
   void Stop();
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Watched {
-    ino_t inode = 0;  // whether the descriptor is still this connection's
+    ino_t inode = 0;  // tells whether the descriptor is still this connection's
     SocketEnds ends;
-    int64_t id = 0;             // gRPC's; 0: not known yet
-    uint64_t seen_bytes = 0;    // bytes that gRPC had read when it was asked about its calls last
+    int64_t id = 0;             // gRPC's socket id; 0: not known yet
+    uint64_t seen_bytes = 0;    // bytes that gRPC had read at the last query of its calls
     uint64_t unseen_bytes = 0;  // bytes that gRPC has read since then
     bool has_unread = false;    // the kernel has bytes that gRPC has not read
     Clock::time_point seen_at;
-    Clock::time_point again_at = Clock::time_point::max();  // asks gRPC then, even without bytes
+    // time of the next query, even without bytes
+    Clock::time_point again_at = Clock::time_point::max();
     Clock::time_point new_since;
     bool is_new = true;  // as in front_door.h: gRPC has not processed its first bytes
     ConnectionRecord record = {};
   };
 
-  // Ended, and gRPC still has its calls: it takes its time to free them.
+  // An ended connection whose calls gRPC has not freed yet.
   struct Ended {
     int64_t id;
     std::string network;
@@ -105,18 +108,18 @@ class ConnectionGuard {
   const ConnectionLimits limits_;
   ConnectionGuardMetrics* const metrics_;
   std::mutex mutex_;
-  // By descriptor. One that was closed stays for a moment, or until its number is another's. Under
-  // mutex_.
+  // By descriptor; under mutex_. A closed connection stays for a moment, or until its number is
+  // reused.
   std::unordered_map<int, Watched> watched_;
-  std::unordered_set<int> busy_;    // descriptors to be looked at; under mutex_
+  std::unordered_set<int> busy_;    // descriptors to check; under mutex_
   Clock::time_point next_round_{};  // used by the guard's thread only
-  bool has_found_ids_ = false;      // since it looks; the same
-  SocketIds ids_;                   // the same
-  Complaints complaints_;           // the same
-  Complaints refusals_;             // the same
+  bool has_found_ids_ = false;      // in the current check; guard's thread only
+  SocketIds ids_;                   // guard's thread only
+  Complaints complaints_;           // guard's thread only
+  Complaints refusals_;             // guard's thread only
   EndedClients clients_;            // under mutex_
   FrontDoor door_;                  // under mutex_
-  std::deque<Ended> ended_;         // those that are freed first in front; the thread's
+  std::deque<Ended> ended_;         // in the expected order of being freed; guard's thread only
   const std::function<void(int fd)> take_;
   const int epoll_fd_, stop_fd_;
   std::thread thread_;

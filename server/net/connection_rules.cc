@@ -5,30 +5,31 @@
 namespace hydrant {
 namespace {
 
-// Good clients' calls that have ended and are not freed yet, on top of those that may be open.
+// Allowance for ended calls that gRPC has not freed yet, in addition to open calls.
 constexpr uint64_t kEndingCalls = 500;
-// gRPC counts as failed what ran into its deadline, and what was refused for its token or method:
-// of clients that mean well, and try again at once.
+// gRPC counts calls past their deadline and calls refused for their token or method as failed.
+// Well-behaved clients cause them too, and may retry immediately.
 constexpr double kFailedCallsPerSecond = 10'000;
-// Messages of the largest size that may be on their way at a time; smaller ones are as many more.
+// Messages of the largest size that may be incomplete at a time; smaller messages may be more.
 constexpr uint64_t kUnfinishedMessages = 16;
-// What was on its way to calls that were refused in the middle of a message.
+// Allowance for bytes in flight to calls that were refused in the middle of a message.
 constexpr double kLateBytes = 8 << 20;
-// Pings of a client that only waits. A header block can be continued as slowly.
+// Pings of an idle client. A header block can be continued at the same rate.
 constexpr double kIdleBytesPerSecond = 1 << 10;
-// WINDOW_UPDATEs and a ping, in records of their own, for each message that the client has got...
+// WINDOW_UPDATEs and a ping, in records of their own, for each message sent to the client...
 constexpr double kBytesPerAnswer = 256;
-// ...and for the frames of large ones. The answers to pings explain as little of the pings.
+// ...and for the frames of large messages. Answers to pings explain equally few bytes of the pings.
 constexpr double kBytesPerByteSent = 1.0 / 16;
-// Of gRPC and of this server for a call without a message.
+// Memory of gRPC and of this server for a call without a message.
 constexpr double kBytesPerCall = 32 << 10;
 
-// Of a message on the wire, with frames and records around it.
+// Size of the largest message on the wire, with frames and TLS records.
 double WireBytes(const ConnectionLimits& limits) {
   return static_cast<double>(limits.max_message_bytes) * 9 / 8;
 }
 
-// The counters are read one after another: a call may have ended that had not begun.
+// The counters are not read atomically: a call may be counted as ended before it is counted as
+// started.
 uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }
 
 double More(uint64_t from, uint64_t to) { return to - static_cast<double>(from); }
@@ -40,7 +41,7 @@ double Explained(const ConnectionLimits& limits, const ConnectionCounts& last,
   const double headers = static_cast<double>(limits.max_metadata_bytes) * 2;
   return More(last.calls.started, now.calls.started) * headers +
          More(last.calls.messages_received, now.calls.messages_received) * WireBytes(limits) +
-         // One that has ended may have left its message unfinished.
+         // An ended call may have left its message incomplete.
          More(EndedOf(last.calls), EndedOf(now.calls)) * WireBytes(limits) +
          More(last.calls.messages_sent, now.calls.messages_sent) * kBytesPerAnswer +
          More(last.bytes_sent, now.bytes_sent) * kBytesPerByteSent;
@@ -57,7 +58,7 @@ const char* ConnectionRuleName(ConnectionRule rule) {
 ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits,
                                                   const ConnectionCounts& now,
                                                   std::chrono::duration<double> elapsed) {
-  // What is explained beyond what has come explains nothing that comes later.
+  // The surplus of explained bytes is not carried over.
   unexplained_ =
       std::max(0.0, unexplained_ + More(last_.bytes_received, now.bytes_received) -
                         Explained(limits, last_, now) - elapsed.count() * kIdleBytesPerSecond);
@@ -69,7 +70,7 @@ ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits
   const uint64_t most_open = limits.max_streams + kEndingCalls;
   if (limits.max_streams > 0 && open > most_open)
     return {.holds = false, .broken = ConnectionRule::kOpenCalls};
-  // All that may be open may be taken back at once.
+  // All calls that may be open may be cancelled at once.
   if (limits.max_streams > 0 && failed_ > static_cast<double>(most_open))
     return {.holds = false, .broken = ConnectionRule::kFailedCalls};
   const double unfinished =

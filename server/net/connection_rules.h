@@ -1,6 +1,6 @@
-// What a connection may bring before it is ended: rules over counters that everybody has, for a
-// library that shows neither its frames nor what it holds of them. No client breaks them that means
-// well, and whoever breaks none holds a bounded part of the memory, connection by connection.
+// Rules that limit a connection, based on byte and call counters, because gRPC shows neither its
+// frames nor its memory. No well-behaved client breaks them, and a connection within the rules
+// holds a bounded amount of memory.
 //
 // Plain data and arithmetic: no socket, no clock.
 #ifndef HYDRANT_SERVER_NET_CONNECTION_RULES_H_
@@ -14,50 +14,50 @@
 namespace hydrant {
 
 struct ConnectionLimits {
-  uint64_t max_streams = 0;         // that its client was told of; 0: any number
-  uint64_t max_message_bytes = 0;   // of one
-  uint64_t max_metadata_bytes = 0;  // of a call
-  double max_held_bytes = 0;        // ConnectionRecord::held_bytes() of all connections
+  uint64_t max_streams = 0;         // announced to the client; 0: any number
+  uint64_t max_message_bytes = 0;   // per message
+  uint64_t max_metadata_bytes = 0;  // per call
+  double max_held_bytes = 0;        // sum of ConnectionRecord::held_bytes() over all connections
 };
 
-// Of a connection, since it began.
+// Counters of a connection since its start.
 struct ConnectionCounts {
-  uint64_t bytes_received = 0;  // as the kernel counts them: TLS included
+  uint64_t bytes_received = 0;  // as counted by the kernel: with TLS
   uint64_t bytes_sent = 0;
   SocketCalls calls;
 };
 
 enum class ConnectionRule {
-  // Calls that gRPC has not freed. Those that are taken back count until it comes to end them, and
-  // while more come it does not.
+  // Calls that gRPC has not freed. Cancelled calls count until gRPC ends them, which it does not do
+  // while more arrive.
   kOpenCalls,
-  // Bytes that belong to no call that has ended, to no message that has come, and to no answer:
-  // headers and pings without end, and messages that are never completed.
+  // Bytes that belong to no ended call, no received message and no answer: endless headers or
+  // pings, and messages that are never completed.
   kUnexplainedBytes,
-  // Calls that its client takes back, and far more than come to an end.
+  // Many more calls cancelled by the client than completed.
   kFailedCalls,
-  // All connections together hold more than they may, and this one the most of them.
+  // All connections together hold too much memory, and this one the most.
   kMemory,
-  // The connection began with calls whose messages do not come, while other connections wait for
-  // its place (front_door.h).
+  // A new connection has calls without messages while other connections wait for its place
+  // (front_door.h).
   kSlowStart,
 };
 inline constexpr int kNumConnectionRules = 5;
 // "open_calls"
 const char* ConnectionRuleName(ConnectionRule rule);
 
-// Of one connection.
+// State of one connection.
 class ConnectionRecord {
  public:
-  // Takes what its counters say now, `elapsed` after the last time.
+  // Updates the record with current counters, `elapsed` after the last update.
   struct Verdict {
-    bool holds = true;                                   // each rule
-    ConnectionRule broken = ConnectionRule::kOpenCalls;  // where one does not
+    bool holds = true;                                   // no rule is broken
+    ConnectionRule broken = ConnectionRule::kOpenCalls;  // valid if !holds
   };
   Verdict Judge(const ConnectionLimits& limits, const ConnectionCounts& now,
                 std::chrono::duration<double> elapsed);
-  // About so much memory may be held for it that nobody can use, as far as its counters tell: for
-  // bytes that nothing explains, and for calls whose message has not come.
+  // Estimated memory held for the connection without use: unexplained bytes, and calls without a
+  // message.
   double held_bytes() const;
   uint64_t calls_without_message() const;  // open calls only
   // Whether the connection has sent a message, or one of its calls has ended.
@@ -66,7 +66,7 @@ class ConnectionRecord {
  private:
   ConnectionCounts last_;
   double unexplained_ = 0;  // bytes
-  double failed_ = 0;       // calls, on balance
+  double failed_ = 0;       // calls: failed minus succeeded and allowed
 };
 
 }  // namespace hydrant

@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kReserve = 160;  // the metrics port alone may have 64
+constexpr int kReserve = 160;  // for other files; the metrics port alone may use 64
 
 }  // namespace
 
@@ -27,7 +27,7 @@ int RaiseDescriptorLimit() {
   return DescriptorLimit();
 }
 
-// Of a small limit a quarter is left to the others, so that there is something for both.
+// The reserve is at most a quarter of a small limit.
 int DescriptorsForConnections(int limit) { return limit - std::min(kReserve, limit / 4); }
 
 }  // namespace hydrant

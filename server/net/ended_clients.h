@@ -1,6 +1,6 @@
-// Where connections came from that had to be ended, for a while: what comes from there next waits a
-// little. It could go on at once otherwise, as often as it connects. Never refused, for behind a
-// balancer all clients have one address. Not thread safe.
+// Remembers for a while the networks of connections that had to be ended: new connections from
+// there wait a little, which limits repeated abuse. They are not refused, because behind a load
+// balancer all clients share one address. Not thread safe.
 #ifndef HYDRANT_SERVER_NET_ENDED_CLIENTS_H_
 #define HYDRANT_SERVER_NET_ENDED_CLIENTS_H_
 
@@ -16,9 +16,9 @@ class EndedClients {
 
   // `network` as from NetworkOf().
   void Add(const std::string& network, Clock::time_point now);
-  // How long a new connection from there waits; 0: not at all.
+  // The delay for a new connection of the network; 0: none.
   std::chrono::milliseconds Wait(const std::string& network, Clock::time_point now) const;
-  // Whether any would wait.
+  // Whether connections of any network would wait.
   bool Any(Clock::time_point now) const;
 
  private:

@@ -32,8 +32,8 @@ class FrontDoor {
   bool HasRoom(const std::string& network) const;
   void SetFull(bool is_full) { is_full_ = is_full; }
   bool IsFull() const { return is_full_; }
-  // Enter(): a connection of the network was handed to gRPC as a new one. Settle(): one of them is
-  // no longer new.
+  // Enter(): a new connection of the network was passed to gRPC. Settle(): one of them is no longer
+  // new.
   void Enter(const std::string& network);
   void Settle(const std::string& network);
 
@@ -43,14 +43,15 @@ class FrontDoor {
   // Removes and returns all waiting connections, for the caller to close.
   std::vector<Waiting> TakeAll();
 
-  // Removes and returns the connections that the caller hands to gRPC now (Enter() was called for
+  // Removes and returns the connections that the caller passes to gRPC now (Enter() was called for
   // each), and those that it closes: they have waited too long, or too many wait and these have the
   // most unread bytes.
   struct Next {
     std::vector<Waiting> enter, refuse;
     bool lacks_room = false;  // a connection waits only for room
   };
-  // `unread_bytes` gives those of a descriptor. `is_free`: the connection waits only for room.
+  // unread_bytes(fd) returns the number of unread bytes. is_free(waiting): the connection waits
+  // only for room.
   Next Choose(Clock::time_point now, const std::function<uint64_t(int fd)>& unread_bytes,
               const std::function<bool(const Waiting&)>& is_free);
 

@@ -123,7 +123,7 @@ absl::Status ListeningSockets::OpenHost(const HostPort& to) {
     any.sin6_addr = in6addr_any;
     const int error = Add(reinterpret_cast<const sockaddr*>(&any), sizeof(any));
     if (error == 0) return absl::OkStatus();
-    if (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)  // else a machine without IPv6
+    if (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)  // otherwise the machine has no IPv6
       return absl::UnavailableError(std::strerror(error));
   }
   addrinfo hints{};
@@ -137,7 +137,7 @@ absl::Status ListeningSockets::OpenHost(const HostPort& to) {
   int error = EADDRNOTAVAIL;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     const int failed = Add(one->ai_addr, one->ai_addrlen);
-    // localhost has an address of IPv6 also where the machine has none.
+    // localhost has an IPv6 address even on machines without IPv6.
     if (failed == EADDRNOTAVAIL || failed == EAFNOSUPPORT) continue;
     error = failed;
     if (failed != 0) break;
@@ -149,7 +149,7 @@ int ListeningSockets::Add(const sockaddr* address, socklen_t size) {
   const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return errno;
   const int yes = 1, no = 0;
-  // No SO_REUSEPORT: two daemons would share the connections by chance; the second one must fail.
+  // No SO_REUSEPORT: two daemons would share the connections at random; the second one must fail.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   sockaddr_storage own{};
   std::memcpy(&own, address, size);

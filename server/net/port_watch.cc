@@ -20,16 +20,16 @@ namespace {
 // A client's preface and an empty SETTINGS frame (RFC 9113, section 3.4).
 constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 
-// A client's first message of TLS.
+// A TLS client's first message.
 std::string TlsHello() {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
                                                                   &SSL_CTX_free);
   const std::unique_ptr<SSL, decltype(&SSL_free)> tls(SSL_new(context.get()), &SSL_free);
   BIO* const written = BIO_new(BIO_s_mem());
-  SSL_set_bio(tls.get(), BIO_new(BIO_s_mem()), written);  // takes both
+  SSL_set_bio(tls.get(), BIO_new(BIO_s_mem()), written);  // takes ownership of both
   constexpr unsigned char kHttp2[] = {2, 'h', '2'};
   SSL_set_alpn_protos(tls.get(), kHttp2, sizeof(kHttp2));
-  SSL_connect(tls.get());  // wants an answer, which this does not wait for
+  SSL_connect(tls.get());  // waits for an answer; the hello is already written
   ERR_clear_error();
   char* bytes = nullptr;
   const long size = BIO_get_mem_data(written, &bytes);
@@ -85,7 +85,7 @@ void PortWatch::Run() {
 
 PortState PortWatch::Try() const {
   const Socket socket(address_.bytes.ss_family);
-  // Without a descriptor nothing can be said of the port.
+  // Without a free descriptor the port's state is unknown.
   if (socket.fd() < 0) return state_;
   const auto until = std::chrono::steady_clock::now() + options_.timeout;
   const auto wait = [&](short events) {
@@ -98,13 +98,13 @@ PortState PortWatch::Try() const {
   const auto* to = reinterpret_cast<const sockaddr*>(&address_.bytes);
   if (connect(socket.fd(), to, address_.size) != 0 && (errno != EINPROGRESS || !wait(POLLOUT)))
     return PortState::kSilent;
-  // Where the other side has closed already, the answer says so.
+  // If the other side has closed already, the read reports it.
   (void)!send(socket.fd(), hello_.data(), hello_.size(), MSG_NOSIGNAL);
   if (!wait(POLLIN)) return PortState::kSilent;
   std::array<uint8_t, 9> header{};
   const ssize_t count = recv(socket.fd(), header.data(), header.size(), 0);
-  constexpr uint8_t kSettings = 4;    // a frame's type
-  constexpr uint8_t kHandshake = 22;  // a record's
+  constexpr uint8_t kSettings = 4;    // HTTP/2 frame type
+  constexpr uint8_t kHandshake = 22;  // TLS record type
   const bool answered =
       options_.tls ? count > 0 && header[0] == kHandshake
                    : count == static_cast<ssize_t>(header.size()) && header[3] == kSettings;

@@ -1,6 +1,6 @@
-// Whether the gRPC port answers those who connect anew: this connects to it now and then as a
-// client would, and waits for the first word of HTTP/2 or of TLS. A server that works for its old
-// connections alone looks well from everywhere else. One thread of its own; thread safe.
+// Checks whether the gRPC port answers new connections: connects at intervals like a client, and
+// waits for the first frame of HTTP/2 or record of TLS. A server that serves only its old
+// connections passes all other checks. Runs its own thread; thread safe.
 #ifndef HYDRANT_SERVER_NET_PORT_WATCH_H_
 #define HYDRANT_SERVER_NET_PORT_WATCH_H_
 
@@ -15,19 +15,19 @@ namespace hydrant {
 
 enum class PortState {
   kAnswers,
-  kRefuses,  // closes new connections at once: there are as many as it can have
-  kSilent,   // says nothing, several times in a row
+  kRefuses,  // closes new connections: it has reached its limit
+  kSilent,   // did not answer, several times in a row
 };
 
 class PortWatch {
  public:
   struct Options {
-    std::chrono::milliseconds interval{2'000};  // between two tries
-    std::chrono::milliseconds timeout{5'000};   // of a try
-    int silent_after = 3;                       // tries without an answer
-    bool tls = false;                           // what the port speaks
+    std::chrono::milliseconds interval{2'000};  // between two attempts
+    std::chrono::milliseconds timeout{5'000};   // of an attempt
+    int silent_after = 3;                       // attempts without an answer
+    bool tls = false;                           // the port uses TLS
   };
-  // Begins with kAnswers. `address` is a listening socket's of this machine.
+  // Starts with kAnswers. `address`: of a listening socket of this machine.
   PortWatch(const ListeningSockets::Address& address, const Options& options);
   explicit PortWatch(const ListeningSockets::Address& address) : PortWatch(address, Options()) {}
   ~PortWatch() { Stop(); }
@@ -35,7 +35,7 @@ class PortWatch {
   PortWatch& operator=(const PortWatch&) = delete;
 
   PortState state() const { return state_; }
-  // Looks no more, so that a port that closes is not taken for a deaf one.
+  // Stops checking, so that a closed port is not reported as silent.
   void Stop();
 
  private:
@@ -44,7 +44,7 @@ class PortWatch {
 
   const ListeningSockets::Address address_;
   const Options options_;
-  const std::string hello_;  // what it says
+  const std::string hello_;  // bytes sent first
   std::atomic<PortState> state_{PortState::kAnswers};
   int stop_fd_ = -1;
   std::thread thread_;

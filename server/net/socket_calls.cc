@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of an answer of channelz: protobuf's JSON, where 64 bits are text and zeros are left out.
+// Parses an answer of channelz: protobuf's JSON, with 64-bit numbers as strings and without zeros.
 json Parsed(char* answer) {
   if (answer == nullptr) return nullptr;
   const std::unique_ptr<char, decltype(&gpr_free)> owner(answer, &gpr_free);
@@ -55,7 +55,7 @@ SocketEnds EndsOf(const json& socket) {
   return {.remote = EndOf(At(socket, "remote")), .local = EndOf(At(socket, "local"))};
 }
 
-// The ids in a list of channelz', page by page.
+// Calls `take` for each id in a channelz list, page by page.
 template <typename Ask, typename Take>
 void ForEach(const char* list, const char* ref, const char* id, const Ask& ask, const Take& take) {
   int64_t start = 0;
@@ -98,7 +98,7 @@ std::map<SocketEnds, int64_t> SocketIds::New() {
       if (known_.contains(id)) return;
       const json answer = Parsed(grpc_channelz_get_socket(id));
       if (!answer.is_object()) return;
-      // The later of two: gRPC may still have one whose addresses a new one has.
+      // The later of two: gRPC may still list a closed connection with the same addresses.
       int64_t& newest = fresh[EndsOf(At(answer, "socket"))];
       newest = std::max(newest, id);
     });

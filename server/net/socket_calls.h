@@ -1,7 +1,7 @@
-// What gRPC counts of each connection that it serves, as its channelz says it in this process. gRPC
-// tells nobody else which connection a call came by.
+// gRPC's counters of each connection, from channelz within this process. gRPC has no other
+// interface that relates calls to connections.
 //
-// Takes no lock that gRPC holds while it works: an answer takes microseconds, however busy gRPC is.
+// Takes no lock that gRPC holds while it works: a query takes microseconds even if gRPC is busy.
 #ifndef HYDRANT_SERVER_NET_SOCKET_CALLS_H_
 #define HYDRANT_SERVER_NET_SOCKET_CALLS_H_
 
@@ -14,22 +14,23 @@
 
 namespace hydrant {
 
-// Since the connection began.
+// Counters since the start of the connection.
 struct SocketCalls {
   uint64_t started = 0;
-  // And all that gRPC had of them is freed: after all was sent that the server had to say, or not.
+  // Calls that ended and were freed: with all of the server's messages and status sent, or not.
   uint64_t succeeded = 0, failed = 0;
   uint64_t messages_received = 0;
   uint64_t messages_sent = 0;
 };
 
-// nullopt: gRPC has closed it, or has never had it. `id` as from SocketIds.
+// nullopt: gRPC has closed the connection, or never had it. `id` as from SocketIds.
 std::optional<SocketCalls> CallsOfSocket(int64_t id);
 
-// gRPC's numbers of connections. A connection has one when its handshake is done. Of one thread.
+// gRPC's ids of connections. A connection gets one when its handshake is done. Use it from one
+// thread.
 class SocketIds {
  public:
-  // Those of all servers of the process that the last call did not have, by their ends.
+  // Ids that are new since the last call, of all servers of the process, by the socket's two ends.
   std::map<SocketEnds, int64_t> New();
 
  private:

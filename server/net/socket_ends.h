@@ -1,5 +1,5 @@
-// Which socket it is: the two addresses of a TCP connection, and the inode behind a descriptor,
-// whose number is given to another when it is closed.
+// Identifies a TCP connection: by its two addresses, and by the inode behind a descriptor, because
+// descriptor numbers are reused.
 #ifndef HYDRANT_SERVER_NET_SOCKET_ENDS_H_
 #define HYDRANT_SERVER_NET_SOCKET_ENDS_H_
 
@@ -12,8 +12,7 @@
 namespace hydrant {
 
 struct SocketEnd {
-  // 4 bytes, or 16 of IPv6, in the order of the network. What has come by IPv4 to a socket of IPv6
-  // has 4.
+  // 4 bytes, or 16 for IPv6, in network byte order. 4 for IPv4 connections to an IPv6 socket.
   std::string address;
   int port = 0;
   auto operator<=>(const SocketEnd&) const = default;
@@ -23,15 +22,15 @@ struct SocketEnds {
   auto operator<=>(const SocketEnds&) const = default;
 };
 
-// nullopt: not of TCP, or not connected.
+// nullopt: not TCP, or not connected.
 std::optional<SocketEnds> EndsOfSocket(int fd);
 
-// As people write it, without the port.
+// The address as text, without the port.
 std::string AddressText(const SocketEnd& end);
-// What one client has for itself: an address of IPv4, the 64 bits of a network of IPv6.
+// The address range of one client: an IPv4 address, or the 64-bit prefix of an IPv6 address.
 std::string NetworkOf(const SocketEnd& end);
 
-// Of an open descriptor; 0: there is none.
+// The inode of an open descriptor; 0: not open.
 ino_t InodeOf(int fd);
 
 }  // namespace hydrant

@@ -39,8 +39,8 @@ const char* KindOf(mode_t mode) {
                           : "a device";
 }
 
-// 0: a process listens there. ECONNREFUSED: no process does. Other errors: unknown. Never waits,
-// even if the process has not accepted its earlier connections.
+// 0: a process listens there. ECONNREFUSED: no process does. Other errors: unknown. Never blocks,
+// even if the process has not accepted earlier connections.
 int ErrorOfConnecting(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

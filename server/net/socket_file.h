@@ -1,6 +1,6 @@
-// The file of a unix socket. A new socket may replace a socket file on which no process listens, as
-// a killed server leaves behind. No other file is ever removed. Stateless functions over the file
-// system; thread safe.
+// The file of a unix socket. A new socket may replace a socket file on which no process listens,
+// such as a killed server leaves behind. No other file is ever removed. Stateless functions over
+// the file system; thread safe.
 #ifndef HYDRANT_SERVER_NET_SOCKET_FILE_H_
 #define HYDRANT_SERVER_NET_SOCKET_FILE_H_
 

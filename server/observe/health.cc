@@ -15,7 +15,7 @@ Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout
             .why = fmt::format("engine lost: {}", std::string(serving.lost.message()))};
   if (serving.loop != nullptr) {
     const ServingStats loop = serving.loop->Stats();
-    // The daemon itself takes a moment to see it.
+    // The loop knows of a lost engine slightly before the daemon's state does.
     if (const absl::Status engine = serving.loop->EngineStatus(); !engine.ok())
       return {.live = false, .why = fmt::format("engine lost: {}", std::string(engine.message()))};
     const TimeUs since = loop.step_due_since;

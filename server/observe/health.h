@@ -1,5 +1,5 @@
-// Whether the daemon lives, and whether it takes requests: one judgement for /livez, /readyz and
-// gRPC's health service. Pure.
+// Liveness and readiness of the daemon: one judgement for /livez, /readyz and gRPC's health
+// service. Pure.
 #ifndef HYDRANT_SERVER_OBSERVE_HEALTH_H_
 #define HYDRANT_SERVER_OBSERVE_HEALTH_H_
 
@@ -12,14 +12,14 @@
 namespace hydrant {
 
 struct Health {
-  bool live = true;      // a restart would not help
-  bool ready = false;    // balancers shall send requests here
-  bool serves = false;   // requests over connections that are open: gRPC's health
-  std::string why = {};  // one line for people; begins with the state
+  bool live = true;      // false: a restart may help
+  bool ready = false;    // load balancers may send requests
+  bool serves = false;   // serves requests on open connections: gRPC's health
+  std::string why = {};  // one line for operators; begins with the state
 };
 
-// A port that refuses is not ready, but those who are connected lose nothing. `now` is the steady
-// clock's. The loop counts as stuck when requests are there and no step has ended for
+// A port that refuses connections is not ready, but open connections are still served. `now`:
+// steady clock. The loop counts as stuck when it has requests and no step has ended for
 // `stall_timeout_us`.
 Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout_us,
                    PortState port);

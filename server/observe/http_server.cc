@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxConnections = 64;
 constexpr size_t kMaxRequestBytes = 8192;
-constexpr int kAcceptPauseMs = 100;  // after accept() has failed: descriptors may become free
+constexpr int kAcceptPauseMs = 100;  // after accept() failed: waits for free descriptors
 
 const char* WordOf(int status) {
   switch (status) {
@@ -52,14 +52,14 @@ std::string HeadOf(const HttpAnswer& answer) {
                       "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n");
 }
 
-// Whether the text is a token of RFC 9110, as a method must be.
+// Whether the text is a token of RFC 9110, the syntax of a method.
 bool IsMethod(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return absl::ascii_isalnum(c) || absl::StrContains("!#$%&'*+-.^_`|~", c);
   });
 }
 
-// One request and its answer, read and written as far as the socket goes each time.
+// One request and its answer, with non-blocking reads and writes.
 class Connection {
  public:
   Connection(int fd, Clock::time_point deadline) : fd_(fd), deadline_(deadline) {}
@@ -71,7 +71,7 @@ class Connection {
   Clock::time_point deadline() const { return deadline_; }
   pollfd Waits() const { return {fd_, static_cast<short>(unsent_.empty() ? POLLIN : POLLOUT), 0}; }
 
-  // False where the connection is over. `answer_to` makes an answer of a request's head.
+  // False: the connection is over. `answer_to` makes the answer to a request's head.
   template <typename AnswerTo>
   bool GoOn(const AnswerTo& answer_to) {
     if (unsent_.empty()) {
@@ -141,7 +141,8 @@ class HttpServer::Impl {
     }
   }
 
-  // For poll(): -1 where nobody waits. All have the same time, so the first one's is up first.
+  // Timeout for poll(): -1 without connections. All have the same limit, so the first expires
+  // first.
   int MillisToDeadline() const {
     if (connections_.empty()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(connections_.front().deadline() -
@@ -149,7 +150,7 @@ class HttpServer::Impl {
     return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
 
-  // `polled`: of every connection, in their order.
+  // `polled`: one entry per connection, in the order of connections_.
   void Serve(const pollfd* polled) {
     const auto answer_to = [this](std::string_view head) { return AnswerTo(head); };
     for (auto it = connections_.begin(); it != connections_.end(); ++polled) {
@@ -164,8 +165,8 @@ class HttpServer::Impl {
       connections_.pop_front();
   }
 
-  // False where nothing can be accepted for now. The oldest connection makes room for a new one:
-  // whoever asks as soon as it is connected is not among them.
+  // False: nothing can be accepted for now. The oldest connection is closed for a new one: clients
+  // that send their request promptly are not affected.
   bool Accept(int listening) {
     const int fd = accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
@@ -208,7 +209,7 @@ class HttpServer::Impl {
   const std::string address_;
   const Pages pages_;
   const std::chrono::milliseconds time_;
-  std::list<Connection> connections_;  // the oldest first; the thread's
+  std::list<Connection> connections_;  // the oldest first; used by the thread
   int stop_fd_ = -1;
   std::thread thread_;
 };
@@ -216,7 +217,7 @@ class HttpServer::Impl {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
                                                               Pages pages,
                                                               std::chrono::milliseconds time) {
-  // A probe comes over the network.
+  // TCP only: probes come over the network.
   HYDRANT_RETURN_IF_ERROR(ParseHostPort(listen).status());
   HYDRANT_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(listen));
   std::string address =

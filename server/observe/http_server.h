@@ -1,6 +1,6 @@
-// A small HTTP server beside gRPC, for scrapes and probes: GET, short answers. One thread of its
-// own serves all connections as their bytes come, so a client that is slow, or silent, holds nobody
-// up. A connection has one request and a few seconds; of more than 64 the oldest is closed. Thread
+// A small HTTP server beside gRPC, for scrapes and probes: GET, short answers. Its own thread
+// serves all connections without blocking, so a slow or silent client does not delay the others. A
+// connection has one request and a few seconds; beyond 64 connections the oldest is closed. Thread
 // safe.
 #ifndef HYDRANT_SERVER_OBSERVE_HTTP_SERVER_H_
 #define HYDRANT_SERVER_OBSERVE_HTTP_SERVER_H_
@@ -23,18 +23,18 @@ struct HttpAnswer {
 
 class HttpServer {
  public:
-  // By path. Called on the server's thread: what takes long holds the others up.
+  // By path. Called on the server's thread: a slow page delays all others.
   using Pages = std::map<std::string, std::function<HttpAnswer()>>;
 
-  // Listens when it returns. `listen` is host:port, with port 0 for any; an empty host is every
-  // address. InvalidArgument where it is not that, Unavailable where it cannot be had. `time` is
-  // what a connection gets from its beginning to the last byte of its answer.
+  // Listens when it returns. `listen` is host:port; port 0 is any free port, an empty host all
+  // addresses. InvalidArgument where it is malformed, Unavailable where it cannot be bound. `time`
+  // limits a connection, from its start to the last byte of its answer.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const std::string& listen, Pages pages,
       std::chrono::milliseconds time = std::chrono::seconds(5));
-  ~HttpServer();  // ends what is open and joins the thread
+  ~HttpServer();  // closes open connections and joins the thread
 
-  // host:port, the port being the real one.
+  // host:port, with the actual port.
   const std::string& address() const;
 
  private:

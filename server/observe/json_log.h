@@ -1,5 +1,5 @@
-// The log as one JSON object a line: time (UTC, RFC 3339), level, message, and for a request that
-// has ended its fields. Thread safe.
+// The log as one JSON object a line: time (UTC, RFC 3339), level and message, and the fields of an
+// ended request. Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_JSON_LOG_H_
 #define HYDRANT_SERVER_OBSERVE_JSON_LOG_H_
 
@@ -12,8 +12,8 @@
 
 namespace hydrant {
 
-// Where a logger of this name is registered, its messages are JSON objects, whose fields become the
-// line's.
+// Messages of a registered logger with this name are JSON objects; their fields are merged into the
+// line.
 inline constexpr char kFieldsLogger[] = "fields";
 
 std::string RequestFields(const RequestRecord& record);

@@ -6,10 +6,10 @@
 namespace hydrant {
 namespace {
 
-// Of this process, all threads.
+// CPU time of this process, all threads.
 double CpuTime() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// Another server might have done it.
+// Another server might have succeeded.
 bool IsFault(grpc::StatusCode code) {
   return code == grpc::StatusCode::INTERNAL || code == grpc::StatusCode::UNAVAILABLE ||
          code == grpc::StatusCode::RESOURCE_EXHAUSTED || code == grpc::StatusCode::UNKNOWN;
@@ -19,8 +19,8 @@ double Share(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-// Pages of the pool are all live: what is kept for later lies elsewhere. Whoever waits counts too,
-// so that of two servers that are full the one with fewer is taken.
+// All used pages of the pool belong to live sequences; cached prefixes and contexts are stored
+// elsewhere. Waiting requests count, so that of two full servers the less loaded one is chosen.
 void AddLoop(const ServingStats& loop, int max_num_seqs, int ending, LoadMeter::Report* report) {
   const int running = std::max(loop.running + loop.prefilling, ending);
   const double pool = Share(loop.pages_total - loop.pages_free, loop.pages_total);
@@ -48,7 +48,7 @@ void LoadMeter::CountCall(grpc::StatusCode code) {
   if (IsFault(code)) faults_.Add(now);
 }
 
-// Between two reports that are a second apart at least.
+// Measured between two reports at least a second apart.
 double LoadMeter::CpuUtilization(Time now) {
   const std::chrono::duration<double> passed = now - cpu_at_;
   if (cpus_ <= 0 || passed < std::chrono::seconds(1)) return cpu_utilization_;

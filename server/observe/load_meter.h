@@ -1,5 +1,5 @@
-// How busy the daemon is, as balancers ask for it (ORCA): rates of late, and the moment's use of
-// what limits a model. Thread safe; a report takes microseconds and waits for no step.
+// The daemon's load for load balancers (ORCA): recent rates, and the current use of pages and
+// sequences. Thread safe; a report takes microseconds and does not wait for a step.
 #ifndef HYDRANT_SERVER_OBSERVE_LOAD_METER_H_
 #define HYDRANT_SERVER_OBSERVE_LOAD_METER_H_
 
@@ -18,13 +18,13 @@ class LoadMeter {
  public:
   using Report = xds::data::orca::v3::OrcaLoadReport;
 
-  // `cpus`: that the process may use, as CPU time per time; 0: unknown, and not told.
+  // `cpus`: CPUs available to the process; 0: unknown, and not reported.
   explicit LoadMeter(double cpus);
 
-  // A call has ended, in whatever way.
+  // Counts an ended call, whatever its status.
   void CountCall(grpc::StatusCode code);
-  // `ending`: sequences of a call that ends with this report. They count as running: a balancer
-  // takes a utilization of 0 for none given, and asks the processor's instead.
+  // `ending`: sequences of a call that ends with this report. They count as running, because a load
+  // balancer takes a utilization of 0 as absent and uses the CPU's instead.
   Report Measure(const ServingState& serving, int ending);
 
  private:
@@ -37,7 +37,7 @@ class LoadMeter {
   std::mutex mutex_;
   // Guarded by mutex_.
   RecentRate calls_, faults_;
-  Time cpu_at_;  // when the two were taken
+  Time cpu_at_;  // time of the two values below
   double cpu_seconds_;
   double cpu_utilization_ = 0;
 };

@@ -26,7 +26,7 @@ bool Write(spdlog::sinks::sink* out, const spdlog::details::log_msg& line) {
   }
 }
 
-// False: this line is lost too.
+// False: this warning is lost too.
 bool SayLost(spdlog::sinks::sink* out, uint64_t lost) {
   if (lost == 0) return true;
   const std::string text =
@@ -52,7 +52,7 @@ struct LogQueue::State {
   // Guarded by mutex.
   std::deque<Line> lines;
   size_t bytes = 0;
-  uint64_t lost = 0;  // since a line in the log gave the number
+  uint64_t lost = 0;  // since the last warning with this number
   bool is_writing = false;
   bool has_ended = false;
 };

@@ -1,7 +1,7 @@
-// A bounded queue in front of a log sink that may block for a while, or for ever, such as stderr if
-// it is a pipe that is not read. A thread writes the lines to the sink. If too many lines wait, the
-// oldest are dropped, and a line in the log says how many. Only flush() and the destructor wait.
-// Thread safe.
+// A bounded queue in front of a log sink that may block temporarily or permanently, such as stderr
+// if it is a pipe without a reader. A thread writes the lines to the sink. If too many lines wait,
+// the oldest are dropped, and a line in the log reports how many. Only flush() and the destructor
+// wait. Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_LOG_QUEUE_H_
 #define HYDRANT_SERVER_OBSERVE_LOG_QUEUE_H_
 

@@ -1,4 +1,4 @@
-// How often something has happened of late: counts of the last ten seconds, one a second.
+// Recent rate of an event: counts of the last ten seconds, one per second.
 #ifndef HYDRANT_SERVER_OBSERVE_RECENT_RATE_H_
 #define HYDRANT_SERVER_OBSERVE_RECENT_RATE_H_
 
@@ -14,20 +14,20 @@ class RecentRate {
 
   explicit RecentRate(Time start) : start_(start), newest_(SecondOf(start)) {}
 
-  // `now` does not go back.
+  // REQUIRES: `now` does not decrease.
   void Add(Time now);
-  // Over the last ten seconds, the one that runs included; since the start where that is less, but
-  // over a second at least.
+  // Average over the last ten seconds, including the current one; shortly after the start over the
+  // time since then, but at least over one second.
   double PerSecond(Time now);
 
  private:
   static constexpr int64_t kSeconds = 10;
   static int64_t SecondOf(Time time);
-  void Forget(int64_t second);  // what is too old by then
+  void Forget(int64_t second);  // clears seconds that are too old
 
   const Time start_;
   int64_t newest_;
-  std::array<uint32_t, kSeconds> counts_{};  // of second s at s % kSeconds
+  std::array<uint32_t, kSeconds> counts_{};  // second s at s % kSeconds
 };
 
 }  // namespace hydrant

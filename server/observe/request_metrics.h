@@ -1,5 +1,5 @@
-// Counts requests where they end, and times what their clients wait for. Every stream writes, a
-// scrape reads; atomics only, so nobody waits for anybody. Thread safe.
+// Counts ended requests and measures latencies. Streams write, a scrape reads; atomics only, no
+// locks. Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_REQUEST_METRICS_H_
 #define HYDRANT_SERVER_OBSERVE_REQUEST_METRICS_H_
 
@@ -15,8 +15,8 @@
 
 namespace hydrant {
 
-// A counter for each value of one label. The values are fixed; what is none of them counts as the
-// last.
+// A counter for each value of one label. The set of values is fixed; unknown values count as the
+// last one.
 class LabelledCounter {
  public:
   explicit LabelledCounter(std::vector<std::string> values)
@@ -43,33 +43,33 @@ class RequestMetrics {
  public:
   RequestMetrics();
 
-  // `reason`: a word of docs/guide/api.md.
+  // `reason`: a reason of docs/guide/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
-  // Of requests that were accepted, with all of their samples. `policy`: as the request named it;
-  // entries count for the one that it was compressed by instead (Usage::compressed_by).
+  // For accepted requests, all samples included. `policy`: as named by the request; entries count
+  // for the policy that replaced it, if any (Usage::compressed_by).
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 
   LabelledCounter refused;            // by reason
   LabelledCounter ended;              // by outcome
   LabelledCounter prompt_tokens;      // of ended requests, by outcome
-  LabelledCounter generation_tokens;  // the same
-  LabelledCounter evicted, kept;      // usage's entries of ended requests, by policy
+  LabelledCounter generation_tokens;  // by outcome
+  LabelledCounter evicted, kept;      // entries in the usage of ended requests, by policy
   std::atomic<uint64_t> sent_bytes{0};
 
-  // In seconds, from the arrival of the call; as its messages are handed to gRPC. The first token
-  // is that of any sample, a later one comes after another of its own.
+  // Seconds from the arrival of the call until a message is passed to gRPC. The first token may be
+  // of any sample; inter-token latency is per sample.
   Histogram time_to_first_token, inter_token_latency, end_to_end;
-  // In seconds, of finished requests; by the scheduler's clock.
+  // Seconds, for finished requests; by the scheduler's clock.
   Histogram queue_time, prefill_time, decode_time;
 
  private:
   void CountUsage(std::string_view policy, std::string_view outcome, const Usage& usage);
 };
 
-// The outcome of a request that was accepted: "stop", "length" (of one of its samples at least),
-// "cancelled" (the client went away), "deadline", "slow_reader", "overloaded" (its first token
-// would have come too late), "draining" (it outlasted the shutdown), "error".
+// The outcome of an accepted request: "stop", "length" (at least one sample), "cancelled" (the
+// client left), "deadline", "slow_reader", "overloaded" (the first token would have been too late),
+// "draining" (it outlasted the shutdown), "error".
 std::string_view OutcomeOf(const Finished& finished);
 std::string_view OutcomeOf(const Failed& failed);
 

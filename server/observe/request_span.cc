@@ -34,7 +34,7 @@ double SecondsOf(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// By OpenTelemetry's conventions a server's span is an error where the fault is the server's.
+// By OpenTelemetry's conventions a server span has an error status only if the server is at fault.
 bool IsServersFault(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnknown:
@@ -49,8 +49,7 @@ bool IsServersFault(absl::StatusCode code) {
   }
 }
 
-// The names of the first group are those of OpenTelemetry's conventions for generative AI, as vLLM
-// uses them.
+// Names in the first group follow OpenTelemetry's conventions for generative AI, as vLLM uses them.
 void AddUsage(const Usage& usage, Span* span) {
   AddCount("gen_ai.usage.prompt_tokens", usage.prompt_tokens, span);
   AddCount("gen_ai.usage.completion_tokens", usage.completion_tokens, span);
@@ -153,7 +152,7 @@ void RequestSpan::End(absl::StatusCode code, std::string_view outcome, std::stri
   sink_(std::move(below));
 }
 
-// By the scheduler's clock, which is the same.
+// The scheduler's clock is the same steady clock.
 RequestSpan::Phases RequestSpan::PhasesOf(const Usage& usage) const {
   using std::chrono::microseconds;
   Phases phases;
@@ -172,8 +171,8 @@ void RequestSpan::AddFirstToken(Clock::time_point at) {
   AddNumber("gen_ai.latency.time_to_first_token", SecondsOf(at - arrived_), &span_);
 }
 
-// A step that is under way may bring a first token to one whose room others have taken meanwhile:
-// such a time is no part of a phase.
+// A step in flight may still produce the first token of a sequence that has been preempted; that
+// time belongs to no phase.
 std::vector<RequestSpan::Span> RequestSpan::Below(const Phases& phases, const Usage& usage) const {
   std::vector<Span> spans;
   const auto add = [&](const char* name, Interval when) {
@@ -206,7 +205,7 @@ void RequestSpan::Place(Interval when, const std::string& id, const std::string&
   span->set_flags(flags);
 }
 
-// All of a request's times are as far apart as by the steady clock.
+// Times of a request keep their distances on the steady clock.
 uint64_t RequestSpan::UnixNanos(Clock::time_point time) const {
   const auto at = arrived_at_ + (time - arrived_);
   return static_cast<uint64_t>(

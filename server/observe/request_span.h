@@ -1,7 +1,7 @@
-// What a trace is told of one call: a span of the call, and below it spans of the request's
-// queueing, prefill and decode, and of the times in which others had its room. They are made once,
-// when the request has ended, from its usage; nothing that a client has sent or was sent as text is
-// in them. Not thread safe: a call is told of in its order.
+// The trace spans of one call: a span of the call with child spans for queueing, prefill, decode,
+// and the times in which the request was preempted or swapped out. They are made when the request
+// has ended, from its usage, and contain no prompt and no output text. Not thread safe: the calls
+// follow the request's order.
 #ifndef HYDRANT_SERVER_OBSERVE_REQUEST_SPAN_H_
 #define HYDRANT_SERVER_OBSERVE_REQUEST_SPAN_H_
 
@@ -24,19 +24,19 @@ namespace hydrant {
 class RequestSpan {
  public:
   using Span = opentelemetry::proto::trace::v1::Span;
-  // Takes all spans of a call; must not wait.
+  // Takes all spans of a call; must not block.
   using Sink = std::function<void(std::vector<Span>)>;
 
-  // The call has just come. `own` is its place in the trace; where that is not sampled, it is for
-  // the log alone. `parent_span_id`: "" where the trace begins here. `method`: "service/method".
+  // Created when the call arrives. `own` is its trace context; if that is not sampled, only the log
+  // uses it. `parent_span_id`: "" for a new trace. `method`: "service/method".
   RequestSpan(TraceContext own, std::string parent_span_id, std::string_view method, Sink sink);
 
   const TraceContext& context() const { return own_; }
 
-  // What the request is, before it is submitted.
+  // Sets the request's attributes; called before it is submitted.
   void SetRequest(const ServedModel& model, const Request& request, size_t samples);
 
-  // One of these, once.
+  // Exactly one of the following is called, once.
   void Refuse(const Refusal& refusal);
   void End(const Finished& finished);
   void End(const Failed& failed);
@@ -49,10 +49,10 @@ class RequestSpan {
   };
   struct Phases {
     Clock::time_point begin, prefill, first_token, end;
-    bool has_token = false;  // one came; else first_token is the end
+    bool has_token = false;  // if false, first_token is the end of the request
   };
 
-  // usage: null where it was refused.
+  // usage: null for a refused request.
   void End(absl::StatusCode code, std::string_view outcome, std::string_view reason,
            const Usage* usage);
   Phases PhasesOf(const Usage& usage) const;
@@ -67,10 +67,10 @@ class RequestSpan {
   const Clock::time_point arrived_ = Clock::now();
   const std::chrono::system_clock::time_point arrived_at_ = std::chrono::system_clock::now();
   size_t resumed_tokens_ = 0;
-  Span span_;  // what is known of it; empty where it is not sampled
+  Span span_;  // without times and ids until the end; empty if not sampled
 };
 
-// For the log of requests; null where nothing is traced.
+// For the request log; null if there is no trace.
 inline const TraceContext* ContextOf(const RequestSpan* span) {
   return span == nullptr ? nullptr : &span->context();
 }

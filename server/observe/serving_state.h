@@ -1,5 +1,5 @@
-// What the daemon is at a moment, as its faces (gRPC, health, metrics) see it. A copy is true for
-// the moment it was made.
+// A snapshot of the daemon's state for gRPC, health and metrics. A copy is valid for the moment
+// when it was made.
 #ifndef HYDRANT_SERVER_OBSERVE_SERVING_STATE_H_
 #define HYDRANT_SERVER_OBSERVE_SERVING_STATE_H_
 
@@ -15,13 +15,14 @@ namespace hydrant {
 struct ServingState {
   v1::ServerState state = v1::SERVER_STATE_LOADING;
   double load_fraction = 0.0;
-  bool admits = false;     // new requests; in DRAINING for the time that balancers get to notice
-  absl::Status lost = {};  // why, in ENGINE_LOST
-  // Borrowed; null before READY. They live until every face has shut down.
+  // accepts new requests; in DRAINING true until load balancers had time to react
+  bool admits = false;
+  absl::Status lost = {};  // the error, in ENGINE_LOST
+  // Borrowed; null before READY. They live until all users have shut down.
   const ServedModel* model = nullptr;
   ServingLoop* loop = nullptr;
   ContextArchive* contexts = nullptr;
-  PrefixArchive* prefixes = nullptr;  // null too where prefix blocks are not saved
+  PrefixArchive* prefixes = nullptr;  // also null where prefix blocks are not saved
 };
 
 }  // namespace hydrant

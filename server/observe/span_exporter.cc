@@ -19,10 +19,10 @@ using opentelemetry::proto::collector::trace::v1::TraceService;
 using std::chrono::milliseconds;
 
 constexpr int kMaxReconnectMs = 5'000;
-constexpr int kFailures = 3;          // batches that fail in a row until the circuit opens
-constexpr int kRetryBytes = 4 << 20;  // a batch that is larger is sent once
+constexpr int kFailures = 3;          // failed batches in a row that open the circuit
+constexpr int kRetryBytes = 4 << 20;  // a larger batch is not retried
 
-// What OTLP says may be sent again is, within the call's deadline.
+// Retries the codes that OTLP declares retryable, within the call's deadline.
 constexpr char kServiceConfig[] = R"({"methodConfig": [{
   "name": [{"service": "opentelemetry.proto.collector.trace.v1.TraceService"}],
   "retryPolicy": {

@@ -1,6 +1,6 @@
-// Sends spans to a collector: OTLP over gRPC, in batches, on a thread of its own. Spans wait in a
-// bounded queue; what finds no room there is dropped and counted, and so is what the collector does
-// not take in time, and spans that come while the circuit is open. Thread safe.
+// Sends spans to a collector: OTLP over gRPC, in batches, on its own thread. Spans wait in a
+// bounded queue. Spans are dropped and counted if the queue is full, if the collector does not
+// accept them in time, or while the circuit is open. Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_SPAN_EXPORTER_H_
 #define HYDRANT_SERVER_OBSERVE_SPAN_EXPORTER_H_
 
@@ -30,23 +30,24 @@ namespace hydrant {
 using Span = opentelemetry::proto::trace::v1::Span;
 
 struct SpanExporterMetrics {
-  std::atomic<uint64_t> exported{0};  // spans that a collector has taken
+  std::atomic<uint64_t> exported{0};  // accepted by a collector
   std::atomic<uint64_t> dropped{0};
 };
 
 class SpanExporter {
  public:
-  // The times and sizes are those of OpenTelemetry's own.
+  // The defaults are OpenTelemetry's.
   struct Options {
     std::string address;  // host:port
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    TraceHeaders headers = {};  // the metadata of each batch
+    TraceHeaders headers = {};  // metadata of each batch
     std::string service_name, version;
     size_t max_queue_spans = 2048;
     size_t max_batch_spans = 512;
     std::chrono::milliseconds interval{5'000};
-    std::chrono::milliseconds timeout{10'000};  // of a batch, with what is tried again
-    // Spans were dropped by the collector, or for its silence; on the exporter's thread.
+    std::chrono::milliseconds timeout{10'000};  // for a batch, retries included
+    // Called on the exporter's thread when spans were dropped because the collector rejected them
+    // or did not answer.
     std::function<void(const absl::Status&)> on_failure = [](const absl::Status&) {};
     Circuit::OnChange on_circuit = {};  // opens after 3 batches in a row without an answer
   };
@@ -54,9 +55,10 @@ class SpanExporter {
   explicit SpanExporter(Options options);
   ~SpanExporter() { Stop(std::chrono::milliseconds(0)); }
 
-  // All of a request's, or none of them. Does not wait.
+  // Queues all spans of a request or none. Does not block.
   void Add(std::vector<Span> spans);
-  // Sends what is there for so long, drops the rest, and ends the thread. Nothing is taken after.
+  // Sends queued spans for up to `grace`, drops the rest, and ends the thread. Later spans are
+  // dropped.
   void Stop(std::chrono::milliseconds grace);
 
   const SpanExporterMetrics& metrics() const { return metrics_; }
@@ -78,10 +80,10 @@ class SpanExporter {
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::deque<Span> queue_;
-  grpc::ClientContext* in_flight_ = nullptr;  // null: nothing is being sent
+  grpc::ClientContext* in_flight_ = nullptr;  // null: no batch is in flight
   bool stopping_ = false;
   Clock::time_point stop_by_;
-  bool done_ = false;  // the thread has nothing more to do
+  bool done_ = false;  // the thread has finished
 
   std::thread thread_;
 };

@@ -17,16 +17,16 @@ namespace hydrant {
 
 namespace {
 
-// Text that may wait to be written to the disk.
+// Bytes that may wait to be written.
 constexpr size_t kMostWaitingBytes = size_t{16} << 20;
 
 int64_t Whole(double value) { return std::llround(value); }
 
-// The format allows an array that is not closed, so the file may end after any line.
+// The format allows an unterminated array, so the file may end after any line.
 constexpr std::string_view kBegin =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}})";
 
-// Refuses files that are no trace, so that they are not overwritten, and pipes and folders.
+// Refuses files other than traces, so that they are not overwritten, and pipes and folders.
 absl::Status CheckPath(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);

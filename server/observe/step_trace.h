@@ -1,7 +1,6 @@
-// Steps and requests as a timeline that Perfetto (ui.perfetto.dev) and chrome://tracing open: one
-// JSON event a line, in the Trace Event Format. A file that breaks off opens as well. The loop's
-// thread alone calls it, and never waits for a disk: another thread writes
-// (server/observe/file_writer.h).
+// A timeline of steps and requests for Perfetto (ui.perfetto.dev) and chrome://tracing: one JSON
+// event a line, in the Trace Event Format. A truncated file opens as well. Only the loop's thread
+// calls it, and it does not wait for a disk: another thread writes (server/observe/file_writer.h).
 #ifndef HYDRANT_SERVER_OBSERVE_STEP_TRACE_H_
 #define HYDRANT_SERVER_OBSERVE_STEP_TRACE_H_
 
@@ -20,13 +19,13 @@ namespace hydrant {
 class StepTrace {
  public:
   // Creates the file, or replaces an empty file or an older trace, or opens a character device.
-  // FailedPrecondition for other contents and other kinds of file, which stay as they are. Errors
+  // FailedPrecondition for other contents and other kinds of file, which are not changed. Errors
   // name the path.
   static absl::StatusOr<std::unique_ptr<StepTrace>> Open(const std::string& path);
   ~StepTrace();
 
-  // Adds a finished step, the scheduler's state after it, and the events that it caused. If the
-  // disk is full, or slower than the steps, one warning is logged and no more is written.
+  // Adds a finished step, the scheduler's state after it, and its events. If the disk is full, or
+  // slower than the steps, one warning is logged and tracing stops.
   void Add(const StepTaken& step, const ServingStats& stats, const std::vector<Event>& events);
 
   bool IsWriting() const { return is_writing_; }

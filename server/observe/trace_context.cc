@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kTraceIdBytes = 16, kSpanIdBytes = 8;
 constexpr size_t kMostStates = 32;
-constexpr size_t kMostStateBytes = 256;  // of a key, and of a value
+constexpr size_t kMostStateBytes = 256;  // for a key, and for a value
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
@@ -37,7 +37,8 @@ std::string_view Trim(std::string_view text) {
 
 bool IsZero(std::string_view bytes) { return bytes.find_first_not_of('\0') == bytes.npos; }
 
-// The fields of `traceparent`: version, trace id, parent id, flags, and what a later version adds.
+// The fields of `traceparent`: version, trace id, parent id, flags, and additions of later
+// versions.
 struct Fields {
   std::string_view version, trace_id, span_id, flags, rest;
 };
@@ -63,7 +64,7 @@ bool IsSimpleKey(std::string_view key, size_t most, bool may_begin_with_digit) {
   return std::all_of(key.begin(), key.end(), IsKeyChar);
 }
 
-// A vendor's, or tenant@vendor.
+// A vendor's key, or tenant@vendor.
 bool IsKey(std::string_view key) {
   const size_t at = key.find('@');
   if (at == key.npos) return IsSimpleKey(key, kMostStateBytes, false);

@@ -1,5 +1,5 @@
-// W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context-1/): the place of a call in a
-// trace, as its headers say it. Plain data and functions; any thread may call.
+// W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context-1/): a call's trace id and parent
+// span from its headers. Plain data and functions; any thread may call.
 #ifndef HYDRANT_SERVER_OBSERVE_TRACE_CONTEXT_H_
 #define HYDRANT_SERVER_OBSERVE_TRACE_CONTEXT_H_
 
@@ -14,24 +14,24 @@ struct TraceContext {
   std::string trace_id;  // 16 bytes
   std::string span_id;   // 8 bytes
   bool sampled = false;  // its spans are recorded
-  std::string state;     // `tracestate`, of those that have seen the trace; passed on as it came
+  std::string state;     // `tracestate`, passed on unchanged
 };
 
-// nullopt: it is none, and as good as absent. A later version is read as far as it is known.
+// nullopt: malformed, treated as absent. The known fields of a later version are used.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
-// The headers as one, in their order; "" where what they say is no list of states.
+// The headers joined in their order; "" where they are not a valid list of states.
 std::string JoinTracestate(const std::vector<std::string_view>& headers);
 
-// Bytes as two lowercase digits each.
+// Two lowercase hexadecimal digits per byte.
 std::string ToHex(std::string_view bytes);
 
 // Random, and not all zero.
 std::string NewTraceId();
 std::string NewSpanId();
 
-// Whether a trace is among so many of all, [0, 1]: the same answer for everybody who is asked of
-// its id, as OpenTelemetry's TraceIdRatioBased has it.
+// Whether a trace is in the sampled share `ratio`, [0, 1]. Depends on the id only, like
+// OpenTelemetry's TraceIdRatioBased.
 bool IsAmong(double ratio, std::string_view trace_id);
 
 }  // namespace hydrant

@@ -15,7 +15,7 @@
 namespace hydrant {
 namespace {
 
-// Nothing where two digits do not follow a '%'.
+// nullopt where two hexadecimal digits do not follow a '%'.
 std::optional<std::string> PercentDecoded(absl::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -34,7 +34,7 @@ std::optional<std::string> PercentDecoded(absl::string_view text) {
   return decoded;
 }
 
-// gRPC aborts over what is not legal, and loses what has a name of its own kind.
+// gRPC aborts on illegal headers, and drops headers with reserved names.
 bool IsLegal(const std::string& key, const std::string& value) {
   const grpc_slice name = grpc_slice_from_static_buffer(key.data(), key.size());
   if (grpc_header_key_is_legal(name) == 0 || key.starts_with("grpc-")) return false;

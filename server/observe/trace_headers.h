@@ -1,5 +1,5 @@
-// What goes to the collector with each batch of spans, as OpenTelemetry's environment writes it.
-// The values are secrets: no error repeats any of the text.
+// Metadata sent to the collector with each batch of spans, in the format of OpenTelemetry's
+// environment variables. The values are secrets: errors never repeat the text.
 #ifndef HYDRANT_SERVER_OBSERVE_TRACE_HEADERS_H_
 #define HYDRANT_SERVER_OBSERVE_TRACE_HEADERS_H_
 
@@ -13,8 +13,8 @@ namespace hydrant {
 
 using TraceHeaders = std::map<std::string, std::string>;
 
-// "key=value,key=value", percent-encoded. Keys become lower case; of one given twice the last
-// counts. InvalidArgument says which entry gRPC cannot send, by its place.
+// "key=value,key=value", percent-encoded. Keys become lower case; the last of two equal keys wins.
+// InvalidArgument names an entry that gRPC cannot send by its position.
 absl::StatusOr<TraceHeaders> ParseTraceHeaders(absl::string_view text);
 
 }  // namespace hydrant

@@ -14,13 +14,13 @@ namespace {
 
 constexpr char kDefaultPort[] = ":4317";  // OTLP over gRPC
 
-// After the name, or the brackets of an IPv6 address.
+// A port follows the name, or the brackets of an IPv6 address.
 bool HasPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   return colon != address.npos && address.find(']', colon) == address.npos;
 }
 
-// What is said of traces wins over what is said of all signals; an empty variable says nothing.
+// A variable for traces overrides the one for all signals; an empty variable counts as unset.
 EnvironmentVariable FindVariable(const std::string& setting) {
   for (const char* prefix : {"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"}) {
     const std::string name = prefix + setting;
@@ -92,7 +92,7 @@ void TakeTraceEnvironment(CLI::App* app, TraceOptions* options) {
 }
 
 absl::Status CheckTraces(const TraceOptions& options) {
-  // What is no number compares with none.
+  // Rejects NaN, too.
   if (!(options.sample_ratio >= 0 && options.sample_ratio <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("--trace-sample-ratio: ", options.sample_ratio,
                                                    " is not a number from 0 to 1"));

@@ -1,5 +1,4 @@
-// What hydrantd was told about traces, and how its flags and OpenTelemetry's environment say it.
-// Plain data.
+// Options of tracing, from flags and OpenTelemetry's environment variables. Plain data.
 #ifndef HYDRANT_SERVER_OBSERVE_TRACE_OPTIONS_H_
 #define HYDRANT_SERVER_OBSERVE_TRACE_OPTIONS_H_
 
@@ -14,29 +13,29 @@ class App;
 
 namespace hydrant {
 
-// A variable that is set, or two empty strings.
+// A set variable, or two empty strings.
 struct EnvironmentVariable {
   std::string name = {};
   std::string value = {};
 };
 
 struct TraceOptions {
-  std::string endpoint = {};  // "": nothing is traced
-  std::string ca = {};        // PEM file; "": those of the system
+  std::string endpoint = {};  // "": tracing is off
+  std::string ca = {};        // PEM file; "": the system's CAs
   std::string service_name = "hydrantd";
-  double sample_ratio = 1;  // of calls that come without a trace
-  // Who said them, for errors: flags, or variables of the environment.
+  double sample_ratio = 1;  // for calls without a trace context
+  // Source of the two values, for errors: a flag or an environment variable.
   std::string endpoint_from = "--otlp-traces-endpoint";
   std::string ca_from = "--otlp-traces-ca";
-  // These have no flags.
-  bool disabled = false;              // whatever else is said
-  EnvironmentVariable protocol = {};  // the only one is "grpc"
+  // Without flags:
+  bool disabled = false;              // overrides everything else
+  EnvironmentVariable protocol = {};  // only "grpc" is supported
   EnvironmentVariable headers = {};   // for the collector; secret
 
   bool Wanted() const { return !disabled && !endpoint.empty(); }
 };
 
-// Where a collector listens.
+// Address of a collector.
 struct TraceEndpoint {
   std::string address;  // host:port
   bool tls = false;
@@ -44,12 +43,12 @@ struct TraceEndpoint {
 // [http://|https://]HOST[:PORT][/]; InvalidArgument for anything else.
 absl::StatusOr<TraceEndpoint> ParseTraceEndpoint(const std::string& text);
 
-// The flags write to `options`, which outlives the parsing.
+// The flags write to `options`, which must outlive the parsing.
 void AddTraceFlags(CLI::App* app, TraceOptions* options);
-// What the environment says and the command line, which `app` has parsed, does not. To be called
-// where CLI11 may throw.
+// Takes from the environment the options that are not on the command line, which `app` has parsed.
+// Call it where CLI11 may throw.
 void TakeTraceEnvironment(CLI::App* app, TraceOptions* options);
-// What all say together. InvalidArgument names the flag or the variable that is wrong.
+// Checks the options together. InvalidArgument names the wrong flag or variable.
 absl::Status CheckTraces(const TraceOptions& options);
 
 }  // namespace hydrant

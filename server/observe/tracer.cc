@@ -17,7 +17,7 @@ std::vector<std::string_view> HeadersOf(const grpc::CallbackServerContext& conte
   return values;
 }
 
-// Of its caller; nullopt: there is none. By the standard two headers are as bad as a bad one.
+// The caller's span; nullopt: none. By the standard, two headers count as an invalid one.
 std::optional<TraceContext> ParentOf(const grpc::CallbackServerContext& context) {
   const std::vector<std::string_view> headers = HeadersOf(context, "traceparent");
   if (headers.size() != 1) return std::nullopt;

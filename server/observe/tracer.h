@@ -1,5 +1,6 @@
-// Which calls are traced, and where their spans go. A call that comes with W3C's `traceparent` is
-// sampled where that says so; of the others a share is, each as a trace of its own. Thread safe.
+// Decides which calls are traced, and sends their spans to a sink. A call with W3C's `traceparent`
+// is sampled if that header's flag is set; a share of the other calls is sampled, each as a new
+// trace. Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_TRACER_H_
 #define HYDRANT_SERVER_OBSERVE_TRACER_H_
 
@@ -14,11 +15,11 @@ namespace hydrant {
 
 class Tracer {
  public:
-  // `sample_ratio` is in [0, 1]. The sink outlives the tracer's spans, and is called from any
+  // `sample_ratio` is in [0, 1]. The sink outlives the tracer's spans and is called from any
   // thread.
   Tracer(double sample_ratio, RequestSpan::Sink sink);
 
-  // Of a call that has just come to "service/method"; null: it has no place in any trace.
+  // Begins the span of a call to "service/method"; null: the call has no trace.
   std::unique_ptr<RequestSpan> Begin(const grpc::CallbackServerContext& context,
                                      std::string_view method) const;
 

@@ -15,7 +15,7 @@ constexpr uintmax_t kMaxCaBytes = 4 << 20;
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const TraceOptions& options,
                                                                         bool tls) {
   if (!tls) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions ssl;  // by default with the system's CAs
+  grpc::SslCredentialsOptions ssl;  // default: the system's CAs
   if (!options.ca.empty()) {
     absl::StatusOr<std::string> pem = ReadSmallFile(options.ca, kMaxCaBytes);
     if (!pem.ok())

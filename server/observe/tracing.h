@@ -1,4 +1,4 @@
-// What the flags of traces ask for, put together.
+// Builds the exporter and tracer from the options.
 #ifndef HYDRANT_SERVER_OBSERVE_TRACING_H_
 #define HYDRANT_SERVER_OBSERVE_TRACING_H_
 
@@ -13,14 +13,14 @@
 
 namespace hydrant {
 
-// Both null: nothing is traced. The tracer uses the exporter.
+// Both null: tracing is off. The tracer uses the exporter.
 struct Tracing {
   std::unique_ptr<SpanExporter> exporter = nullptr;
   std::unique_ptr<Tracer> tracer = nullptr;
 };
 
-// InvalidArgument names the flag or the variable of the environment. `on_failure`
-// and `on_circuit` are those of SpanExporter::Options.
+// InvalidArgument names the flag or environment variable. `on_failure` and `on_circuit` as in
+// SpanExporter::Options.
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
                                      std::function<void(const absl::Status&)> on_failure,
                                      Circuit::OnChange on_circuit = {});
