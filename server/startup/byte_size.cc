@@ -7,7 +7,7 @@
 namespace hydrant {
 namespace {
 
-// The power of 1024 that a suffix stands for; -1: none we know.
+// The power of 1024 for a suffix; -1: unknown suffix.
 int PowerOf(std::string_view suffix) {
   if (suffix.empty() || suffix == "B") return 0;
   const size_t letter = std::string_view("KMGT").find(suffix[0] & ~0x20);

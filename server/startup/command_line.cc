@@ -40,7 +40,7 @@ as they fill.
 SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP has tokens and certificates read anew; SIGUSR1 and
 SIGUSR2 are ignored; SIGQUIT ends it with a core dump.)";
 
-// CLI::Range compares, and nothing compares with "nan": it would pass.
+// CLI::Range accepts "nan", because its comparisons with nan are all false.
 CLI::Validator Within(double least, double most) {
   const auto check = [least, most](const std::string& text) -> std::string {
     double value = 0;
@@ -69,7 +69,7 @@ CLI::Validator ThreadCount(const MachineLimits& machine) {
   return {check, fmt::format("INT in [1 - {}]", most)};
 }
 
-// The texts of the flags, before they become options.
+// Flag values that are not options yet.
 struct Flags {
   std::string config;
   bool check_config = false;
@@ -374,7 +374,7 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
 }
 
-// Names the flag whose address it is.
+// Errors name the flag.
 absl::Status CheckHostPort(const char* flag, const std::string& listen) {
   const absl::StatusOr<HostPort> parsed = ParseHostPort(listen);
   if (parsed.ok()) return absl::OkStatus();
@@ -423,7 +423,7 @@ std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// What a flag says. where_zero: why it is not to be 0; null: it may be.
+// Parses the size of a flag. where_zero: the error for 0; null: 0 is allowed.
 absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const char* where_zero) {
   const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
   if (!bytes.ok()) {
@@ -441,7 +441,7 @@ absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const
   return *bytes;
 }
 
-// The bound of a store that is a folder.
+// The size limit of a store in a folder.
 absl::StatusOr<std::optional<int64_t>> StoreBytes(const std::string& flag, const std::string& store,
                                                   const std::string& text) {
   if (text.empty()) return std::nullopt;
@@ -454,7 +454,7 @@ absl::StatusOr<std::optional<int64_t>> StoreBytes(const std::string& flag, const
   return bytes;
 }
 
-// Clients and the log get this name, so it must be short and printable.
+// The name is sent to clients and logged, so it must be short and printable.
 absl::Status CheckServedName(const std::string& name) {
   if (name.empty() || IsModelName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
@@ -562,7 +562,7 @@ CommandLine Refuse(const std::vector<std::string>& problems) {
   return line;
 }
 
-// The flags of the short help.
+// Flags shown by --help.
 constexpr std::string_view kMostWanted[] = {"--help",
                                             "--help-all",
                                             "--version",
@@ -595,7 +595,7 @@ std::string ShortHelp(CLI::App* app) {
   return app->help();
 }
 
-// The error message for the first argument that is no known flag.
+// The error message for the first unknown argument.
 std::string DescribeUnknown(const CLI::App& app) {
   const std::string unknown = app.remaining().front();
   if (!unknown.starts_with('-'))

@@ -17,7 +17,7 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr size_t kMaxListedBytes = 64;  // of a key, in a problem
+constexpr size_t kMaxListedBytes = 64;  // length of a key in a problem
 
 std::vector<std::string> NamesOf(const std::map<std::string, ConfigForm>& known) {
   std::vector<std::string> names;
@@ -27,7 +27,7 @@ std::vector<std::string> NamesOf(const std::map<std::string, ConfigForm>& known)
 
 bool IsText(const YAML::Node& node) { return node.IsScalar() && !node.Scalar().empty(); }
 
-// What is wrong with the node, or nothing after its values were added.
+// The problem of the node; "" if its values were added.
 std::string AddValues(const YAML::Node& node, ConfigForm form, std::vector<std::string>* values) {
   if (form == ConfigForm::kSwitch) {
     bool on = false;
@@ -54,8 +54,8 @@ std::string AddValues(const YAML::Node& node, ConfigForm form, std::vector<std::
   return {};
 }
 
-// How many a text begins, up to two: some that are no YAML begin new ones for ever where the
-// library is asked for all.
+// Counts the documents of a text, up to two: for some malformed texts the library finds documents
+// endlessly.
 class Documents : public YAML::EventHandler {
  public:
   void Count(const std::string& yaml) {
@@ -135,8 +135,8 @@ class Reader {
 ConfigFile ParseConfigFile(const std::string& yaml,
                            const std::map<std::string, ConfigForm>& known) {
   Reader reader(known);
-  // The end is said, on a line of its own: the library takes a quote that nobody closes for closed
-  // by the file's.
+  // Appends an explicit end of document on its own line: the library takes the end of the file as
+  // the end of an unterminated quote.
   std::string lines = yaml;
   if (!lines.ends_with('\n')) lines += '\n';
   const auto end = std::ranges::count(lines, '\n');

@@ -61,17 +61,18 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
 constexpr milliseconds kStandAside{10};    // host backends compute on the cores that send
-constexpr milliseconds kSaveGrace{2'000};  // for contexts that wait to be saved
+constexpr milliseconds kSaveGrace{2'000};  // for contexts not saved yet
 constexpr milliseconds kUnsavedLogInterval{10'000};
-constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
+constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to receive written messages
 constexpr milliseconds kLastSpansGrace{2'000};     // for a collector
-// After --shutdown-timeout plus this time the process ends, even if its threads still wait. It is
-// more than kSaveGrace, kLastMessagesGrace and kLastSpansGrace together.
+// If the process still runs this long after --shutdown-timeout, it is ended even if threads still
+// wait. More than kSaveGrace, kLastMessagesGrace and kLastSpansGrace together.
 constexpr milliseconds kLastResort{10'000};
-constexpr int kSavesToAPatience = 3;  // background saves may take 3 --context-store-timeouts
+// time limit of a background save, in multiples of --context-store-timeout
+constexpr int kSavesToAPatience = 3;
 
-// Those of the last row are ignored, with a line in the log: a script that wants logs rotated is no
-// reason to drop streams, nor is a terminal that closes. SIGQUIT stays the way to a core dump.
+// Signals of the last row are ignored with a line in the log, so that a script for log rotation
+// does not end streams. SIGQUIT still dumps core.
 constexpr std::array kStopSignals{SIGTERM, SIGINT};
 constexpr int kReloadSignal = SIGHUP;
 constexpr std::array kIgnoredSignals{SIGUSR1, SIGUSR2};
@@ -85,10 +86,10 @@ sigset_t HandledSignals() {
   return set;
 }
 
-// Waits for a signal or for another thread's word. Owns two descriptors.
+// Waits for a signal or a notification of another thread. Owns two descriptors.
 class Wakeups {
  public:
-  // `reload`: to be called when a signal asks for it, on the thread that waits.
+  // `reload`: called on the waiting thread when a signal asks for it.
   explicit Wakeups(std::function<void()> reload) : reload_(std::move(reload)) {
     const sigset_t set = HandledSignals();
     signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -106,14 +107,14 @@ class Wakeups {
     (void)!write(event_fd_, &one, sizeof(one));
   }
 
-  // As a first signal to stop would, from any thread; nothing where one has come.
+  // Acts like the first stop signal, from any thread; no effect after one.
   void RequestStop() {
     Stop none = Stop::kNone;
     if (stop_.compare_exchange_strong(none, Stop::kRequested)) Notify();
   }
 
-  // True where a signal to stop has come, or a RequestStop(). Returns false after a Notify(),
-  // another signal, or when the time is up.
+  // True after a stop signal or RequestStop(). Returns false after a Notify(), another signal, or
+  // the timeout.
   bool WaitForSignal(milliseconds time) {
     std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
     (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
@@ -146,7 +147,7 @@ class Wakeups {
   int event_fd_;
 };
 
-// A line now and then, however many a store that is gone would be worth.
+// Logs failures at a limited rate, and counts the others.
 std::function<void(const absl::Status&)> LogFailures(const std::string& what) {
   return [what, next = Clock::time_point(), silent = 0](const absl::Status& status) mutable {
     if (Clock::now() < next) {
@@ -173,7 +174,7 @@ Circuit::OnChange LogCircuit(const std::string& what) {
   };
 }
 
-// What the files of the flags say about who may connect and call.
+// Certificates and tokens from the files named by the flags.
 struct Access {
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
   std::unique_ptr<Tenants> tenants = std::make_unique<Tenants>();
@@ -246,7 +247,7 @@ class Daemon {
     if (!load_status_.ok()) return load_status_;
     const absl::Status engine = Serve();
     Tell(kServiceStopping);
-    // Without a delay nothing is taken any more once the health says so.
+    // Without a delay new requests are refused as soon as health reports NOT_SERVING.
     if (options_.drain_delay.count() == 0) service_.SetDraining();
     SetServing(false);
     if (engine.ok()) LetBalancersNotice();
@@ -282,7 +283,7 @@ class Daemon {
   }
 
   v1::DrainProgress Requests() const {
-    const ServingLoop* loop = service_.Current().loop;  // null: the model loads
+    const ServingLoop* loop = service_.Current().loop;  // null: the model is loading
     const ServingStats now = loop == nullptr ? ServingStats() : loop->Stats();
     v1::DrainProgress progress;
     progress.set_running_requests(static_cast<uint32_t>(now.running + now.prefilling));
@@ -302,13 +303,14 @@ class Daemon {
             : "no tokens: whoever connects may call");
   }
 
-  // SIGHUP: what cannot be used is left aside.
+  // SIGHUP; invalid files are ignored with an error.
   void Reload() {
     if (access_.certificates == nullptr && !access_.tenants->AsksForTokens()) {
       spdlog::warn("SIGHUP is ignored: there are neither tokens nor certificates to read anew");
       return;
     }
-    if (access_.certificates != nullptr) (void)access_.certificates->Reload();  // says so itself
+    // logs its own errors
+    if (access_.certificates != nullptr) (void)access_.certificates->Reload();
     if (!access_.tenants->AsksForTokens()) return;
     if (const absl::Status tokens = access_.tenants->Reload(SteadyUs()); !tokens.ok()) {
       spdlog::error("--auth-tokens: {}; the tokens from before stay in force",
@@ -405,7 +407,7 @@ class Daemon {
     return std::chrono::microseconds(options_.stall_timeout).count();
   }
 
-  // On the loader's thread.
+  // Runs on the loader's thread.
   void Load() {
     load_status_ = TryLoad();
     loaded_ = true;
@@ -447,7 +449,7 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  // Where there is none: null.
+  // Null if no store is configured.
   static absl::StatusOr<std::unique_ptr<ContextStore>> OpenStore(
       const char* flag, const std::string& uri, const std::optional<int64_t>& max_bytes,
       std::string_view what) {
@@ -483,7 +485,7 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  // True where a signal came first.
+  // True if a signal arrived first.
   bool WaitUntilLoaded() {
     while (!loaded_) {
       if (wakeups_.WaitForSignal(kHealthInterval)) return true;
@@ -491,7 +493,7 @@ class Daemon {
     return false;
   }
 
-  // Packing weights cannot be interrupted and nothing is being served: end without waiting for it.
+  // Packing weights cannot be interrupted and there are no requests: exits without waiting for it.
   [[noreturn]] void LeaveWhileLoading() {
     spdlog::info("stopped while loading");
     exit_deadline_.Set(kLastResort);
@@ -503,10 +505,11 @@ class Daemon {
     std::_Exit(EXIT_SUCCESS);
   }
 
-  // Until a signal comes, or the engine has been lost for a while; returns how the engine is then.
-  // A lost one does not come back, but whoever watches shall see it before the process ends.
+  // Serves until a signal, or until engine_lost_linger after the engine was lost; returns the
+  // engine's status. A lost engine does not recover, but monitoring should see it before the
+  // process ends.
   absl::Status Serve() {
-    signal(SIGABRT, SIG_DFL);  // the start has its own word for it (server/startup/hydrantd.cc)
+    signal(SIGABRT, SIG_DFL);  // until here, hydrantd.cc handles it
     service_.SetReady(&model_->served, loop_.get(), contexts_.get(), prefixes_.get());
     SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
@@ -533,7 +536,8 @@ class Daemon {
     return loop_->EngineStatus();
   }
 
-  // gRPC's health service says what /readyz says, but to who is connected a full port is no matter.
+  // gRPC's health service reports as /readyz, except for a full port, which does not affect open
+  // connections.
   void ShowHealth() {
     const Health health = CurrentHealth();
     if (health.serves != shown_.serves) SetServing(health.serves);
@@ -542,8 +546,8 @@ class Daemon {
     shown_ = health;
   }
 
-  // Clients that watch the health, and balancers that ask for it, send nothing new any more; who
-  // has not noticed yet is still served.
+  // Clients that watch the health, and load balancers, stop sending new requests; others are still
+  // served.
   void LetBalancersNotice() {
     if (options_.drain_delay.count() == 0) return;
     spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());
@@ -559,7 +563,7 @@ class Daemon {
     loop_->StopAdmitting();
     auto deadline = Clock::now() + options_.shutdown_timeout;
     while (!loop_->Idle() && Clock::now() < deadline) {
-      // A second signal: running requests get no more time.
+      // A second signal ends the wait for running requests.
       if (wakeups_.WaitForSignal(kDrainInterval)) deadline = Clock::now();
       control_.Tell();
     }
@@ -572,8 +576,7 @@ class Daemon {
     spdlog::info("stopped");
   }
 
-  // Waits until the deadline for saves and for calls that wait for a store. Calls that still wait
-  // then fail.
+  // Waits until the deadline for saves and for calls that wait for a store. Later calls fail.
   void CloseStores(Clock::time_point deadline) {
     if (!contexts_->Flush(deadline)) spdlog::warn("some contexts could not be saved in time");
     contexts_->Stop(deadline);
@@ -595,25 +598,26 @@ class Daemon {
   EventRouter router_;
   Service service_;
   ControlService control_;
-  // Destroyed in the opposite order: servers, archives, loop, model.
+  // Destroyed in reverse order: servers, archives, loop, model.
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<StepTrace> trace_;  // null: none; the loop writes to it
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<ContextArchive> contexts_;
   std::unique_ptr<PrefixArchive> prefixes_;           // null: prefix blocks are not saved
-  std::vector<std::unique_ptr<GrpcServer>> servers_;  // that of --listen first
+  std::vector<std::unique_ptr<GrpcServer>> servers_;  // first: the one of --listen
   std::unique_ptr<PortWatch> port_watch_;
-  StatusPage status_page_;                      // the metrics server's thread's
-  std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for
+  StatusPage status_page_;                      // used on the metrics server's thread
+  std::unique_ptr<HttpServer> metrics_server_;  // null: no --metrics-listen
   IdleTrim idle_trim_;
   QueueWatch queue_watch_{options_.scheduler};
-  Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
+  // last state reported by gRPC's health service, once ready
+  Health shown_{.ready = true, .serves = true};
 
-  absl::Status load_status_;  // the loader's until loaded_
+  absl::Status load_status_;  // written by the loader until loaded_
   std::atomic<bool> loaded_{false};
 };
 
-// Before the first thread that touches weights or pages.
+// Call it before the first thread that touches weights or pages.
 void SpreadOverNumaNodes() {
   const std::vector<int> nodes = ReadMachineLimits("", AffinityCpus()).numa_nodes;
   if (nodes.size() < 2) return;
@@ -639,7 +643,7 @@ absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   HYDRANT_ASSIGN_OR_RETURN(Tracing tracing, StartTracing(options.traces, HYDRANT_VERSION,
                                                          LogFailures(options.traces.endpoint_from),
                                                          LogCircuit(options.traces.endpoint_from)));
-  // First: a device that is not there is known before a model of gigabytes is read.
+  // First, so that a missing device is reported before gigabytes of a model are read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);
   if (device.name == "cpu") SpreadOverNumaNodes();

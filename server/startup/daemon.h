@@ -1,5 +1,4 @@
-// The daemon's life: the port opens, the model loads, requests are served, a signal drains, the
-// process ends.
+// The daemon's life cycle: open the port, load the model, serve, drain on a signal, exit.
 #ifndef HYDRANT_SERVER_STARTUP_DAEMON_H_
 #define HYDRANT_SERVER_STARTUP_DAEMON_H_
 
@@ -9,9 +8,9 @@
 
 namespace hydrant {
 
-// The signals it knows must be blocked in the calling thread before any other thread exists
-// (BlockSignals()); they are read from a descriptor, so nothing runs in a signal handler. Returns
-// OK after a drain, or why the daemon could not serve.
+// The signals must be blocked in the calling thread before any other thread exists
+// (BlockSignals()); they are read from a descriptor, so no code runs in a signal handler. Returns
+// OK after a drain, or the reason why the daemon could not serve.
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load = LoadModel);
 
 void BlockSignals();

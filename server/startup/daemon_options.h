@@ -1,5 +1,5 @@
-// What hydrantd was told on its command line and by --config, checked, with the machine's defaults
-// filled in. Plain data.
+// The options of hydrantd from its command line and --config, checked, with defaults for the
+// machine. Plain data.
 #ifndef HYDRANT_SERVER_STARTUP_DAEMON_OPTIONS_H_
 #define HYDRANT_SERVER_STARTUP_DAEMON_OPTIONS_H_
 
@@ -24,27 +24,29 @@ struct DaemonOptions {
   std::string model_path;  // or "hf:ORG/NAME", a model of the Hugging Face hub
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer_path;     // "": the model's own
-  std::string served_model_name;  // "": the hub's name, else that of the file or folder
+  std::string served_model_name;  // "": the hub's name, else from the file or folder
   bool generation_config = true;  // take sampling defaults from the model's files
   std::string listen = "127.0.0.1:50051";
-  std::string trace_steps;                          // a file (observe/step_trace.h); "": none
-  std::string metrics_listen;                       // host:port; "": no metrics, no probes
-  std::chrono::milliseconds stall_timeout{60'000};  // without a step, with requests there
-  std::chrono::milliseconds drain_delay{0};         // NOT_SERVING, but still taking requests
+  std::string trace_steps;     // path of the trace (observe/step_trace.h); "": none
+  std::string metrics_listen;  // host:port; "": no metrics, no probes
+  std::chrono::milliseconds stall_timeout{60'000};  // without a step while there are requests
+  // health reports NOT_SERVING, requests are still accepted
+  std::chrono::milliseconds drain_delay{0};
   std::chrono::milliseconds shutdown_timeout{30'000};
-  std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
-  std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
-  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // the same
+  // time in NOT_SERVING before the process ends
+  std::chrono::milliseconds engine_lost_linger{5'000};
+  std::optional<std::chrono::milliseconds> max_connection_age;        // unset: unlimited
+  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // unset: unlimited
   std::optional<int64_t> prefix_cache_memory_bytes;  // unset: DefaultReuseBytes(); 0: none
-  std::optional<int64_t> context_memory_bytes;       // the same
+  std::optional<int64_t> context_memory_bytes;       // unset: DefaultReuseBytes(); 0: none
   std::optional<int64_t> swap_space_bytes;           // unset: none, on a GPU up to 4 GiB
-  std::string prefix_store;                          // the same, of prefix blocks
+  std::string prefix_store;  // URI for OpenContextStore(), for prefix blocks; "": none
   std::optional<int64_t> prefix_store_bytes;
-  std::string context_store;                   // OpenContextStore()'s; "": none
-  std::optional<int64_t> context_store_bytes;  // of a folder's; unset: no bound
-  std::chrono::milliseconds context_store_timeout{10'000};  // of one call
+  std::string context_store;                                // URI for OpenContextStore(); "": none
+  std::optional<int64_t> context_store_bytes;               // for a folder; unset: no limit
+  std::chrono::milliseconds context_store_timeout{10'000};  // per call
   DefaultCache default_cache = {};
-  // More addresses, each with a default of its own.
+  // Additional addresses, each with its own default policy.
   struct ListenAs {
     std::string address;  // as `listen`
     DefaultCache cache;
@@ -56,11 +58,11 @@ struct DaemonOptions {
   bool log_json = false;
   EngineOptions engine;
   SchedulerOptions scheduler;
-  std::map<std::string, std::string> flags;  // every setting by its flag's name, for GetServerInfo
+  std::map<std::string, std::string> flags;  // all settings by flag name, for GetServerInfo
 };
 
-// What the command line asks for: to run, or to print `text` and leave with `exit_code` (--help,
-// --version, --new-token, --check-config, a bad flag).
+// Result of parsing: options to run with, or `text` to print and an exit code (--help, --version,
+// --new-token, --check-config, an invalid flag).
 struct CommandLine {
   std::optional<DaemonOptions> options;
   std::string text;

@@ -1,5 +1,5 @@
-// hydrantd: reads the command line, sets up the log, runs the daemon. Exit code 1 with one line on
-// stderr where it cannot.
+// hydrantd: reads the command line, sets up the log, runs the daemon. On failure exit code 1 with
+// one line on stderr.
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
@@ -47,9 +47,8 @@ std::shared_ptr<hydrant::LogQueue> SetUpLog(const hydrant::DaemonOptions& option
   return queue;
 }
 
-// What gRPC and protobuf say by themselves is nothing an operator needs, and some of it any client
-// can provoke (protobuf prints a line for text that is no UTF-8): it is there for --log-level
-// debug.
+// Messages of gRPC and protobuf are logged at --log-level debug only: operators do not need them,
+// and clients can provoke some (protobuf prints a line for text that is not UTF-8).
 void RouteLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
   google::protobuf::SetLogHandler(
@@ -58,8 +57,8 @@ void RouteLibraryLogs() {
       });
 }
 
-// The last resort, where memory or threads run out in a library, or in a table too small to have a
-// check of its own: one line instead of a core dump.
+// Handles exceptions from libraries that run out of memory or threads, or from small allocations
+// without a check: one line instead of a core dump.
 [[noreturn]] void OnUncaught() {
   try {
     if (const std::exception_ptr exception = std::current_exception()) {
@@ -83,8 +82,8 @@ void RouteLibraryLogs() {
   std::_Exit(EXIT_FAILURE);
 }
 
-// gRPC aborts where it gets no memory or no thread, and says why to its own log alone. The daemon
-// takes this off again when it serves: from then on an abort leaves a core dump.
+// gRPC aborts if it gets no memory or no thread, and gives the reason only in its own log. The
+// daemon restores the default handler when it serves: from then on an abort leaves a core dump.
 void OnAbortAtStart(int) {
   hydrant::WriteFinalLine(
       "hydrantd: a library gave up at the start, most likely for want of memory or threads: raise "
@@ -103,7 +102,7 @@ int main(int argc, char** argv) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  hydrant::BlockSignals();  // after the printing above: SIGTERM must end a blocked write
+  hydrant::BlockSignals();  // after printing: SIGTERM must end a blocked write
   const std::shared_ptr<hydrant::LogQueue> log = SetUpLog(*line.options);
   RouteLibraryLogs();
   hydrant::RaiseDescriptorLimit();

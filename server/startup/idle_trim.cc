@@ -16,7 +16,8 @@ constexpr std::chrono::minutes kBetweenTrims{1};
 
 void LimitHeaps() {
 #ifdef __GLIBC__
-  constexpr int kHeaps = 4;  // threads keep small blocks to themselves, so few wait for each other
+  // few, because threads keep small blocks in their own caches and rarely contend
+  constexpr int kHeaps = 4;
   if (std::getenv("MALLOC_ARENA_MAX") == nullptr) mallopt(M_ARENA_MAX, kHeaps);
 #endif
 }

@@ -1,6 +1,6 @@
-// Gives the heap's free pages back to the system. glibc keeps what is freed below a block that
-// lives, which after many thousand requests is most of the heap. One thread looks; what it does
-// takes the allocator's locks, so it waits until there is nothing to do.
+// Returns the heap's free pages to the system. glibc keeps free memory below a live block, which
+// after many thousand requests is most of the heap. Trimming takes the allocator's locks, so it is
+// done when the daemon is idle.
 #ifndef HYDRANT_SERVER_STARTUP_IDLE_TRIM_H_
 #define HYDRANT_SERVER_STARTUP_IDLE_TRIM_H_
 
@@ -9,14 +9,14 @@
 
 namespace hydrant {
 
-// Before any thread begins: few heaps, instead of eight a core, of which each keeps its own free
-// pages. MALLOC_ARENA_MAX in the environment goes before it.
+// Call it before any thread starts: limits glibc to few heaps instead of eight per core, each with
+// its own free pages. MALLOC_ARENA_MAX in the environment takes precedence.
 void LimitHeaps();
 
 class IdleTrim {
  public:
-  // `steps`: of the engine so far. To be called a few times a second. Trims when there has been no
-  // step for a second, and once a minute from then on: calls without a step leave something too.
+  // `steps`: total steps of the engine. Call it a few times a second from one thread. Trims after a
+  // second without a step, and then once a minute, because calls without a step allocate too.
   void Look(bool idle, uint64_t steps);
 
  private:

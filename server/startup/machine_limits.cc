@@ -17,8 +17,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int64_t kFallbackKvCacheBytes = int64_t{1}
-                                          << 30;  // where nothing is known about the memory
+constexpr int64_t kFallbackKvCacheBytes = int64_t{1} << 30;  // if memory is unknown
 // cgroup v1 writes "no limit" as a number near 2^63.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
@@ -30,7 +29,7 @@ std::optional<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
-// The first number of the text; nothing for "max".
+// The first number of the text; nullopt for "max".
 std::optional<int64_t> FirstNumber(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -43,7 +42,7 @@ std::optional<int64_t> ReadNumber(const std::string& path) {
   return text.has_value() ? FirstNumber(*text) : std::nullopt;
 }
 
-// "/a/b" -> {"/a/b", "/a", ""}: a limit of an outer group holds for the inner ones.
+// "/a/b" -> {"/a/b", "/a", ""}: limits of outer groups apply to inner ones.
 std::vector<std::string> WithParents(std::string path) {
   std::vector<std::string> paths;
   while (!path.empty() && path != "/") {
@@ -54,7 +53,7 @@ std::vector<std::string> WithParents(std::string path) {
   return paths;
 }
 
-// "cpu,cpuacct" has "cpu"; the unified hierarchy's empty list has "".
+// "cpu,cpuacct" contains "cpu"; the unified hierarchy's empty list contains "".
 bool HasController(std::string_view list, std::string_view controller) {
   while (true) {
     const size_t comma = list.find(',');
@@ -111,7 +110,7 @@ void ApplyCpu(std::optional<double> cpus, const char* source, MachineLimits* lim
   limits->cpu_source = source;
 }
 
-// A limit and what of it is in use, page cache included: that can be given back, so half of it
+// A limit and its current use. The use includes page cache, which can be reclaimed, so half of it
 // counts as free.
 void ApplyMemory(std::optional<int64_t> limit, std::optional<int64_t> used, const char* source,
                  MachineLimits* limits) {
@@ -159,7 +158,7 @@ void ReadV1(const std::string& root, MachineLimits* limits) {
   }
 }
 
-// "0-3,8,10-11", as the kernel writes sets of CPUs.
+// "0-3,8,10-11", the kernel's format for sets of CPUs.
 std::vector<int> ParseCpuList(const std::string& text) {
   std::vector<int> cpus;
   for (const std::string& range : std::vector<std::string>(absl::StrSplit(text, ','))) {
@@ -173,7 +172,7 @@ std::vector<int> ParseCpuList(const std::string& text) {
   return cpus;
 }
 
-// A core is known by the first of its hyper-threads.
+// A core is identified by the first of its hyper-threads.
 int CoresOf(const std::string& root, const std::vector<int>& cpus) {
   std::set<int> cores;
   for (const int cpu : cpus) {

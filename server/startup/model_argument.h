@@ -11,19 +11,19 @@ namespace hydrant {
 
 inline constexpr size_t kMostModelNameBytes = 256;
 
-// Replaces the tilde of "~/..." by HOME: a shell does not do it after a '=', nor in a file.
+// Replaces the tilde of "~/..." by HOME: shells do not expand it after '=', nor in a file.
 std::string WithHome(std::string path);
 
 // A path, or "hf:ORG/NAME...". A bare ORG/NAME becomes "hf:ORG/NAME" unless a file or folder of
 // that path or a folder ORG exists, or the name ends in ".gguf".
 std::string ModelOfArgument(const std::string& argument);
 
-// 1 to kMostModelNameBytes bytes of UTF-8 without control characters: a name goes into every answer
-// and log line.
+// 1 to kMostModelNameBytes bytes of UTF-8 without control characters, because the name is in every
+// answer and log line.
 bool IsModelName(std::string_view text);
 
-// The model name from a path: the name of the folder, or that of the file without ".gguf" and
-// without the part number of a split file ("-00001-of-00003").
+// The model name from a path: the name of the folder, or of the file without ".gguf" and without
+// the part number of a split file ("-00001-of-00003").
 std::string NameOfPath(const std::string& path);
 
 }  // namespace hydrant

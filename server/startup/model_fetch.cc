@@ -43,7 +43,7 @@ class FetchLog final : public hub::PullListener {
  private:
   const std::string model_;
   Clock::time_point logged_;
-  std::optional<hub::TransferMeter> meter_;  // from the plan on
+  std::optional<hub::TransferMeter> meter_;  // set by the plan
 };
 
 }  // namespace

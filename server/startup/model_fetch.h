@@ -1,5 +1,5 @@
-// Finds the model of --model on this machine, and fetches one of the Hugging Face hub first where
-// it is not there. Blocks, with lines in the log.
+// Locates the model of --model, and downloads it first if it is a model of the Hugging Face hub
+// that is not in the cache. Blocks, and logs progress.
 #ifndef HYDRANT_SERVER_STARTUP_MODEL_FETCH_H_
 #define HYDRANT_SERVER_STARTUP_MODEL_FETCH_H_
 
@@ -8,8 +8,8 @@
 
 namespace hydrant {
 
-// `options` with a path for model_path. A model "hf:ORG/NAME" is served as ORG/NAME where no name
-// was given: in the cache its folder is named by a commit.
+// `options` with model_path as a path. A model "hf:ORG/NAME" is served as ORG/NAME if no name was
+// given, because its folder in the cache is named by a commit.
 absl::StatusOr<DaemonOptions> WithLocalModel(DaemonOptions options);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// Names a model by what it is, so that what was computed with it is not taken for another's.
+// Identifies a model by its contents, so that saved caches are not used with another model.
 #ifndef HYDRANT_SERVER_STARTUP_MODEL_FINGERPRINT_H_
 #define HYDRANT_SERVER_STARTUP_MODEL_FINGERPRINT_H_
 
@@ -9,9 +9,9 @@
 
 namespace hydrant {
 
-// SHA-256 over the model's shape, samples of each of its tensors, and its vocabulary. Two models
-// with different weights differ all over their tensors, so pieces of them tell as much as the
-// whole, in milliseconds; who wants to deceive a server by a crafted file can.
+// SHA-256 over the model's shape, samples of its tensors, and its vocabulary. Two models with
+// different weights differ in all their tensors, so samples distinguish them, in milliseconds. It
+// does not protect against crafted files.
 absl::StatusOr<Sha256Digest> ModelFingerprint(const ModelSource& source,
                                               const Tokenizer& tokenizer);
 

@@ -45,7 +45,7 @@ std::string FolderOfTokenizer(const DaemonOptions& options, const ModelSource& s
   return std::filesystem::is_directory(path) ? path.string() : path.parent_path().string();
 }
 
-// A model without a template that can be rendered still serves text and token ids.
+// A model without a usable template still serves text and token ids.
 void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
   const Tokenizer& tokenizer = *loaded->tokenizer;
   absl::StatusOr<ChatTemplateSource> read = source.gguf() != nullptr
@@ -57,7 +57,7 @@ void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
                                         : std::string(read.status().message());
     return;
   }
-  // What the configuration does not name, the tokenizer may know.
+  // The tokenizer may know special tokens that the configuration lacks.
   for (const auto& [name, id] :
        {std::pair("bos_token", tokenizer.bos_id()), std::pair("eos_token", tokenizer.eos_id())}) {
     if (id >= 0)
@@ -87,7 +87,7 @@ int64_t SummaryTokens(const EngineLimits& limits) {
   return std::min<int64_t>(kSummaryTokens, limits.max_model_len);
 }
 
-// Of a sequence whose policy keeps so many of `tokens`.
+// Pages of a sequence of `tokens` tokens whose policy keeps `kept` of them per head.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
   int64_t pages = 0;
   for (const CacheGroup& group : limits.Groups()) {
@@ -98,7 +98,7 @@ int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) 
   return pages;
 }
 
-// What to do about it, where the engine found too little memory.
+// Adds a remedy to out-of-memory errors of the engine.
 absl::Status EngineError(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return {status.code(),
@@ -108,8 +108,8 @@ absl::Status EngineError(const absl::Status& status) {
                       std::string(status.message()))};
 }
 
-// The served name is --served-model-name or the hub's name. Without these it is the name of the
-// file or folder, which users know, and requests may use the name in the metadata as well.
+// The served name is --served-model-name or the hub's name. Otherwise it is the name of the file or
+// folder, which users know, and requests may use the name in the metadata as well.
 void SetNames(const DaemonOptions& options, const ModelConfig& config, ServedModel* served) {
   served->name = options.served_model_name;
   if (!served->name.empty()) return;
@@ -117,7 +117,7 @@ void SetNames(const DaemonOptions& options, const ModelConfig& config, ServedMod
   if (IsModelName(config.name)) served->own_name = config.name;
 }
 
-// Ignores, with a warning, recommendations that are invalid as sampling parameters: the model can
+// Ignores, with a warning, recommendations that are invalid sampling parameters: the model can
 // still be served.
 SamplingDefaults SamplingOf(const ModelSource& source) {
   absl::StatusOr<SamplingDefaults> defaults = ReadSamplingDefaults(source);
@@ -144,7 +144,8 @@ absl::Status CheckPool(const EngineLimits& limits, int64_t page_bytes) {
                   FormatByteSize(whole * page_bytes), FormatByteSize(fifth * page_bytes)));
 }
 
-// A folder that has no room costs speed, and no request: sequences read again.
+// Without room in the folder requests are slower but do not fail: sequences recompute instead of
+// being swapped.
 void DropUnwritableSwap(EngineOptions* options) {
   if (options->swap_directory.empty()) return;
   const int64_t bytes = options->swap_space_bytes + options->context_memory_bytes;

@@ -9,8 +9,8 @@
 namespace hydrant {
 
 // The first known name with the least edit distance (insertions, deletions and replacements of a
-// character) to `name`. If `name` has at least 3 characters, known names that begin with it go
-// before all others. "" if `known` is empty.
+// character) to `name`. If `name` has at least 3 characters, known names that begin with it take
+// precedence. "" if `known` is empty.
 std::string NearestName(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// Where the memory of a machine with several NUMA nodes lies.
+// Memory placement on machines with several NUMA nodes.
 #ifndef HYDRANT_SERVER_STARTUP_NUMA_H_
 #define HYDRANT_SERVER_STARTUP_NUMA_H_
 
@@ -8,10 +8,10 @@
 
 namespace hydrant {
 
-// Memory that this thread and those it starts from now on touch first is spread over these nodes,
-// page by page: all cores read weights and pages at the speed of all nodes together. What somebody
-// has chosen before (numactl) stays. Errors: FailedPrecondition where the kernel does not allow it
-// (containers often do not).
+// Interleaves memory first touched by this thread, and by threads it starts later, over the nodes
+// page by page, so that all cores read weights and pages at the nodes' combined bandwidth. A policy
+// set before (numactl) is kept. FailedPrecondition where the kernel does not allow it, as in many
+// containers.
 absl::Status InterleaveMemory(const std::vector<int>& nodes);
 
 }  // namespace hydrant

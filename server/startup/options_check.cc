@@ -57,10 +57,10 @@ class Check {
     problems_.push_back(absl::StrCat(flag, path, ": is not a folder"));
   }
 
-  // At any free port of the host: the daemon that is to be replaced may still have its own.
+  // Binds a free port of the host, because a running daemon may still use its own.
   void Address(const std::string& flag, const std::string& listen) {
     const absl::StatusOr<HostPort> to = ParseHostPort(listen);
-    if (!to.ok() || listen.starts_with("unix:")) return;  // said before, or of this machine alone
+    if (!to.ok() || listen.starts_with("unix:")) return;  // checked before, or local only
     const std::string host = listen.substr(0, listen.find_last_of(':'));
     const absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(host + ":0");
     if (!sockets.ok()) return Note(flag, sockets.status());

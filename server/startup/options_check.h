@@ -1,4 +1,4 @@
-// What --check-config looks at beyond the flags themselves.
+// The checks of --check-config beyond the flags themselves.
 #ifndef HYDRANT_SERVER_STARTUP_OPTIONS_CHECK_H_
 #define HYDRANT_SERVER_STARTUP_OPTIONS_CHECK_H_
 
@@ -9,9 +9,9 @@
 
 namespace hydrant {
 
-// All that would keep a daemon with these options from starting, as far as it can be known without
-// loading the model and taking the addresses: the files that must be there and what is in them,
-// and addresses that other machines reach without TLS. Each names the flag. Fetches nothing.
+// Problems that would keep a daemon with these options from starting, as far as they can be found
+// without loading the model and binding the addresses: missing or invalid files, and addresses that
+// other machines can reach without TLS. Each names the flag. Downloads nothing.
 std::vector<std::string> FindProblems(const DaemonOptions& options);
 
 }  // namespace hydrant

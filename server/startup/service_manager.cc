@@ -29,7 +29,7 @@ absl::Status TellServiceManager(std::string_view state) {
   if (path.size() >= sizeof(address.sun_path))
     return absl::InvalidArgumentError(fmt::format("NOTIFY_SOCKET {}: too long a path", path));
   std::copy(path.begin(), path.end(), address.sun_path);
-  if (path[0] == '@') address.sun_path[0] = '\0';  // of Linux' abstract names
+  if (path[0] == '@') address.sun_path[0] = '\0';  // Linux' abstract namespace
 
   const int socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket_fd < 0) return CannotTell(path);

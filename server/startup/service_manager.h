@@ -1,5 +1,5 @@
-// Tells systemd how the daemon is, where systemd waits to hear it (Type=notify): a datagram to the
-// socket that $NOTIFY_SOCKET names, sd_notify(3).
+// Notifies systemd of the daemon's state (Type=notify): a datagram to the socket in $NOTIFY_SOCKET,
+// see sd_notify(3).
 #ifndef HYDRANT_SERVER_STARTUP_SERVICE_MANAGER_H_
 #define HYDRANT_SERVER_STARTUP_SERVICE_MANAGER_H_
 
@@ -12,8 +12,8 @@ namespace hydrant {
 inline constexpr std::string_view kServiceReady = "READY=1";
 inline constexpr std::string_view kServiceStopping = "STOPPING=1";
 
-// OK also where nobody waits. Does not block. Thread safe as long as nobody changes the
-// environment.
+// OK also without $NOTIFY_SOCKET. Does not block. Thread safe as long as the environment does not
+// change.
 absl::Status TellServiceManager(std::string_view state);
 
 }  // namespace hydrant

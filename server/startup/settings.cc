@@ -14,7 +14,7 @@ ConfigForm FormOf(const CLI::Option& option) {
   return option.get_items_expected_max() > 1 ? ConfigForm::kList : ConfigForm::kText;
 }
 
-// Those that are settings: not --help, --new-token and the like.
+// Flags that are settings: not --help, --new-token and the like.
 std::vector<const CLI::Option*> SettingsOf(const CLI::App& app) {
   std::vector<const CLI::Option*> settings;
   for (const CLI::Option* option : app.get_options()) {
@@ -23,7 +23,7 @@ std::vector<const CLI::Option*> SettingsOf(const CLI::App& app) {
   return settings;
 }
 
-// A Redis may have a password in its address.
+// A Redis address may contain a password.
 std::string WithoutSecret(const std::string& name, std::string value) {
   if (name != "context-store" && name != "prefix-cache-store") return value;
   if (const size_t at = value.rfind('@'); at != std::string::npos)
@@ -31,7 +31,7 @@ std::string WithoutSecret(const std::string& name, std::string value) {
   return value;
 }
 
-// What is wrong with the values, or nothing after the flag has them.
+// Sets the flag. Returns the problem of the values, or "".
 std::string Give(const std::vector<std::string>& values, CLI::Option* option) {
   try {
     option->add_result(values);
@@ -51,7 +51,7 @@ std::vector<std::string> FillFromConfig(const std::string& path, CLI::App* app) 
   for (const CLI::Option* option : SettingsOf(*app))
     keys[option->get_single_name()] = FormOf(*option);
   ConfigFile file = ReadConfigFile(path, keys);
-  // These two are parts of an address, and an address that was given is given whole.
+  // These two are parts of an address; a given address is complete.
   const bool has_address = app->count("--listen") > 0;
   for (const ConfigSetting& setting : file.settings) {
     CLI::Option* option = app->get_option("--" + setting.key);

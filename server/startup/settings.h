@@ -1,5 +1,5 @@
-// The flags by their names: filled from the file of --config, told to whoever asks GetServerInfo,
-// printed by --check-config. No text that leaves here holds a password.
+// All flags by name: filled from the file of --config, reported by GetServerInfo, printed by
+// --check-config. Passwords are removed from the output.
 #ifndef HYDRANT_SERVER_STARTUP_SETTINGS_H_
 #define HYDRANT_SERVER_STARTUP_SETTINGS_H_
 
@@ -13,15 +13,14 @@ class App;
 
 namespace hydrant {
 
-// Gives the flags that neither the command line nor the environment gave what the file says, each
-// checked as on the command line. Call after the app has parsed. Returns what is wrong, each with
-// file, line and key; empty: nothing.
+// Sets flags that are neither on the command line nor in the environment from the file, with the
+// same checks. Call it after the app has parsed. Returns problems, each with file, line and key.
 std::vector<std::string> FillFromConfig(const std::string& path, CLI::App* app);
 
-// Every flag, as given or by default; the last value where it may be given again.
+// All flags, as given or by default; the last value of a repeated flag.
 std::map<std::string, std::string> Settings(const CLI::App& app);
 
-// As a file for --config: what was given, then what is as by default, in comments.
+// A file for --config: given values, then defaults as comments.
 std::string SettingsAsConfig(const CLI::App& app);
 
 }  // namespace hydrant

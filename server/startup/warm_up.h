@@ -1,4 +1,4 @@
-// One token through the whole path before the daemon calls itself ready.
+// Generates one token through the whole path before the daemon reports ready.
 #ifndef HYDRANT_SERVER_STARTUP_WARM_UP_H_
 #define HYDRANT_SERVER_STARTUP_WARM_UP_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// Waits until the token has come; the error is the request's own.
+// Waits for the token; the error is the request's.
 absl::Status WarmUp(ServingLoop* loop, EventRouter* router, RequestHandle handle,
                     const Tokenizer& tokenizer);
 
