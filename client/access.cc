@@ -18,13 +18,13 @@ namespace {
 
 constexpr char kTokenVariable[] = "HYDRANT_TOKEN";
 
-// "" where no file is named.
+// "" if no file is named.
 absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
   if (path.empty()) return "";
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  text << file.rdbuf();  // of a folder: nothing, and no exception
+  text << file.rdbuf();  // for a folder: reads nothing, throws nothing
   if (!file.is_open() || errno != 0)
     return absl::InvalidArgumentError(fmt::format("{} {}: {}", flag, path, std::strerror(errno)));
   if (text.str().empty())

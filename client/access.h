@@ -1,4 +1,4 @@
-// How a client gets in: by TLS or not, with a certificate of its own or not, with a token or not.
+// A client's credentials: TLS, a client certificate and a token, all optional.
 #ifndef HYDRANT_CLIENT_ACCESS_H_
 #define HYDRANT_CLIENT_ACCESS_H_
 
@@ -11,12 +11,12 @@
 
 namespace hydrant {
 
-// As flags say it: files.
+// File names from flags.
 struct AccessFlags {
-  std::string tls_ca;                    // PEM; no TLS where it is empty
-  std::string tls_certificate, tls_key;  // PEM, of the client's own; "": none
-  // "": the token is that of HYDRANT_TOKEN, if any. As an argument it would be in the list of
-  // processes.
+  std::string tls_ca;                    // PEM; "": no TLS
+  std::string tls_certificate, tls_key;  // PEM, client certificate; "": none
+  // "": the token of HYDRANT_TOKEN, if set. There is no flag for the token itself, because it would
+  // appear in the list of processes.
   std::string token_file;
 };
 
@@ -29,7 +29,7 @@ struct Access {
 // it as a host name. Stateless.
 absl::Status CheckAddress(const std::string& address);
 
-// InvalidArgument names the flag whose file cannot be used.
+// InvalidArgument names the flag with the unusable file.
 absl::StatusOr<Access> ReadAccess(const AccessFlags& flags);
 
 }  // namespace hydrant

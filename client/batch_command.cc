@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Its fields as the contract names them.
+// With the contract's field names.
 Json ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
@@ -28,7 +28,7 @@ Json ToJson(const google::protobuf::Message& message) {
   return Json::parse(text);
 }
 
-// Prints what is wrong with a line.
+// Prints the error of a malformed line.
 std::optional<v1::GenerateBatchRequest> ReadLines(const std::string& lines,
                                                   const v1::GenerateRequest& defaults) {
   v1::GenerateBatchRequest batch;
@@ -49,7 +49,7 @@ std::optional<v1::GenerateBatchRequest> ReadLines(const std::string& lines,
   return batch;
 }
 
-// The answers of a request, as they come.
+// The samples of a request, as they arrive.
 struct Answer {
   struct Sample {
     std::string text;

@@ -1,5 +1,5 @@
-// `hydrant batch`: the requests of a file, a JSON object a line, in one call, and what became of
-// each, a JSON object a line.
+// `hydrant batch`: sends the requests of a file in one call, and prints each result. Input and
+// output have a JSON object a line.
 #ifndef HYDRANT_CLIENT_BATCH_COMMAND_H_
 #define HYDRANT_CLIENT_BATCH_COMMAND_H_
 
@@ -10,9 +10,9 @@
 
 namespace hydrant {
 
-// `lines`: requests as protobuf's JSON has them; what a line does not set is as in `flags`. Prints
-// each to stdout when it has ended, and with quiet unset a line about all to stderr. Returns the
-// exit code: 1 where one has failed.
+// `lines`: requests in protobuf's JSON; fields that a line does not set are as in `flags`. Prints
+// each result to stdout when its request has ended, and a summary to stderr unless quiet. Returns
+// the exit code: 1 if a request failed.
 int RunBatch(Connection* connection, const std::string& lines, const RequestFlags& flags,
              bool quiet);
 

@@ -57,8 +57,8 @@ class Conversation {
  private:
   void Ask(const std::string& message) {
     v1::GenerateRequest turn = request_;
-    // The next turn goes on from this one's cache, where there is still one. Behind a context of
-    // the user's own all that was said since follows it each time.
+    // The next turn reuses this turn's cache if it is still kept. With the user's own context all
+    // messages since then are sent again each time.
     if (!turn.has_context()) {
       if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
       if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
@@ -79,7 +79,7 @@ class Conversation {
     AddMessage(&history_, "assistant", answer);
   }
 
-  // Forgets the older half of the turns, and asks a refused message again.
+  // Drops the older half of the turns, and repeats a refused message.
   void Drop() {
     const int turns = NumTurns();
     if (turns == 0) {

@@ -1,4 +1,4 @@
-// A conversation at the terminal: each line is a message, the whole history is sent each time.
+// A conversation at the terminal: each line is a message, and each turn sends the whole history.
 #ifndef HYDRANT_CLIENT_CHAT_SESSION_H_
 #define HYDRANT_CLIENT_CHAT_SESSION_H_
 
@@ -14,9 +14,10 @@ namespace hydrant {
 int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
              const std::string& message, const PrintOptions& options);
 
-// Chats until the end of the input, or /exit. Ctrl-C ends an answer; its text so far stays in the
-// history. An empty answer or a refused message leaves the history as it was. If the history is
-// full, /drop forgets its older half and asks again. Returns the exit code of the last answer.
+// Chats until the end of the input, or /exit. Ctrl-C ends an answer; its partial text stays in the
+// history. An empty answer or a refused message leaves the history unchanged. If the history is
+// full, /drop forgets its older half and repeats the message. Returns the exit code of the last
+// answer.
 int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
                       const std::string& system, const PrintOptions& options);
 

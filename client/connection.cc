@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Gives every call its token. Call credentials would, too, but over TLS alone.
+// Adds the token to every call. Call credentials would, too, but only over TLS.
 class TokenInterceptor final : public grpc::experimental::Interceptor {
  public:
   explicit TokenInterceptor(std::string token) : value_("Bearer " + std::move(token)) {}
@@ -48,8 +48,7 @@ class TokenInterceptors final : public grpc::experimental::ClientInterceptorFact
 std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Access& access) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  // Nothing is shared between channels: a new one connects at once, however often older ones
-  // failed.
+  // Channels share no subchannels: a new one connects immediately, even if older ones failed.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   UseNoProxyOnThisMachine(address, &arguments);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
@@ -73,7 +72,7 @@ grpc::Status Connection::WaitUntilServing(double seconds) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(seconds));
   while (true) {
-    // A channel that was refused once asks again only after seconds.
+    // A new channel, because one that was refused retries only after seconds.
     const auto health = grpc::health::v1::Health::NewStub(Connect(address_, access_));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
@@ -91,7 +90,7 @@ grpc::Status Connection::WaitUntilServing(double seconds) {
 }
 
 void Connection::Reconnect(double seconds) {
-  // The channel may not have noticed yet, and would fail the next call as well.
+  // The channel may not have noticed the loss yet; then the next call would fail as well.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   channel_->WaitForConnected(std::chrono::system_clock::now() +
                              std::chrono::duration_cast<std::chrono::system_clock::duration>(

@@ -18,10 +18,10 @@ class Connection {
 
   const std::string& address() const { return address_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
-  // Asks the standard health service until it says SERVING. DEADLINE_EXCEEDED when `seconds` are
-  // over; its message is that of the last attempt (DescribeError).
+  // Polls the standard health service until SERVING. DEADLINE_EXCEEDED after `seconds`, with the
+  // message of the last attempt (DescribeError).
   grpc::Status WaitUntilServing(double seconds);
-  // After a stream was lost: until there is a connection again, or the time is up.
+  // Called after a stream was lost: waits for a connection, at most `seconds`.
   void Reconnect(double seconds);
 
  private:

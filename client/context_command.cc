@@ -37,7 +37,7 @@ void PrintHeader() {
            "RETAINED", "POLICY", "");
 }
 
-// What is not known of one that lies in the store alone stays empty.
+// Unknown values of a context that is only in the store are left out.
 void PrintRow(const v1::Context& context) {
   const bool here = context.in_memory();
   PrintOut(

@@ -22,7 +22,7 @@ namespace {
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
 constexpr double kReconnectSeconds = 5.0;
 
-// What compressing the prompt cost, where it did.
+// Losses from compressing the prompt, if it was compressed.
 std::string CompressionText(const v1::Usage& usage) {
   std::string text;
   if (usage.has_retained_mass()) {
@@ -44,14 +44,14 @@ std::string CompressionText(const v1::Usage& usage) {
   return text;
 }
 
-// How often others had its room, and for how long; where it never was, nothing.
+// Number and total time of preemptions or swaps; "" for none.
 std::string Absences(std::string_view what, uint32_t count, uint64_t us) {
   if (count == 0) return "";
   return fmt::format(", {} {} ({:.0f} ms)", count, what, static_cast<double>(us) * 1e-3);
 }
 
-// Entries that the cache holds at the end and tokens seen: the mean over the KV heads, because
-// policies that share a budget leave some heads full.
+// Entries in the cache at the end and tokens seen: the mean over the KV heads, because policies
+// that share a budget leave some heads full.
 std::string KeptText(const v1::Usage& usage) {
   const uint32_t seen = usage.kv_tokens_kept() + usage.kv_tokens_evicted();
   const double mean = usage.has_kv_tokens_kept_mean() ? usage.kv_tokens_kept_mean()
@@ -70,7 +70,7 @@ std::string KeptText(const v1::Usage& usage) {
 
 std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
-  // The first tokens belong to the prompt's time.
+  // The first token of each sample belongs to the prefill.
   const double rate = decode_s > 0 && usage.completion_tokens() > num_samples
                           ? (usage.completion_tokens() - num_samples) / decode_s
                           : 0;
@@ -86,7 +86,7 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
       usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");
 }
 
-// A line that is overwritten; only for a person at a terminal.
+// A line that is overwritten; only at a terminal.
 void ShowProgress(const v1::Progress& progress, bool* shown) {
   if (isatty(STDERR_FILENO) == 0) return;
   if (progress.queue_position() > 0) {
@@ -144,7 +144,7 @@ class Printer {
 
  private:
   struct Answer {
-    std::string text;  // that waits for its end, where there are several
+    std::string text;  // buffered until the sample ends, if there are several
     uint32_t tokens = 0;
   };
 
@@ -193,7 +193,7 @@ class Printer {
   std::string* const text_;
   bool progress_shown_ = false;
   std::map<uint32_t, Answer> answers_;  // by sample
-  bool was_cut_ = false;                // one of them, and not at an end of its own
+  bool was_cut_ = false;                // a sample reached max_tokens
   std::string context_;
 };
 
@@ -214,10 +214,10 @@ void PrintJson(const google::protobuf::Message& message) {
 
 namespace {
 
-// Puts into `rest` what asks for the rest of the answer, should the stream be lost.
+// Updates `rest`, the request for the remaining answer if the stream is lost.
 void Note(const v1::GenerateResponse& response, v1::GenerateRequest* rest) {
   if (response.has_accepted()) {
-    rest->clear_request_id();  // where the first one still runs it is taken
+    rest->clear_request_id();  // the id is taken while the first request still runs
     rest->mutable_sampling()->set_seed(response.accepted().seed());
   }
   rest->mutable_resume_token_ids()->MergeFrom(response.delta().token_ids());
@@ -232,7 +232,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
   Printer printer(options, request, text);
   const int resume = NumSamples(request) == 1 ? options.resume : 0;
   v1::GenerateRequest rest = request;
-  bool accepted = false;  // once: without that there is nothing to take up
+  bool accepted = false;  // set by `accepted`; without it there is no stream to resume
   for (int resumed = 0;; ++resumed) {
     grpc::ClientContext context;
     if (options.timeout_s > 0) context.set_deadline(deadline);

@@ -1,5 +1,6 @@
-// Runs one Generate call and prints it as it comes: the text on stdout, the usage on stderr; or one
-// JSON object a line. Of several samples each is printed under a heading when it has finished.
+// Runs one Generate call and prints its output as it arrives: the text on stdout, the usage on
+// stderr; or one JSON object a line. With several samples, each is printed under a heading when it
+// has finished.
 #ifndef HYDRANT_CLIENT_EVENT_PRINTER_H_
 #define HYDRANT_CLIENT_EVENT_PRINTER_H_
 
@@ -16,14 +17,14 @@ namespace hydrant {
 struct PrintOptions {
   bool json = false;
   bool quiet = false;          // no usage line
-  bool show_context = false;   // the handle of a cache that was kept
+  bool show_context = false;   // print the handle of a kept cache
   double timeout_s = 0;        // 0: none
   bool interruptible = false;  // Ctrl-C cancels the request: CANCELLED
-  int resume = 0;              // times that a stream which was lost may be taken up again
+  int resume = 0;              // times that a lost stream may be resumed
 };
 
-// Takes a stream that was lost up where it ended, perhaps from another replica; not one of several
-// samples. Prints an error, too. `text` (may be null) receives the whole answer of a single sample.
+// Resumes a lost stream, possibly on another replica, but not with several samples. Prints errors,
+// too. `text` (may be null) receives the whole answer of a single sample.
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
                               const PrintOptions& options, std::string* text);
 

@@ -37,7 +37,7 @@ bool IsTypedAhead() {
 }
 
 std::optional<std::string> ReadTypedAhead() {
-  std::array<char, 4096> line;  // the longest that a terminal has
+  std::array<char, 4096> line;  // the maximum line length of a terminal
   const ssize_t count = read(STDIN_FILENO, line.data(), line.size());
   if (count <= 0) return std::nullopt;
   const std::string_view text(line.data(), static_cast<size_t>(count));
@@ -78,7 +78,7 @@ std::optional<std::string> LineReader::Next() {
   PrintErr("{}", kPrompt);
   std::optional<std::string> line = ReadPlain();
 #endif
-  if (!line.has_value()) PrintErr("\n");  // ends the line of the prompt after Ctrl-D
+  if (!line.has_value()) PrintErr("\n");  // ends the prompt's line after Ctrl-D
   return line;
 }
 

@@ -1,6 +1,6 @@
-// hydrant: the command line client. Text goes to stdout, everything about it to stderr. Exit codes:
-// 0 done, 1 failed, 2 the request was refused as wrong, 3 no server, or one that is starting or
-// stopping, 130 a pull was interrupted.
+// hydrant: the command line client. Output text goes to stdout, all else to stderr. Exit codes: 0
+// success, 1 failure, 2 invalid request, 3 no server, or one that is starting or stopping, 130
+// interrupted pull.
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
@@ -41,15 +41,15 @@ struct ClientFlags {
   bool quiet = false;
   RequestFlags request;
   std::string system;
-  std::string tools_file;  // of chat
+  std::string tools_file;  // for chat
   std::optional<std::string> template_kwargs;
-  std::vector<std::string> words;  // the message of chat, the text of tokenize and of embed
+  std::vector<std::string> words;  // the message of chat, the text of tokenize and embed
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::vector<uint32_t> ids;
   ContextFlags context;
-  std::string policy;  // that `info` is to detail
-  std::string model;   // that `pull` is to fetch
+  std::string policy;  // policy for `info`
+  std::string model;   // model for `pull`
   bool plain = false, no_special = false, keep_special = false;
   std::string pooling = "last";
   std::optional<uint32_t> dimensions;
@@ -66,7 +66,7 @@ std::string ReadAll(std::istream& stream) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// Of a file, or what is piped in.
+// The contents of a file, or of stdin.
 std::optional<std::string> ReadPromptFile(const std::string& name) {
   if (name.empty() || name == "-") return ReadAll(std::cin);
   std::ifstream file(name, std::ios::binary);
@@ -310,7 +310,7 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   return app;
 }
 
-// For health checks of containers, which have no other client of grpc.health.v1.
+// For health checks of containers without another client of grpc.health.v1.
 int Health(Connection* connection) {
   const grpc::Status serving = connection->WaitUntilServing(0);
   PrintOut("{}\n", serving.ok() ? "SERVING" : "NOT_SERVING");

@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kLineInterval{10};
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// The first Ctrl-C ends the pull in good order, a second one the process.
+// The first Ctrl-C stops the pull cleanly, a second one ends the process.
 void OnInterrupt(int) { interrupted = 1; }
 
 void EndOrderlyOnInterrupt() {
@@ -44,7 +44,7 @@ size_t Columns() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// One line that is written over and over on a terminal, a line now and then elsewhere.
+// A line that is overwritten on a terminal; elsewhere a line at intervals.
 class ProgressPrinter final : public hub::PullListener {
  public:
   explicit ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -66,8 +66,9 @@ class ProgressPrinter final : public hub::PullListener {
     if (bytes < total_bytes_ && now - shown_ < interval) return;
     shown_ = now;
     std::string line = fmt::format("{}: {}", meter_->Text(), file);
-    if (terminal_) line.resize(std::min(line.size(), Columns() - 1));  // a second line would stay
-    // Erases what the line before it had more.
+    // a wrapped line could not be overwritten
+    if (terminal_) line.resize(std::min(line.size(), Columns() - 1));
+    // Clears the rest of a longer previous line.
     PrintErr("{}", terminal_ ? "\r" + line + "\033[K" : line + "\n");
     line_is_open_ = terminal_;
   }

@@ -61,7 +61,7 @@ void AddStopping(CLI::App* app, RequestFlags* flags) {
       ->group(group);
 }
 
-// At most one of them.
+// At most one form.
 void AddForm(CLI::App* app, RequestFlags* flags) {
   CLI::Option_group* form = app->add_option_group("Form", "What the answer has to be");
   form->add_flag("--json-object", flags->json_object, "A JSON object");
@@ -97,7 +97,7 @@ void FillForm(const RequestFlags& flags, v1::GenerateRequest* request) {
     request->mutable_structured_output()->set_max_whitespace(*flags.max_whitespace);
 }
 
-// What --min-tokens asks for is no accident.
+// A larger --min-tokens raises the default limit.
 void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
   const uint32_t otherwise = std::max(kDefaultMaxTokens, flags.min_tokens.value_or(0));
   const uint32_t max_tokens = flags.max_tokens.value_or(otherwise);
@@ -137,7 +137,7 @@ void FillCache(const RequestFlags& flags, v1::Cache* cache) {
 
 constexpr char kCacheGroup[] = "KV cache";
 
-// What only a request has that generates.
+// Flags for requests that generate.
 void AddReuse(CLI::App* app, RequestFlags* flags) {
   const auto group = kCacheGroup;
   app->add_option("--question-tokens", flags->question_tokens,

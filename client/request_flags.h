@@ -1,4 +1,4 @@
-// The options that chat and generate share, and the request they make. Plain data.
+// Options shared by chat and generate, and the request made from them. Plain data.
 #ifndef HYDRANT_CLIENT_REQUEST_FLAGS_H_
 #define HYDRANT_CLIENT_REQUEST_FLAGS_H_
 
@@ -15,7 +15,7 @@ class App;
 
 namespace hydrant {
 
-// Where --max-tokens is not given: a model that does not find its end would fill its whole context.
+// Default of --max-tokens: a model that does not end its answer would fill its whole context.
 inline constexpr uint32_t kDefaultMaxTokens = 512;
 
 struct RequestFlags {
@@ -24,8 +24,8 @@ struct RequestFlags {
   std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
-  std::optional<uint32_t> num_samples;  // of `generate` alone
-  std::optional<uint32_t> max_tokens;   // 0: no limit but the server's
+  std::optional<uint32_t> num_samples;  // for `generate` only
+  std::optional<uint32_t> max_tokens;   // 0: the server's limit
   std::optional<uint32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;
@@ -48,17 +48,17 @@ struct RequestFlags {
   double timeout_s = 0;             // 0: none
   std::optional<int32_t> priority;
   std::string on_pressure, tenant;
-  double target_ttft_s = 0, target_tpot_s = 0;  // the same
-  int resume = 3;                               // times that a lost stream is taken up again
+  double target_ttft_s = 0, target_tpot_s = 0;  // 0: none
+  int resume = 3;                               // times that a lost stream is resumed
 };
 
 // REQUIRES: the flags outlive the app's parsing.
 void AddRequestFlags(CLI::App* app, RequestFlags* flags);
 
-// Of these, those of the KV cache. REQUIRES: as above
+// The flags of the KV cache. REQUIRES: as above
 void AddCacheFlags(CLI::App* app, RequestFlags* flags);
 
-// All but the prompt.
+// All fields but the prompt.
 v1::GenerateRequest MakeRequest(const RequestFlags& flags);
 
 }  // namespace hydrant

@@ -64,7 +64,7 @@ std::string ReasonOf(const grpc::Status& status) {
 }
 
 bool WasLost(const grpc::Status& status) {
-  // A proxy says INTERNAL or UNKNOWN where the replica behind it has gone.
+  // A proxy reports INTERNAL or UNKNOWN if its replica has gone.
   const grpc::StatusCode code = status.error_code();
   return (code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::INTERNAL ||
           code == grpc::StatusCode::UNKNOWN) &&

@@ -1,4 +1,4 @@
-// A failed call in words a person can act on. Stateless.
+// Describes failed calls with advice for users. Stateless.
 #ifndef HYDRANT_CLIENT_RPC_ERROR_H_
 #define HYDRANT_CLIENT_RPC_ERROR_H_
 
@@ -10,17 +10,17 @@ namespace hydrant {
 
 // "RESOURCE_EXHAUSTED".
 const char* CodeName(grpc::StatusCode code);
-// The server's reason word ("QUEUE_FULL"); empty where it gives none.
+// The server's reason ("QUEUE_FULL"); "" if there is none.
 std::string ReasonOf(const grpc::Status& status);
 
-// Whether a stream was lost on the way, or could not be opened: a server that ends one gives a
-// reason. Sent again with its seed and the ids received so far it goes on where it ended.
+// Whether a stream was lost or could not be opened; a server that ends a stream gives a reason. The
+// request can be sent again with its seed and the received ids, and continues there.
 bool WasLost(const grpc::Status& status);
 
-// One line: what happened, the server's reason word, when to retry.
+// One line: the error, the server's reason, when to retry.
 std::string DescribeError(const grpc::Status& status, const std::string& address);
 
-// 0 OK; 2 the request was refused as wrong; 3 nobody is there, or not now; 1 all else.
+// 0 OK; 2 invalid request; 3 no server, or not ready; 1 all else.
 int ExitCodeOf(const grpc::Status& status);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// What a daemon says of itself, for a person or as JSON: server, model, pool, load and cache
-// policies. Both functions return the exit code.
+// Prints a daemon's information, as text or as JSON: server, model, pool, load and cache policies.
+// Both functions return the exit code.
 #ifndef HYDRANT_CLIENT_SERVER_INFO_H_
 #define HYDRANT_CLIENT_SERVER_INFO_H_
 
@@ -11,8 +11,7 @@ namespace hydrant {
 
 // A line for each policy.
 int PrintInfo(Connection* connection, bool json);
-// All parameters of one policy; exit code 2 and the names there are where there is none of that
-// name.
+// Prints all parameters of one policy; for an unknown name exit code 2 and the known names.
 int PrintPolicy(Connection* connection, const std::string& name, bool json);
 
 }  // namespace hydrant

@@ -1,8 +1,8 @@
-"""Writes hydrant/fields.pyi: what the clients' keyword arguments are called and may be, for type checkers and editors.
+"""Writes hydrant/fields.pyi: names and types of the clients' keyword arguments, for type checkers and editors.
 
     python typed_fields.py >hydrant/fields.pyi
 
-Made of the same descriptors that hydrant/request.py goes by. Run by scripts/python-client.
+Uses the same descriptors as hydrant/request.py. Run by scripts/python-client.
 """
 from __future__ import annotations
 

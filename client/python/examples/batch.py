@@ -1,4 +1,4 @@
-"""Many prompts in one call, of which one is wrong.   python batch.py [ADDRESS]"""
+"""Many prompts in one call, one of them invalid.   python batch.py [ADDRESS]"""
 import sys
 
 from hydrant import Client, GenerateRequest, HydrantError

@@ -1,4 +1,4 @@
-"""A chat with tools: what the model may call, a call of it, and the tool's result.   python chat_tools.py [ADDRESS]
+"""A chat with tools: function definitions, a call, and the tool's result.   python chat_tools.py [ADDRESS]
 
 The model's own template renders all of it; a model without a template refuses chats.
 """

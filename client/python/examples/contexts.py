@@ -1,4 +1,4 @@
-"""A text that is read and compressed once, and asked about many times.   python contexts.py [ADDRESS]"""
+"""A text that is prefilled and compressed once, for many questions.   python contexts.py [ADDRESS]"""
 import pathlib
 import sys
 

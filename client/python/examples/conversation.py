@@ -1,4 +1,4 @@
-"""A cache that is kept when its answer ends, and gone on from.   python conversation.py [ADDRESS]"""
+"""Keeps the cache of an answer, and continues from it.   python conversation.py [ADDRESS]"""
 import sys
 
 from hydrant import Client

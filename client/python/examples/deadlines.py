@@ -1,4 +1,4 @@
-"""Deadlines, priorities, and answers that are of no use when they are late.   python deadlines.py [ADDRESS]"""
+"""Deadlines, priorities and latency targets.   python deadlines.py [ADDRESS]"""
 import sys
 
 from hydrant import Client, HydrantError
@@ -10,6 +10,7 @@ with Client(*sys.argv[1:]) as client:
     except HydrantError as error:
         print("50 ms were not enough:", error.code.name)
 
-    # Goes before others that wait, and is refused at once where it would not have its first token within 5 s.
+    # Scheduled before other waiting requests, and refused immediately if its first token would take
+    # more than 5 s.
     answer = client.generate("Once upon a time", max_tokens=10, priority=-1, ttft_us=5_000_000, tenant="example")
     print(answer.text)

@@ -1,4 +1,4 @@
-"""Texts as vectors, and how alike they are.   python embed.py [ADDRESS]"""
+"""Embeddings of texts, and their similarity.   python embed.py [ADDRESS]"""
 import sys
 
 from hydrant import Client

@@ -1,4 +1,4 @@
-"""What the model thought of each token, and of others in its place.   python logprobs.py [ADDRESS]"""
+"""The logprobs of each token, and of its likeliest alternatives.   python logprobs.py [ADDRESS]"""
 import sys
 
 from hydrant import Client

@@ -1,6 +1,6 @@
-"""An answer that was broken off, taken up by another client.   python resume.py [ADDRESS]
+"""An interrupted answer, resumed by another client.   python resume.py [ADDRESS]
 
-Within one client this happens by itself: a stream that is lost is asked for again with its seed and the ids that came.
+A client resumes lost streams automatically, with their seed and the received ids.
 """
 import sys
 

@@ -1,4 +1,4 @@
-"""Several answers to one prompt, which is read once.   python samples.py [ADDRESS]"""
+"""Several samples of one prompt, with one prefill.   python samples.py [ADDRESS]"""
 import sys
 
 from hydrant import Client

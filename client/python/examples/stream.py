@@ -1,4 +1,4 @@
-"""An answer as it comes, and what it cost.   python stream.py [ADDRESS]"""
+"""A streamed answer, and its usage.   python stream.py [ADDRESS]"""
 import sys
 
 from hydrant import Client

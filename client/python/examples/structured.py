@@ -1,6 +1,6 @@
-"""Answers of a form: one of several texts, an expression, JSON of a schema.   python structured.py [ADDRESS]
+"""Structured output: one of several texts, a regular expression, JSON by a schema.   python structured.py [ADDRESS]
 
-The form holds for as long as the answer lasts: JSON that max_tokens cuts off is the beginning of some.
+If max_tokens cuts the output, it is a valid beginning of the form, such as the start of a JSON text.
 """
 import sys
 

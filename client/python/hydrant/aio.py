@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class AsyncStream:
-    """client.Stream for `async for`; aclose(), or the end of an `async with`, leaves it early."""
+    """client.Stream for `async for`; aclose(), or leaving an `async with`, ends the request early."""
 
     def __init__(self, events: AsyncIterator[Event]) -> None:
         self._events = events
@@ -60,7 +60,7 @@ class AsyncStream:
 
 
 class AsyncClient:
-    """client.Client with coroutines. It belongs to the event loop that runs when it is made."""
+    """client.Client with coroutines. It belongs to the event loop in which it was created."""
 
     def __init__(self, address: str = "127.0.0.1:50051", *, retries: int = DEFAULT_RETRIES, timeout: float | None = None,
                  **target: Unpack[TargetOptions]) -> None:

@@ -1,4 +1,4 @@
-"""What a request was answered, put together from the events of its stream."""
+"""The answer of a request, built from the events of its stream."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from hydrant.v1 import hydrant_pb2 as pb
 
 @dataclass
 class Sample:
-    """One answer. `deltas` and `finished` have all that the server said of it."""
+    """One sample. `deltas` and `finished` are the server's messages about it."""
 
     deltas: list[pb.Delta] = field(default_factory=list)
     finished: Optional[pb.Finished] = None
@@ -25,29 +25,29 @@ class Sample:
 
     @property
     def logprobs(self) -> list[pb.TokenLogprobs]:
-        """Of token_ids, where they were asked for (logprobs=N)."""
+        """Logprobs of token_ids, if requested (logprobs=N)."""
         return [logprob for delta in self.deltas for logprob in delta.logprobs]
 
     @property
     def finish_reason(self) -> str | None:
-        """"stop" or "length"; None while it has not ended."""
+        """"stop" or "length"; None until it has ended."""
         if self.finished is None:
             return None
         return pb.FinishReason.Name(self.finished.reason).removeprefix("FINISH_REASON_").lower()
 
     @property
     def context(self) -> str | None:
-        """The handle of its cache, where that was kept (keep=True): a later request may go on from it."""
+        """The handle of its kept cache (keep=True): later requests can continue it."""
         return self.finished.context or None if self.finished is not None else None
 
 
 @dataclass
 class Answer:
-    """All samples of a request; `text` and the like are those of the first.
+    """All samples of a request; `text` and similar properties belong to the first.
 
     accepted          its id, seed, and prompt tokens
-    prompt_logprobs   of the prompt's tokens but the first, where they were asked for (prompt_logprobs=N)
-    usage             None: the stream was lost behind its last token
+    prompt_logprobs   for the prompt's tokens except the first, if requested (prompt_logprobs=N)
+    usage             None: the stream was lost after its last token
     """
 
     accepted: Optional[pb.Accepted] = None
@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def seed(self) -> int:
-        """With it the request can be repeated; sample i was drawn with seed + i."""
+        """Reproduces the request; sample i was drawn with seed + i."""
         return self.accepted.seed if self.accepted is not None else 0
 
     def _sample(self, index: int) -> Sample:

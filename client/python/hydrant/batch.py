@@ -1,4 +1,4 @@
-"""What has come of the requests of a batch, and which are to be asked again. No input or output: both clients drive it."""
+"""State of a batch: results of its requests, and requests to retry. It does no I/O; both clients drive it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from hydrant.retry import GenerateRetry, Retry
 from hydrant.v1 import hydrant_pb2 as pb
 
 BatchPrompt = Union[Prompt, pb.GenerateRequest]
-"""A prompt, or a request whose own fields go before those of all."""
+"""A prompt, or a request; its own fields override the common ones."""
 
 BatchResult = Union[Answer, HydrantError]
 
@@ -31,14 +31,15 @@ def build_batch(prompts: Sequence[BatchPrompt], fields: Mapping[str, Any]) -> li
 
 
 class BatchRetry(Retry):
-    """The tries of a batch: each asks for what has not ended, and may end otherwise."""
+    """The attempts of a batch: each sends the requests that have not ended."""
 
     def __init__(self, requests: Sequence[pb.GenerateRequest], retries: int, timeout: float | None) -> None:
         super().__init__(retries, timeout)
         self._requests = [GenerateRetry(request, retries, timeout) for request in requests]
         self._answers = [Answer() for _ in requests]
         self._errors: dict[int, HydrantError] = {}
-        self._asked = list(range(len(requests)))  # in this try: the server counts these
+        # indices sent in this attempt; the server's index refers to this list
+        self._asked = list(range(len(requests)))
         self._open = set(self._asked)
 
     def request(self) -> pb.GenerateBatchRequest:
@@ -56,9 +57,9 @@ class BatchRetry(Retry):
                 self._open.discard(index)
 
     def next_try(self, error: HydrantError | None) -> float | None:
-        """Seconds until the next one, when this one has ended, with an error or well. None: there is none.
+        """Seconds until the next attempt, after this one has ended, with or without an error. None: no further attempt.
 
-        Raises the error where nothing has come of any request.
+        Raises the error if no request has a result.
         """
         if error is not None:
             self._open -= {index for index in self._open if self._requests[index].ended(error)}
@@ -81,8 +82,8 @@ class BatchRetry(Retry):
         return None
 
     def results(self) -> list[BatchResult]:
-        """Of each request, in their order."""
+        """One per request, in their order."""
         return [self._errors.get(index, answer) for index, answer in enumerate(self._answers)]
 
     def _may_help(self, error: HydrantError) -> bool:
-        return True  # the requests have been asked
+        return True  # next_try() has decided for each request

@@ -1,4 +1,4 @@
-"""How a daemon is reached: addresses, TLS, tokens, balancing."""
+"""Connection settings of a daemon: addresses, TLS, tokens, load balancing."""
 from __future__ import annotations
 
 import json
@@ -12,12 +12,13 @@ import grpc
 
 _PathLike = Union[str, Path]
 
-# One connection would be one replica: where a name has several addresses, they are taken in turn.
+# If a name has several addresses, calls alternate between them; a single connection would use one
+# replica only.
 _ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 
 class TargetOptions(TypedDict, total=False):
-    """Target, as keyword arguments of the clients."""
+    """The fields of Target as keyword arguments of the clients."""
 
     token: Optional[str]
     tls: bool
@@ -29,13 +30,13 @@ class TargetOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Target:
-    """An address, and what it wants to see. Paths are read when a channel is opened.
+    """An address and its credentials. Files are read when a channel is opened.
 
-    token             sent as `authorization: Bearer TOKEN`. Without TLS whoever is on the way can read it
-    tls               by the system's certificate authorities; implied by the others
-    tls_ca            a PEM file of authorities instead
-    tls_certificate   with tls_key: a PEM file of the client's own certificate
-    options           gRPC's, of the channel
+    token             sent as `authorization: Bearer TOKEN`. Without TLS it can be read on the network
+    tls               with the system's certificate authorities; implied by the following options
+    tls_ca            a PEM file of certificate authorities instead
+    tls_certificate   with tls_key: a PEM file with the client's certificate
+    options           gRPC channel options
     """
 
     address: str
@@ -54,7 +55,8 @@ class Target:
         return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
 
     def channel_options(self) -> list[tuple[str, Any]]:
-        # A server on this machine is reached directly; for others gRPC uses http_proxy and no_proxy.
+        # A server on this machine is reached directly; for others gRPC uses http_proxy and
+        # no_proxy.
         proxy = [("grpc.enable_http_proxy", 0)] if is_on_this_machine(self.address) else []
         return [
             *proxy,

@@ -1,4 +1,4 @@
-"""The client for programs that wait for their calls. aio.py is the same for asyncio."""
+"""The synchronous client. aio.py is the same for asyncio."""
 from __future__ import annotations
 
 import time
@@ -29,9 +29,9 @@ DEFAULT_RETRIES = 5
 
 
 class Stream:
-    """The events of an answer as they come. `answer` is what has come so far, and whole at the end.
+    """The events of an answer as they arrive. `answer` holds the answer so far.
 
-    To leave it early ends the request: by close(), or at the end of a `with`.
+    close(), or leaving a `with`, ends the request early.
     """
 
     def __init__(self, events: Iterator[Event]) -> None:
@@ -47,7 +47,7 @@ class Stream:
         return event
 
     def texts(self) -> Iterator[str]:
-        """The pieces of text; of several samples (n) they alternate."""
+        """The pieces of text; pieces of several samples (n) alternate."""
         for event in self:
             if isinstance(event, pb.Delta) and event.text:
                 yield event.text
@@ -67,10 +67,10 @@ class Stream:
 class Client:
     """A connection to a daemon. Thread safe. Address, TLS and token: Target.
 
-    retries   how often a call is made once more where the server cannot be reached, or says when another try makes sense
-              (RetryInfo). A stream that was lost is taken up where it ended.
-    timeout   seconds for a whole call, tries and waits included; None: as long as it takes. The server ends a request
-              whose time is over.
+    retries   further attempts of a call if the server cannot be reached, or says when to retry
+              (RetryInfo). A lost stream is resumed.
+    timeout   seconds for a whole call, retries and waits included; None: unlimited. The server ends a request
+              after this time.
 
     Keyword arguments of calls are the fields of their requests (request.py). Calls raise HydrantError.
     """
@@ -105,15 +105,15 @@ class Client:
         return stream.answer
 
     def stream(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> Stream:
-        """The same as it comes: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage as the last."""
+        """The same as a stream of events: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage at the end."""
         request = build(pb.GenerateRequest, prompt, fields)
         return Stream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
 
     def generate_batch(self, prompts: Sequence[BatchPrompt], *, timeout: float | None = None,
                        **fields: Unpack[GenerateFields]) -> list[BatchResult]:
-        """The answers to many prompts, in one call; the fields are those of all. An item may be a GenerateRequest, whose
-        own fields go before these. What became of one that failed is its HydrantError. Those for which another try makes
-        sense are asked again."""
+        """The answers to many prompts, in one call; `fields` apply to all. An item may be a GenerateRequest; its own
+        fields override these. The result of a failed request is its HydrantError. Requests for which a retry may help
+        are retried."""
         batch = BatchRetry(build_batch(prompts, fields), self._retries, self._time(timeout))
         while True:
             call = self.stub.GenerateBatch(batch.request(), timeout=batch.timeout(), metadata=self._target.metadata())
@@ -146,7 +146,7 @@ class Client:
         return self._call(self.stub.GetModelInfo, pb.GetModelInfoRequest(), timeout)
 
     def server_info(self, *, timeout: float | None = None) -> pb.GetServerInfoResponse:
-        """Also while the model loads."""
+        """Also answered while the model loads."""
         return self._call(self.stub.GetServerInfo, pb.GetServerInfoRequest(), timeout)
 
     def _time(self, timeout: float | None) -> float | None:
@@ -180,7 +180,7 @@ class Client:
 
 
 class Contexts:
-    """Texts that were read and compressed once. `context=HANDLE` of a later request goes on from one."""
+    """Texts that were prefilled and compressed once. Later requests continue one with `context=HANDLE`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -199,16 +199,16 @@ class Contexts:
         return self._client._call(self._client.stub.GetContext, request, timeout)
 
     def delete(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> None:
-        """Here and in the store."""
+        """Deletes from memory and from the store."""
         request = pb.DeleteContextRequest(handle=handle, cache_salt=cache_salt)
         self._client._call(self._client.stub.DeleteContext, request, timeout)
 
     def save(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> pb.Context:
-        """Returns when it is safe in the server's store."""
+        """Returns when it is saved in the server's store."""
         request = pb.SaveContextRequest(handle=handle, cache_salt=cache_salt)
         return self._client._call(self._client.stub.SaveContext, request, timeout)
 
     def load(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> pb.Context:
-        """From the store into memory."""
+        """Loads from the store into memory."""
         request = pb.LoadContextRequest(handle=handle, cache_salt=cache_salt)
         return self._client._call(self._client.stub.LoadContext, request, timeout)

@@ -1,4 +1,4 @@
-"""What a call ends with when it does not end well."""
+"""The error of a failed call."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ class HydrantError(Exception):
     """A gRPC status with what its details say. docs/guide/api.md lists the reasons and what to do about each.
 
     code          grpc.StatusCode
-    message       in words
-    reason        such as "QUEUE_FULL"; None where the server did not say it, as when it could not be reached
-    field         of the request, where one is wrong: "sampling.top_p"
-    retry_after   seconds after which another try makes sense; None: the server named none
-    usage         of a request that was accepted; else None
+    message       description of the error
+    reason        such as "QUEUE_FULL"; None if the error is not from the server, for example if it could not be reached
+    field         the invalid field of the request: "sampling.top_p"
+    retry_after   seconds after which a retry may succeed; None: unknown
+    usage         usage of an accepted request; else None
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, *, reason: str | None = None, field: str | None = None,
@@ -37,7 +37,7 @@ class HydrantError(Exception):
 
     @classmethod
     def of(cls, error: Any) -> HydrantError:
-        """Of a grpc.RpcError that ended a call, of grpc or grpc.aio."""
+        """From a grpc.RpcError that ended a call of grpc or grpc.aio."""
         trailers = _binary(error.trailing_metadata())
         told = _details(trailers.get(_DETAILS))
         usage = pb.Usage.FromString(trailers[_USAGE]) if _USAGE in trailers else None
@@ -45,7 +45,7 @@ class HydrantError(Exception):
 
     @classmethod
     def of_failure(cls, failure: pb.RequestFailure) -> HydrantError:
-        """Of one request of a batch."""
+        """From the failure of one request of a batch."""
         code = next((code for code in grpc.StatusCode if code.value[0] == failure.code), grpc.StatusCode.UNKNOWN)
         return cls(code, failure.message, reason=failure.reason or None, field=failure.field or None,
                    retry_after=failure.retry_after_us * 1e-6 if failure.HasField("retry_after_us") else None,
@@ -53,7 +53,7 @@ class HydrantError(Exception):
 
     @property
     def lost(self) -> bool:
-        """Whether nobody said it but the connection, or a proxy behind which a replica has gone."""
+        """Whether the connection was lost, perhaps behind a proxy, rather than the request refused by the server."""
         return self.reason is None and self.code in (
             grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 

@@ -1,14 +1,14 @@
-"""Keyword arguments to request messages, by the messages' own descriptors: a field that the contract gains is a keyword here.
+"""Converts keyword arguments to request messages by the messages' descriptors: new fields of the contract become keywords.
 
 Fields of the messages in a request (`sampling`, `cache`, ...) are keywords of the request itself: `temperature=0` is
-`sampling.temperature`. What a value may be beside what protobuf takes:
+`sampling.temperature`. Values may also be, in addition to the types of protobuf:
 
   a message                                        a dict of its fields
   a text                                           a dict, which is written as JSON, or a list where its name has "json";
                                                    `tools` means `tools_json`
   an enum                                          its name, in full or short: "evict" is ON_PRESSURE_EVICT
   a repeated field                                 one value instead of a list of one
-  a message with one repeated field alone          that list
+  a message with a single repeated field           that list
   a map to text                                    numbers and booleans
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ Prompt = Union[str, Sequence[int], Sequence[Mapping[str, Any]], Sequence[pb.Chat
 
 M = TypeVar("M", bound=Message)
 
-# What a prompt becomes, which is an argument of its own; a chat's other fields are keywords.
+# The fields of a prompt, which is a positional argument; a chat's other fields are keywords.
 _PROMPT_FIELDS = ("text", "token_ids", "chat")
 _MESSAGES = pb.Chat.DESCRIPTOR.fields_by_name["messages"].full_name
 _JSON = "_json"
@@ -38,7 +38,7 @@ _JSON = "_json"
 
 @lru_cache(maxsize=None)
 def keywords(request: Descriptor) -> dict[str, tuple[FieldDescriptor, ...]]:
-    """The keywords of a request, each with the way to its field. Of two fields of one name the outer one has it."""
+    """The keywords of a request, each with the path to its field. A name in two messages refers to the outer one."""
     ways: dict[str, tuple[FieldDescriptor, ...]] = {}
     level: list[tuple[Descriptor, tuple[FieldDescriptor, ...]]] = [(request, ())]
     while level:
@@ -68,18 +68,18 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def list_of(field: FieldDescriptor) -> FieldDescriptor | None:
-    """The one field of a message that is a list and nothing else."""
+    """The only field of a message, if it is a list; else None."""
     inner = type_of_message(field).fields if field.message_type is not None and not is_repeated(field) else []
     return inner[0] if len(inner) == 1 and is_repeated(inner[0]) else None
 
 
 def is_nested(field: FieldDescriptor) -> bool:
-    """Whether its fields are keywords themselves."""
+    """Whether the fields of its message are keywords."""
     return field.message_type is not None and not is_repeated(field) and list_of(field) is None
 
 
 def build(message: type[M], prompt: Prompt | None, fields: Mapping[str, Any]) -> M:
-    """The request for a prompt, if it has one, and these keywords. Raises TypeError or ValueError in words."""
+    """The request for a prompt, which may be None, and these keywords. Raises TypeError or ValueError with a message for users."""
     request = message()
     if prompt is not None:
         _set_prompt(request, prompt)
@@ -134,14 +134,14 @@ def _chat_message(item: Mapping[str, Any] | pb.ChatMessage) -> pb.ChatMessage:
 
 
 def _tool_call(call: Any) -> Any:
-    """OpenAI's {"id", "type", "function": {"name", "arguments"}} as ours."""
+    """Converts OpenAI's {"id", "type", "function": {"name", "arguments"}}."""
     if not isinstance(call, Mapping) or "function" not in call:
         return call
     return {"id": call.get("id"), **call["function"]}
 
 
 def from_mapping(message: type[M], values: Mapping[str, Any]) -> M:
-    """A message of the names of its own fields."""
+    """A message from the names and values of its fields."""
     result = message()
     own = message.DESCRIPTOR.fields_by_name
     for name, value in values.items():
@@ -219,7 +219,7 @@ def _enum_number(field: FieldDescriptor, name: str) -> int:
 
 
 def short_names(field: FieldDescriptor) -> dict[str, int]:
-    """ON_PRESSURE_EVICT as `evict`; what stands for unset has none."""
+    """ON_PRESSURE_EVICT as `evict`; the value for unset is left out."""
     values = cast(EnumDescriptor, field.enum_type).values
     prefix = values[0].name.removesuffix("UNSPECIFIED")
     return {value.name.removeprefix(prefix).lower(): value.number for value in values if value.number != 0}

@@ -1,4 +1,4 @@
-"""When a call is made once more, and what is left to ask. No input or output: both clients drive it."""
+"""Decides when a call is retried, and with which request. It does no I/O; both clients drive it."""
 from __future__ import annotations
 
 import random
@@ -13,11 +13,11 @@ _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 5.0
 
 Event = pb.Accepted | pb.Progress | pb.PromptLogprobs | pb.Delta | pb.Finished | pb.Usage
-"""What a stream brings. Events that a later contract adds come through as they are."""
+"""The events of a stream. Event types unknown to this client are skipped."""
 
 
 class Retry:
-    """The tries of one call: so many more at most, and none beyond its deadline."""
+    """The attempts of one call: at most `retries` more, and none after its deadline."""
 
     def __init__(self, retries: int, timeout: float | None) -> None:
         self._left = retries
@@ -25,11 +25,11 @@ class Retry:
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def timeout(self) -> float | None:
-        """Seconds that are left."""
+        """Seconds until the deadline."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def delay_after(self, error: HydrantError) -> float:
-        """Seconds until the next try; raises the error where there is none."""
+        """Seconds until the next attempt; raises the error if there is none."""
         if self._left <= 0 or not self._may_help(error):
             raise error
         self._left -= 1
@@ -46,42 +46,44 @@ class Retry:
 
 
 class GenerateRetry(Retry):
-    """The same of a stream, which is taken up where it was lost: with its seed, and the ids that came.
+    """As Retry, for a stream, which is resumed where it was lost: with its seed and the received ids.
 
-    Several samples (n) are not: once they have begun, a loss is an error.
+    Several samples (n) cannot be resumed: once they have begun, a loss is an error.
     """
 
     def __init__(self, request: pb.GenerateRequest, retries: int, timeout: float | None) -> None:
         super().__init__(retries, timeout)
-        self.request = pb.GenerateRequest()  # what is to be asked now
+        self.request = pb.GenerateRequest()  # request of the next attempt
         self.request.CopyFrom(request)
         self._accepted = False
         self._finished = False
-        self._prompt_position = 1  # of the next token of the prompt whose logprob is new
+        self._prompt_position = 1  # position of the next prompt token without a logprob
 
     def note(self, response: pb.GenerateResponse) -> Event | None:
-        """What the caller gets of it. None: nothing, for it had it before."""
+        """The event for the caller. None: the caller already has it."""
         kind = response.WhichOneof("event")
-        if kind is None:  # of a contract that this client does not know
+        if kind is None:  # an event unknown to this client
             return None
         event: Event = getattr(response, kind)
         if isinstance(event, pb.Accepted):
             if self._accepted:
                 return None
             self._accepted = True
-            self.request.ClearField("request_id")  # where the first one still runs it is taken
+            # the id is taken while the first request still runs
+            self.request.ClearField("request_id")
             self.request.sampling.seed = event.seed
         elif isinstance(event, pb.PromptLogprobs):
             return self._new_of(event)
         elif isinstance(event, pb.Delta):
             self.request.resume_token_ids.extend(event.token_ids)
-            self.request.sampling.ClearField("prompt_logprobs")  # they have come, and do not go with these ids
+            # complete by now, and not allowed with resume_token_ids
+            self.request.sampling.ClearField("prompt_logprobs")
         elif isinstance(event, pb.Finished):
             self._finished = True
         return event
 
     def _new_of(self, logprobs: pb.PromptLogprobs) -> pb.PromptLogprobs | None:
-        """Without those that came before the stream was lost."""
+        """Removes logprobs received before the stream was lost."""
         known = min(self._prompt_position - logprobs.first_position, len(logprobs.tokens))
         del logprobs.tokens[:known]
         logprobs.first_position += known
@@ -89,7 +91,7 @@ class GenerateRetry(Retry):
         return logprobs if logprobs.tokens else None
 
     def ended(self, error: HydrantError) -> bool:
-        """Whether the loss cost the usage alone: a single answer was whole."""
+        """Whether only the usage was lost: the only sample was complete."""
         return error.lost and self._finished and self._is_single()
 
     def _may_help(self, error: HydrantError) -> bool:
