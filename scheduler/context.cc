@@ -10,8 +10,8 @@
 namespace hydrant {
 namespace {
 
-// What is read token by token costs several times as much: a context that is found, not named, must
-// save so many tokens for each.
+// A context that is found automatically and must be extended token by token, which costs several
+// times as much as prefill, must save this many tokens for each token to read.
 constexpr int64_t kTokensSavedPerTokenRead = 8;
 
 bool IsWorthIt(const Context& context, const Request& request) {
@@ -20,7 +20,7 @@ bool IsWorthIt(const Context& context, const Request& request) {
   return read * kTokensSavedPerTokenRead <= context.num_seen;
 }
 
-// And has something behind it.
+// The prompt begins with the context's tokens and has more.
 bool Continues(const std::vector<TokenId>& prompt, const Context& context) {
   return prompt.size() > context.tokens.size() &&
          std::equal(context.tokens.begin(), context.tokens.end(), prompt.begin());

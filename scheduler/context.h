@@ -1,6 +1,6 @@
-// Contexts: caches that were kept when their requests ended, so that others can go on from them.
-// What has left a cache stays evicted; what a later request reads is added to it by the cache's own
-// plan. The memory behind them is CacheSpace's (KeptSpace).
+// Contexts: caches kept when their requests ended, for other requests to continue. Evicted entries
+// stay evicted; new tokens are added by the cache's own plan. CacheSpace owns the memory
+// (KeptSpace).
 #ifndef HYDRANT_SCHEDULER_CONTEXT_H_
 #define HYDRANT_SCHEDULER_CONTEXT_H_
 
@@ -28,42 +28,42 @@ struct TokenRange {
   auto operator<=>(const TokenRange&) const = default;
 };
 
-// Handles of one salt mean nothing to those of another.
+// Handles of different salts are unrelated.
 struct ContextId {
   std::string salt;
   std::string handle;
   auto operator<=>(const ContextId&) const = default;
 };
 
-// Immutable, and shared across threads: who has one may go on from it, by reading its tokens again
-// where the cache itself has left meanwhile.
+// Immutable, and shared across threads. A holder can always continue it: if the cache has been
+// evicted meanwhile, its tokens are prefilled again.
 struct Context {
   ContextId id;
-  std::vector<TokenId> tokens;  // all that its sequence knew
-  int64_t num_seen = 0;         // of these, from the first on, those that the cache has seen
-  // What followed the compressed prompt and was read at once, in order; the rest was decoded, token
-  // by token. Who reads the tokens again does the same.
+  std::vector<TokenId> tokens;  // all tokens of its sequence
+  int64_t num_seen = 0;         // the number of leading tokens in the cache
+  // Ranges after the compressed prompt that were prefilled, in order; the other tokens were decoded
+  // one by one. Recomputation does the same.
   std::vector<TokenRange> read_later;
-  CacheSpec spec;                               // what its request asked for
-  CachePlan first_plan;                         // what became of it when its prompt had been read
-  CachePlan plan;                               // the same, after all turns (PlanAfterTurns)
+  CacheSpec spec;                               // as requested
+  CachePlan first_plan;                         // after its first prompt was compressed
+  CachePlan plan;                               // after all turns (PlanAfterTurns)
   int64_t entries = 0;                          // over all layers and heads
-  int64_t pages = 0;                            // that they lie in
-  std::optional<RetainedMass> retained_mass{};  // of the prompt that was compressed
+  int64_t pages = 0;                            // pages of the entries
+  std::optional<RetainedMass> retained_mass{};  // of the compressed prompt
   int64_t created_at = 0;                       // Unix time in seconds
-  int64_t expires_at = 0;                       // the same; 0: never
-  bool pinned = false;                          // does not leave for others
+  int64_t expires_at = 0;                       // Unix time; 0: never
+  bool pinned = false;                          // not evicted for others
 
   bool HasExpired(int64_t unix_now) const { return expires_at > 0 && unix_now >= expires_at; }
 };
 
-// Of what ends an answer, the tokens that a context lacks: those behind as many as it ends in. One
-// that ends in none of them lacks all where its last token was generated, and else, being a text,
-// nothing.
+// The tokens of answer_end that the context lacks. If the context ends with the first n tokens of
+// answer_end, the rest is missing. If it ends with none of them, all are missing when its last
+// token was generated, and none when the context is a text.
 std::span<const TokenId> MissingEnd(const Context& context, std::span<const TokenId> answer_end);
 
-// Whether a range is another turn. One that follows the compressed prompt at once is its question:
-// C does not count it, and nothing leaves for it.
+// Whether a range is a later turn. A range directly after the compressed prompt is its question: C
+// does not count it, and nothing is evicted for it.
 inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
   return range.begin != plan.prompt.tokens;
 }
@@ -75,29 +75,29 @@ std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan
                                    const CacheSpec& spec, std::span<const TokenRange> ranges,
                                    std::span<const HeadSpan> spans);
 
-// Of a cache that began with `plan` and has read these ranges.
+// The plan of a cache that began with `plan` and has read these ranges.
 CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,
                          const std::vector<TokenRange>& ranges);
 
-// What is said of a handle that nothing is behind: of an unknown one, an expired one, or another's.
+// The error for a handle without a context: unknown, expired, or of another salt.
 Failed UnknownContext(const std::string& handle);
 
-// Which there are. Thread-safe: requests are resolved before they reach the scheduler, which alone
-// adds and removes.
+// All contexts. Thread-safe: requests are resolved before they reach the scheduler, and only the
+// scheduler adds and removes contexts.
 class ContextDirectory {
  public:
   void Add(std::shared_ptr<const Context> context);
-  void Remove(const Context& context);  // where it is the one of its id
+  void Remove(const Context& context);  // only if it is the current one of its id
 
-  // Puts the context that a request names, or the longest that it continues where it asks for one,
-  // in front of it (Request::from). NOT_FOUND UNKNOWN_CONTEXT, or INVALID where its prompt is not
-  // a continuation or its salt another.
+  // Sets Request::from to the named context, or to the longest one that the prompt continues if the
+  // request asks for one, and puts the context's tokens in front of the prompt if needed. NOT_FOUND
+  // UNKNOWN_CONTEXT, or INVALID if the prompt does not continue the context or the policy differs.
   std::optional<Failed> Resolve(Request* request, int64_t unix_now = 0) const;
-  // Null: there is none, or it has expired.
+  // Null: unknown or expired.
   std::shared_ptr<const Context> Find(const ContextId& id, int64_t unix_now) const;
-  // Of a salt, by handle.
+  // All contexts of a salt, sorted by handle.
   std::vector<std::shared_ptr<const Context>> List(const std::string& salt, int64_t unix_now) const;
-  // How many there are of salts that begin so.
+  // Number of contexts of all salts with this prefix.
   int64_t CountOfSalts(const std::string& prefix) const;
   std::vector<ContextId> Expired(int64_t unix_now) const;
 

@@ -13,10 +13,10 @@
 namespace hydrant {
 namespace {
 
-// More wait only where the store is slower than requests end; the oldest of them are not saved.
+// Contexts that may wait to be saved; if the store is too slow, the oldest are dropped.
 constexpr size_t kMostWaiting = 64;
 constexpr std::chrono::milliseconds kSavePatience{30'000};
-constexpr char kLoading[] = "";  // the turn that all loads share
+constexpr char kLoading[] = "";  // the key shared by all loads
 
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -28,7 +28,7 @@ double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// A salt may hold anything, a key may not; and who reads a store's keys learns no salt.
+// A key allows fewer characters than a salt, and must not reveal it.
 std::string KeyPrefix(const std::string& salt) {
   Sha256 hash;
   hash.Add("hydrant context salt ");
@@ -48,7 +48,7 @@ absl::Status Named(const ContextId& id, const absl::Status& status) {
   return {status.code(), absl::StrCat("context ", id.handle, ": ", std::string(status.message()))};
 }
 
-// The error of a call that did not get the context's turn.
+// The error of a call that could not lock the context in time.
 absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
   if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
   return Named(id, absl::UnavailableError("another call still saves, loads or deletes one"));
@@ -63,7 +63,7 @@ std::unique_ptr<GuardedStore> Guarded(std::unique_ptr<ContextStore> store,
       std::move(store), GuardedStoreOptions{.failures = 1, .on_change = on_circuit});
 }
 
-// On the loop's thread.
+// Runs `ask` on the loop's thread.
 template <typename Ask>
 auto Asked(ServingLoop* loop, const Ask& ask) {
   return AskLoop(loop, &ServingLoop::WithContexts, ask);
@@ -89,7 +89,7 @@ ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, cons
 void ContextArchive::SaveKept(const ContextId& id) {
   const auto patience = options_.patience.count() > 0 ? options_.patience : kSavePatience;
   const absl::Status status = Save(id, StoreWait::For(patience));
-  // One that has left already was not worth it.
+  // A context evicted meanwhile need not be saved.
   if (!status.ok() && !absl::IsNotFound(status) && options_.on_unsaved) options_.on_unsaved(status);
 }
 

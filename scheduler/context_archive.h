@@ -1,8 +1,8 @@
-// Saves contexts in a store outside of the process, and brings them back: after a restart, or what
-// another replica has read. Calls wait for the store up to their deadline, so the loop's thread
-// must not call; no step waits for them. Save(), Load() and Delete() of one context run one after
-// another: when Delete() has succeeded, the context is gone, even if other calls were saving or
-// loading it. Thread-safe.
+// Saves contexts in a store outside of the process and loads them again, after a restart or on
+// another replica. Calls wait for the store up to their deadline, so the loop's thread must not
+// call; no step waits for them. Save(), Load() and Delete() of one context run one after another:
+// when Delete() has succeeded, the context is gone, even if other calls were saving or loading it.
+// Thread-safe.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 
@@ -29,7 +29,7 @@ namespace hydrant {
 
 // Totals since the start; read at any time, as StepHistograms.
 struct ContextArchiveMetrics {
-  Histogram save_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // of those that succeeded
+  Histogram save_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // successful saves
   Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
   std::atomic<uint64_t> saved_bytes{0};
   std::atomic<uint64_t> loaded_bytes{0};
@@ -38,11 +38,11 @@ struct ContextArchiveMetrics {
 };
 
 struct ContextArchiveOptions {
-  // Contexts that requests leave are saved soon after, on a thread of the archive, and no call
-  // waits for the result. This function gets the errors, on that thread.
+  // Kept contexts are saved in the background by a thread of the archive. It passes errors to this
+  // function.
   std::function<void(const absl::Status&)> on_unsaved = {};
   Circuit::OnChange on_circuit = {};     // called when the circuit breaker opens or closes
-  std::chrono::milliseconds patience{};  // of that thread, for one context; 0: 30 seconds
+  std::chrono::milliseconds patience{};  // time limit of a background save; 0: 30 seconds
 };
 
 class ContextArchive {
@@ -52,41 +52,41 @@ class ContextArchive {
                  std::unique_ptr<ContextStore> store, ContextArchiveOptions options = {});
   // REQUIRES: the loop has stopped
   ~ContextArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
-  // Waits until what requests have left is saved; false: it took longer.
+  // Waits until all kept contexts are saved; false: the deadline passed.
   bool Flush(std::chrono::steady_clock::time_point deadline);
-  // Waits for running calls until the deadline. Then the store gets no more calls, and calls that
-  // still wait for it return UNAVAILABLE.
+  // Waits for running calls until the deadline. Then the store gets no more calls, and waiting
+  // calls return UNAVAILABLE.
   void Stop(StoreDeadline deadline = {});
 
   bool HasStore() const { return store_ != nullptr; }
   bool IsHere(const ContextId& id) const;  // in memory
 
-  // All calls that wait: UNAVAILABLE: the store did not answer in time, or its circuit breaker is
-  // open; CANCELLED: the caller was told to stop.
+  // Common errors of the waiting calls: UNAVAILABLE: the store did not answer in time, or its
+  // circuit breaker is open; CANCELLED: the caller's stop token was triggered.
   //
-  // Into the store; returns when it is safe there. NOT_FOUND: there is no such context.
+  // Saves to the store; returns when the value is durable. NOT_FOUND: no such context.
   absl::Status Save(const ContextId& id, const StoreWait& wait);
-  // From the store, unless it is here already. NOT_FOUND: it is not there either;
-  // FailedPrecondition or DataLoss: what is there cannot be used; ResourceExhausted: there is no
-  // room for it here.
+  // Loads from the store unless the context is in memory. NOT_FOUND: not in the store;
+  // FailedPrecondition or DataLoss: the stored value is unusable; ResourceExhausted: no memory for
+  // it.
   absl::Status Load(const ContextId& id, const StoreWait& wait);
   // Deletes from the store, then from memory; if the store fails, the context stays in memory. A
   // store that did not answer in time may still delete its value later. Requests that continue the
-  // context go on. NOT_FOUND: there was no such context.
+  // context are not affected. NOT_FOUND: no such context.
   absl::Status Delete(const ContextId& id, const StoreWait& wait);
 
   struct Entry {
     ContextId id;
-    std::shared_ptr<const Context> context;  // null: it is in the store alone
-    int64_t stored_bytes = -1;               // -1: it is not in the store
+    std::shared_ptr<const Context> context;  // null: only in the store
+    int64_t stored_bytes = -1;               // -1: not in the store
   };
-  // Of a salt, by handle.
+  // All contexts of a salt, sorted by handle.
   absl::StatusOr<std::vector<Entry>> List(const std::string& salt, const StoreWait& wait);
-  // One of them, NOT_FOUND where there is none.
+  // One context; NOT_FOUND.
   absl::StatusOr<Entry> Get(const ContextId& id, const StoreWait& wait);
 
   const ContextArchiveMetrics& metrics() const { return metrics_; }
-  // Null: there is no store.
+  // Null without a store.
   const Circuit* circuit() const { return store_ == nullptr ? nullptr : &store_->circuit(); }
 
  private:
@@ -103,7 +103,7 @@ class ContextArchive {
   Turns turns_;  // by context; all loads share "": one loaded value is in memory at a time
   ContextArchiveMetrics metrics_;
 
-  std::unique_ptr<SaveQueue<ContextId>> queue_;  // null: there is no store
+  std::unique_ptr<SaveQueue<ContextId>> queue_;  // null without a store
 };
 
 }  // namespace hydrant

@@ -1,6 +1,6 @@
-// A context as bytes that outlive the process: what it was made of, and every entry of its cache.
-// They say of which model, tokenizer and number format they are, and are refused by others; they do
-// not depend on the size of pages. Pure; safe from any thread.
+// Serializes a context: its metadata, and every entry of its cache. The bytes identify their model,
+// tokenizer and number format, and are refused by other models; they do not depend on the page
+// size. Pure; safe from any thread.
 //
 //   "HYDRCTX2", then two parts, each as its length (uint64), its SHA-256 and its bytes:
 //   head   all of Context and of KeptHeads
@@ -28,10 +28,10 @@
 
 namespace hydrant {
 
-// What a context belongs to.
+// The model and engine properties that a context depends on.
 struct ContextHome {
   Sha256Digest model = {};  // of its weights, shape and vocabulary
-  KvLayout layout;          // of the pages; their numbers aside
+  KvLayout layout;          // of the pages, except their number
   EngineLimits limits;
   TokenId vocab_size = 0;
 };
@@ -40,25 +40,25 @@ struct ContextHome {
 std::string EncodeContext(const Context& context, const KeptSpace& space, const KeptMemory& memory,
                           const ContextHome& home);
 
-// A file that was found whole and at home. What it says holds together: a cache that is made of it
-// can be decoded from, whoever wrote it.
+// A decoded and validated file. Its parts are consistent, so decoding from the cache is safe even
+// if the file was crafted.
 struct ContextFile {
   std::shared_ptr<Context> context;
   std::vector<HeadSpan> spans;   // [layers * KV heads]
-  std::vector<int32_t> pages;    // the same: that its entries take here
-  std::vector<int32_t> lengths;  // the same
-  std::vector<int32_t> victims;  // the same
+  std::vector<int32_t> pages;    // [layers * KV heads]: needed for its entries
+  std::vector<int32_t> lengths;  // [layers * KV heads]
+  std::vector<int32_t> victims;  // [layers * KV heads]
   std::string_view body;
 };
 
-// Borrows `bytes`. DataLoss: they are no context, cut short, or changed; FailedPrecondition: of
-// another model, number format or a newer version of this program. The message says which.
+// Borrows `bytes`. DataLoss: not a context, truncated, or changed; FailedPrecondition: from another
+// model, number format or version of this program. The message names the reason.
 absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextHome& home);
 
-// An upper bound of the encoded bytes of any context that fits into this home's memory.
+// An upper bound of the encoded size of any context that fits into the memory of `home`.
 size_t MostContextBytes(const ContextHome& home);
 
-// Into the pages that were reserved for it.
+// Writes the entries to the reserved pages.
 void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory);
 
 }  // namespace hydrant

@@ -1,6 +1,5 @@
-// The contexts that the scheduler keeps, with the memory behind each. Those that were not used for
-// longest leave when others want their room. Owned by the scheduler's thread, but for the
-// directory.
+// The contexts in memory, with their host pages. The least recently used are evicted when room is
+// needed. Owned by the scheduler's thread, except the directory.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_TABLE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_TABLE_H_
 
@@ -17,7 +16,7 @@ namespace hydrant {
 
 class ContextTable {
  public:
-  // At most so many host pages and caches. Borrows space and directory.
+  // Limits: host pages and number of caches. Borrows space and directory.
   ContextTable(int64_t most_pages, int64_t most_contexts, CacheSpace* space,
                ContextDirectory* directory)
       : most_pages_(most_pages),
@@ -28,22 +27,21 @@ class ContextTable {
   ContextTable(const ContextTable&) = delete;
   ContextTable& operator=(const ContextTable&) = delete;
 
-  // Keeps a copy of the cache in `space`, in the place of one of the same id; false: there is no
-  // room for it even when all have left that may, and none has.
+  // Copies the cache in `space`, replacing a context of the same id; false: no room even if all
+  // evictable contexts were evicted, and none was.
   bool Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
             CacheUpdates* updates);
-  // The memory of one that is still there, which counts as a use; null: it has left.
+  // The memory of the context, marked as used; null: it was evicted.
   const KeptSpace* Use(const Context& context);
-  bool Remove(const ContextId& id);  // false: there is none
+  bool Remove(const ContextId& id);  // false: unknown id
 
-  // Memory for a cache that comes from elsewhere, as Keep(); empty: there is no room. Whoever has
-  // written it adds it, or gives it back.
+  // Reserves memory for a loaded cache, as Keep(); empty: no room. After writing it, the caller
+  // must call Add() or GiveBack().
   KeptSpace Reserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages);
   void Add(std::shared_ptr<const Context> context, KeptSpace space);
   void GiveBack(KeptSpace space);
 
-  // One that somebody reads: its memory stays until Release(), whatever becomes of it. Null: there
-  // is none.
+  // Holds a context's memory until Release(), even if the context is removed. Null: unknown id.
   struct Lease {
     std::shared_ptr<const Context> context;
     const KeptSpace* space = nullptr;
@@ -52,7 +50,7 @@ class ContextTable {
   void Release(const Lease& lease);
 
   int64_t size() const { return static_cast<int64_t>(contexts_.size()); }
-  // That they hold, or will when they are added.
+  // Includes reserved pages that are not added yet.
   int64_t NumHostPages() const { return host_pages_; }
   uint64_t num_evicted() const { return num_evicted_; }
 
@@ -61,12 +59,12 @@ class ContextTable {
     std::shared_ptr<const Context> context;
     KeptSpace space;
     int leases = 0;
-    bool removed = false;  // its memory is still leased
+    bool removed = false;  // waits for its leases
     bool MayLeave() const { return leases == 0 && !context->pinned; }
   };
   using List = std::list<Kept>;
 
-  // Evicts so that so many pages are free; false: not enough may leave, and none has.
+  // Evicts until `pages` pages and a place are free; false: not possible, and none was evicted.
   bool MakeRoom(int64_t pages);
   void Insert(std::shared_ptr<const Context> context, KeptSpace space);
   void Drop(List::iterator kept);
@@ -76,9 +74,9 @@ class ContextTable {
   const int64_t most_pages_, most_contexts_;
   CacheSpace* const space_;
   ContextDirectory* const directory_;
-  List by_use_;                                   // the least recently used first
-  std::map<ContextId, List::iterator> contexts_;  // those that were not removed
-  // Of all in by_use_, and of those that are reserved.
+  List by_use_;                                   // least recently used first
+  std::map<ContextId, List::iterator> contexts_;  // without removed ones
+  // Of all in by_use_, and of reservations.
   int64_t host_pages_ = 0, num_caches_ = 0;
   uint64_t num_evicted_ = 0;
 };

@@ -1,8 +1,8 @@
-// Who waits, and whose turn it is: of the tenants that have somebody waiting, the one that has been
-// served least for its weight (weighted virtual token counters: Sheng et al., "Fairness in Serving
-// Large Language Models", OSDI 2024, section 4, with time of the machine for tokens); among its
-// requests the order of priorities and arrivals. One tenant alone is served as if there were none.
-// Owned by the scheduler.
+// The waiting requests in the order of admission: next is the waiting tenant served least for its
+// weight (weighted virtual token counters: Sheng et al., "Fairness in Serving Large Language
+// Models", OSDI 2024, section 4, with machine time instead of tokens); within a tenant, requests
+// are ordered by priority and arrival. With a single tenant this is a plain priority queue. Owned
+// by the scheduler.
 #ifndef HYDRANT_SCHEDULER_FAIR_QUEUE_H_
 #define HYDRANT_SCHEDULER_FAIR_QUEUE_H_
 
@@ -19,8 +19,8 @@ namespace hydrant {
 struct Tenant {
   std::string name{};
   double weight = 1;
-  // Microseconds: of steps what its sequences took, and of the pool's time the share that they
-  // held; over its weight.
+  // Microseconds: its sequences' share of step time and of the pool over time, divided by its
+  // weight.
   double served_us = 0;
   int num_sequences = 0;  // waiting and live
   std::map<QueueOrder, Sequence*> waiting{};
@@ -30,30 +30,30 @@ struct Tenant {
 
 class FairQueue {
  public:
-  // By name; who is not named has weight 1.
+  // By name; other tenants have weight 1.
   explicit FairQueue(std::map<std::string, double> weights = {}) : weights_(std::move(weights)) {}
 
-  // A sequence begins or ends; in between `sequence->tenant` is its tenant. One that has had none
-  // begins where the least served is, so that nobody saves turns up by staying away.
+  // Called when a sequence begins or ends; in between `sequence->tenant` is set. A tenant that had
+  // no sequences starts at the least served value, so that idle time earns no credit.
   void Open(const std::string& name, Sequence* sequence);
   void Close(Sequence* sequence);
-  void ForgetIdle();  // tenants without sequences
+  void ForgetIdle();  // removes tenants without sequences
 
   void Add(Sequence* sequence);
   void Erase(Sequence* sequence);
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Whether it matters who is served what.
+  // Whether fairness matters.
   bool HasSeveralTenants() const { return tenants_.size() > 1; }
-  // Those that wait, by their order alone.
+  // All waiting sequences, ordered by priority and arrival only.
   std::vector<Sequence*> InOrder() const;
 
-  // Goes through those that wait as they are to be admitted. Who was named may be erased; nobody is
-  // added and no tenant forgotten meanwhile.
+  // Iterates over waiting sequences in the order of admission. Returned sequences may be erased
+  // meanwhile; adding sequences and forgetting tenants is not allowed.
   class Turns {
    public:
     explicit Turns(FairQueue* queue);
-    // The next one; null: there is none. Each is named once.
+    // The next one; null at the end. Each is returned once.
     Sequence* Next();
 
    private:

@@ -1,6 +1,5 @@
-// Counts values by size, for a scrape. Observe() is a search and two relaxed additions; neither it
-// nor Read() ever waits: any threads may call either at any time. What is read while values come
-// may lack the latest of them.
+// A histogram for scrapes. Observe() is a search and two relaxed additions; it and Read() never
+// block, and any thread may call them at any time. A concurrent Read() may miss the latest values.
 #ifndef HYDRANT_SCHEDULER_HISTOGRAM_H_
 #define HYDRANT_SCHEDULER_HISTOGRAM_H_
 
@@ -25,7 +24,7 @@ class Histogram {
     std::copy(bounds.begin(), bounds.end(), bounds_.begin());
   }
 
-  // A value belongs to the first bound that is not below it, or to the bucket above them all.
+  // Counts the value in the first bucket with a bound not below it, or in the last bucket.
   void Observe(double value) {
     const auto end = bounds_.begin() + num_bounds_;
     const auto bucket = std::lower_bound(bounds_.begin(), end, value) - bounds_.begin();
@@ -36,7 +35,8 @@ class Histogram {
   struct Reading {
     size_t num_bounds = 0;
     std::array<double, kMaxBounds> bounds{};
-    std::array<uint64_t, kMaxBounds + 1> counts{};  // of each bucket alone; the last has no bound
+    // per bucket, not cumulative; the last has no bound
+    std::array<uint64_t, kMaxBounds + 1> counts{};
     double sum = 0.0;
   };
   Reading Read() const {

@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-// Not of the bytes by which the keys of a block's other parts differ from its own.
+// Uses bytes that are equal in the keys of all parts of a block.
 KvBlockHash HashOf(const PrefixKey& key) {
   KvBlockHash hash = 0;
   std::memcpy(&hash, key.data() + 8, sizeof(hash));
@@ -45,7 +45,7 @@ void KvEvents::Publish(double unix_seconds) {
       if (const auto* stored = std::get_if<KvBlock>(&change)) {
         blocks_.insert_or_assign(stored->hash, *stored);
       } else if (blocks_.erase(std::get<KvBlockRemoved>(change).hash) == 0) {
-        continue;  // nobody was told that it was there
+        continue;  // was never published
       }
       told.push_back(change);
     }

@@ -78,7 +78,7 @@ void LogitsProcessor::Make() {
   Restrict();
 }
 
-// The mask, to what else the request says.
+// Removes end tokens before min_tokens, and bad words, from the mask.
 void LogitsProcessor::Restrict() {
   if (num_output_ < min_tokens_) {
     for (const TokenId token : ends_) Forbid(token, &mask_);

@@ -1,6 +1,6 @@
-// What a request says of single tokens: biases, tokens that are allowed, words that are not, no end
-// before min_tokens, a grammar. Makes of it what the engine does to the logits of a row. One a
-// sequence; used by the scheduler's thread, and by an engine thread while the scheduler waits.
+// Applies a request's constraints on single tokens: biases, allowed tokens, bad words, min_tokens,
+// a grammar. Produces the logit edits for the engine's sampling rows. One per sequence; used by the
+// scheduler's thread, and by an engine thread while the scheduler waits.
 #ifndef HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 #define HYDRANT_SCHEDULER_LOGITS_PROCESSOR_H_
 
@@ -18,28 +18,27 @@ namespace hydrant {
 
 class LogitsProcessor final : public RowMask {
  public:
-  // Null where the request says nothing of single tokens. Copies what it needs; the tokenizer is
-  // borrowed.
+  // Null if the request has no such constraints. Copies what it needs; the tokenizer is borrowed.
   static std::unique_ptr<LogitsProcessor> Create(const SamplingParams& sampling,
                                                  const StoppingParams& stopping,
                                                  const Tokenizer& tokenizer);
 
-  // What follows depends on the tokens before: none can be drawn before these are known.
+  // Whether the edits depend on the preceding tokens, so that sampling must wait for them.
   bool NeedsOutput() const { return grammar_ != nullptr || longest_bad_word_ > 1; }
-  // The mask of the next tokens by the grammar; null: the request has no grammar.
+  // The grammar's mask of the next tokens; null: no grammar.
   const std::shared_ptr<NextMask>& grammar() const { return grammar_; }
-  // For the row that draws what follows num_output tokens. `output`: those that are known, all of
-  // them where NeedsOutput(); it stays until the mask is made. What the row points to stays until
-  // the next call. Returns whether Make() is to make the mask yet.
+  // Edits the row that samples the token after num_output tokens. `output`: the known tokens, all
+  // of them if NeedsOutput(); valid until the mask is made. The row's pointers are valid until the
+  // next call. Returns whether Make() must still make the mask.
   bool Edit(int64_t num_output, std::span<const TokenId> output, SampledRow* row);
-  // Of a row that was edited last, and has a grammar.
+  // Makes the mask of the last edited row, which has a grammar.
   void Make() override;
 
-  // By the last row: the text is complete, and nothing can follow it.
+  // Whether the last row showed that the text is complete and nothing can follow.
   bool IsComplete() const { return next_ == NextTokens::kEnd; }
-  // By the last row: not ok where the request left no token that could be drawn at this position.
+  // Not OK if the last row left no token that could be sampled at this position.
   absl::Status WhyNoneFollows(int64_t position) const;
-  // The next token of the output, one that was allowed.
+  // Adds the next token of the output, which the mask allowed.
   void Accept(TokenId token);
 
  private:
@@ -53,13 +52,13 @@ class LogitsProcessor final : public RowMask {
   std::vector<std::vector<TokenId>> bad_words_;
   size_t longest_bad_word_ = 0;  // in tokens
   std::vector<TokenId> ends_;    // ids that end the text
-  int64_t min_tokens_;           // they may not be drawn before
+  int64_t min_tokens_;           // ends_ are masked before
   std::shared_ptr<NextMask> grammar_;
 
-  // Of the last row.
+  // State of the last row.
   int64_t num_output_ = 0;
   std::span<const TokenId> output_;
-  NextTokens next_ = NextTokens::kAny;  // by the grammar
+  NextTokens next_ = NextTokens::kAny;  // result of the grammar
   std::vector<uint32_t> mask_;
 };
 

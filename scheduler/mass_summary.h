@@ -1,4 +1,4 @@
-// What a client hears of the retained mass of its heads.
+// Summarizes the retained mass of all heads for the client.
 #ifndef HYDRANT_SCHEDULER_MASS_SUMMARY_H_
 #define HYDRANT_SCHEDULER_MASS_SUMMARY_H_
 
@@ -8,8 +8,7 @@
 
 namespace hydrant {
 
-// REQUIRES: not empty. p10 by nearest rank: the lowest mass that a tenth of the heads do not
-// exceed.
+// REQUIRES: not empty. p10 by nearest rank: a tenth of the heads are at or below it.
 RetainedMass Summarize(std::vector<float> mass_of_heads);
 
 }  // namespace hydrant

@@ -12,7 +12,7 @@
 namespace hydrant {
 namespace {
 
-// A prompt that every budget compresses.
+// A prompt long enough that every budget compresses it.
 constexpr PromptShape kLongPrompt = {.tokens = 1 << 24};
 
 absl::Status CheckSpec(const CacheSpec& spec) { return PlanCache(spec, kLongPrompt).status(); }
@@ -26,7 +26,7 @@ absl::Status CheckWeight(const std::string& tenant, double weight) {
     return absl::InvalidArgumentError(absl::StrCat(kWeights, ": a name has ", tenant.size(),
                                                    " bytes; at most ", kMaxTenantBytes));
   }
-  if (weight > 0.0 && weight <= kMostTenantWeight) return absl::OkStatus();  // NaN is not
+  if (weight > 0.0 && weight <= kMostTenantWeight) return absl::OkStatus();  // also rejects NaN
   return absl::InvalidArgumentError(absl::StrCat(kWeights, ": the weight ", weight, " of '", tenant,
                                                  "' is outside (0, ", kMostTenantWeight, "]"));
 }

@@ -1,9 +1,9 @@
-// How much requests generate, of what they may and in tokens, by those that have ended lately. Says
-// how far one that runs is likely to go. Plain arithmetic, no clock.
+// Statistics of the output lengths of recently ended requests, in tokens and as shares of their
+// limits; predicts how many tokens a running request will generate. Plain arithmetic, no clock.
 //
-// Both are asked, and the less is believed. The share of what they may fits clients that ask for as
-// much as they want, tokens fit those that name no limit; where both kinds come, either alone would
-// take the second kind for very long.
+// The smaller of two estimates is used. Shares suit clients with accurate limits, tokens suit
+// clients without limits; with both kinds present, either estimate alone would overestimate the
+// second kind.
 #ifndef HYDRANT_SCHEDULER_OUTPUT_HISTORY_H_
 #define HYDRANT_SCHEDULER_OUTPUT_HISTORY_H_
 
@@ -15,36 +15,36 @@ namespace hydrant {
 
 class OutputHistory {
  public:
-  // A request has ended by itself. REQUIRES: most > 0
+  // Records a request that ended by itself. REQUIRES: most > 0
   void Observe(int64_t generated, int64_t most);
-  // Enough have ended to go by.
+  // Whether enough requests have ended.
   bool IsKnown() const { return tokens_.size() >= kEnough; }
-  // The mean of those that may generate `most`; all of it where nothing is known.
+  // Expected tokens of a request that may generate `most`; `most` if unknown.
   double MeanOf(int64_t most) const;
-  // Tokens that one which has generated so many will generate yet: the mean over those that went
-  // further; none did, or too little is known: 0. REQUIRES: most > 0
+  // Expected further tokens of a request that has generated `generated`: the mean over the requests
+  // that went further; 0 if there was none or too little is known. REQUIRES: most > 0
   double RestOf(int64_t generated, int64_t most) const;
 
  private:
   static constexpr size_t kEnough = 8, kMost = 64;
 
-  // The last values, the oldest overwritten.
+  // The last kMost values.
   class Window {
    public:
     void Add(double value);
     size_t size() const { return size_; }
     double Mean() const { return sum_from_[0] / static_cast<double>(size_); }
-    // Of the mean of the values above `value`, what it is above it; 0: there are none.
+    // The mean of the values above `value`, minus `value`; 0 if there are none.
     double MeanExcess(double value) const;
 
    private:
     std::array<double, kMost> values_ = {};
-    std::array<double, kMost> sorted_ = {};        // the same, ascending
-    std::array<double, kMost + 1> sum_from_ = {};  // of sorted_[i] and all above it
+    std::array<double, kMost> sorted_ = {};        // ascending
+    std::array<double, kMost + 1> sum_from_ = {};  // sum of sorted_[i] and all after it
     size_t size_ = 0, next_ = 0;
   };
 
-  Window shares_;  // of what they might, in (0, 1]
+  Window shares_;  // of their limits, in (0, 1]
   Window tokens_;
 };
 

@@ -1,11 +1,11 @@
-// Turns a request's sampled tokens into what the client gets, and says when they end the text:
-// end-of-generation ids, stop token ids, stop strings. Lengths are the scheduler's business. Not
+// Converts a request's sampled tokens to client output, and detects the end of the text:
+// end-of-generation ids, stop token ids, stop strings. The scheduler handles length limits. Not
 // thread safe; borrows the tokenizer.
 //
 // The id that ends the text (end-of-generation or stop_token_ids) is not delivered, neither as id
 // nor as text: Finished names it. The id that completes a stop string is delivered; its text is cut
-// at the match. Before min_tokens nothing ends the text; ids that would are not drawn
-// (LogitsProcessor), or are ordinary ones where a client resumes with them.
+// at the match. Before min_tokens nothing ends the text; ids that would end it are not sampled
+// (LogitsProcessor), or are ordinary tokens if a client resumes with them.
 #ifndef HYDRANT_SCHEDULER_OUTPUT_PROCESSOR_H_
 #define HYDRANT_SCHEDULER_OUTPUT_PROCESSOR_H_
 
@@ -32,11 +32,12 @@ class OutputProcessor {
     std::string text;  // whole UTF-8 characters
   };
   Output Push(TokenId id);
-  // Text still held back when the stream ends for another reason.
+  // Text held back so far, when the stream ends for another reason.
   std::string Finish();
 
-  int num_tokens() const { return num_tokens_; }  // pushed so far, ending one included
-  // What ended the text; "" and nullopt where it did not.
+  // pushed so far, including the one that ends the text
+  int num_tokens() const { return num_tokens_; }
+  // The reason for the end; "" and nullopt if there is none.
   std::string matched_stop() const;
   std::optional<TokenId> matched_token_id() const { return matched_token_id_; }
 
@@ -45,7 +46,7 @@ class OutputProcessor {
 
   IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
-  std::span<const TokenId> eog_ids_;  // the tokenizer's, which all share; empty: they end nothing
+  std::span<const TokenId> eog_ids_;  // the tokenizer's; empty: they are ignored
   std::vector<TokenId> stop_ids_;     // sorted
   int64_t min_tokens_;
   int num_tokens_ = 0;

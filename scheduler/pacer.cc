@@ -8,26 +8,25 @@ namespace hydrant {
 
 namespace {
 
-// Answers that may take longer than a target, from so much of it on; how far those of a whole
-// batch, which share their steps, move what is aimed at, and how low.
+// An answer counts as late from this share of its target on; the step and the lower bound of
+// tpot_aim_. The step is for a whole batch, because its answers share their steps.
 constexpr double kLateFrom = 0.98;
 constexpr double kAimStep = 0.1;
 constexpr double kLeastTpotAim = 0.6;
-// First tokens, or answers, that may be late, and how far a first token moves the margin.
+// Allowed share of late first tokens or answers, and the step of the margin for one first token.
 constexpr double kLateShare = 0.05;
 constexpr double kMarginStep = 0.1;
 constexpr double kMostMargin = 3.0;
-// Prompts get this share of a step even where decoding alone takes as long as the target.
+// Prompts get this share of a step even if decoding alone takes as long as the target.
 constexpr double kLeastPromptShare = 0.1;
-// And count for no more than this at admission: few long prompts with short answers would keep all
-// others out.
+// At admission, prompts count for at most this share; otherwise a few long prompts with short
+// answers would keep all others out.
 constexpr double kMostPromptShare = 0.5;
-// Prompts may take this much more of a step while no sequence waits for a decoded token. Bounded,
-// so that cancels are seen.
+// Factor for prompt tokens while no sequence decodes. Bounded, so that cancellations take effect.
 constexpr double kIdleFactor = 4.0;
-// The longest step that reads prompts; the number of prompt tokens is limited to it. Clients get
-// progress between steps, and cancels, deadlines and new requests take effect there. Prompts get
-// half of this time even if decoding alone takes all of it.
+// The longest step with prefill; the number of prompt tokens is limited to it. Clients get progress
+// between steps, and cancels, deadlines and new requests take effect there. Prompts get half of
+// this time even if decoding alone takes all of it.
 constexpr double kLongestStepUs = 500e3;
 
 }  // namespace
@@ -51,7 +50,7 @@ double Pacer::PromptTokens(const RunningLoad& load) const {
   return std::min(TargetPromptTokens(load), MostPromptTokens(load));
 }
 
-// Prompt tokens that fit into kLongestStepUs, however slow the machine and the model are.
+// Prompt tokens that fit into kLongestStepUs, for any machine and model.
 double Pacer::MostPromptTokens(const RunningLoad& load) const {
   const double token_us = step_time_.PromptTokenUs();
   if (token_us <= 0) return std::numeric_limits<double>::infinity();
@@ -82,14 +81,14 @@ double Pacer::ReadingUs(const StepWork& prompts) const {
 double Pacer::ReadingUs(const StepWork& prompts, const RunningLoad& load) const {
   const double alone = ReadingUs(prompts);
   if (load.decode.rows <= 0) return alone;
-  // Prompts get a share of every step.
+  // Prompts get only a share of every step.
   const double of_step = ReadingUs({.prompt_tokens = PromptTokens(load)});
   if (of_step <= 0) return alone;
   return alone * (step_time_.Predict(load.decode) + of_step) / of_step;
 }
 
-// Moves to where one in 1 / kLateShare is longer (a quantile by stochastic approximation). Those
-// that are expected soon may come much later than that and still in time, so they count less.
+// Moves towards the 1 - kLateShare quantile (stochastic approximation). Tokens that are expected
+// soon may come much later and still be in time, so they count less.
 void Pacer::ObserveFirstToken(double expected_us, double us, double allowed_us) {
   if (expected_us <= 0) return;
   const double weight = std::min(1.0, 2 * expected_us / std::max(1.0, allowed_us));
@@ -98,7 +97,7 @@ void Pacer::ObserveFirstToken(double expected_us, double us, double allowed_us) 
   first_token_margin_ = std::clamp(first_token_margin_, 1.0, kMostMargin);
 }
 
-// As ObserveFirstToken(). Answers that take half the time say nothing: nobody was kept waiting.
+// As ObserveFirstToken(). Answers that take less than half of the target are ignored.
 void Pacer::ObserveTpot(double us, double target_us, double batch) {
   const double weight = std::clamp(2 * us / std::max(1.0, target_us) - 1, 0.0, 1.0);
   const double by = us > kLateFrom * target_us ? kLateShare - 1 : kLateShare;

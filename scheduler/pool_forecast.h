@@ -1,7 +1,7 @@
-// How many pages running sequences will hold together at most, each as far as it is likely to go:
-// they grow side by side, a token each a step, and give everything back when they end. (The peak
-// over the ends of the requests: Gong et al., "Past-Future Scheduler for LLM Serving under SLA
-// Guarantees", ASPLOS 2025.) Plain arithmetic.
+// Predicts the peak number of pages of the running sequences, each at its expected length: all grow
+// by a token a step, and free their pages when they end. (The peak over the ends of the requests:
+// Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025.) Plain
+// arithmetic.
 #ifndef HYDRANT_SCHEDULER_POOL_FORECAST_H_
 #define HYDRANT_SCHEDULER_POOL_FORECAST_H_
 
@@ -14,8 +14,8 @@ class PoolForecast {
  public:
   struct Holder {
     double pages = 0;      // held now
-    double most = 0;       // that it will hold
-    double per_token = 0;  // that it takes on until then
+    double most = 0;       // maximum
+    double per_token = 0;  // growth per token
     double tokens = 0;     // until it ends
   };
 
@@ -27,12 +27,12 @@ class PoolForecast {
     holders_.push_back(holder);
     sum_of_most_ += holder.most;
   }
-  // Whether they never hold more than `pages`. Sorts the holders.
+  // Whether the peak is at most `pages`. Sorts the holders.
   bool Fits(double pages) {
     if (sum_of_most_ <= pages) return true;
     std::sort(holders_.begin(), holders_.end(),
               [](const Holder& a, const Holder& b) { return a.tokens > b.tokens; });
-    // They hold the most when one of them is about to end: those that end later are before it.
+    // The peak is just before one of them ends; those that end later precede it in the order.
     for (size_t last = 0; last < holders_.size(); ++last) {
       double held = 0;
       for (size_t i = 0; i <= last; ++i) held += HeldAfter(holders_[last].tokens, holders_[i]);

@@ -35,8 +35,7 @@ std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_lay
   return share;
 }
 
-// Whole layers where the share pays for about one or more, else an even part of what is left of the
-// layer.
+// Whole layers if the share covers about one or more, else an even part of the rest of the layer.
 PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share,
                   const PrefillCosts& costs) {
   const auto [layer, token] = prompt.cursor;

@@ -1,10 +1,9 @@
 // Shares one step's prefill budget among the open prompts. Pure functions.
 //
-// The unit of cost is one token through one layer, dearer the more context it attends to: 1 +
-// position / attention scale. The prompt that was opened first may take half the budget; what is
-// left goes to the shortest remaining prompt first, and what is left over to the oldest. So a
-// short prompt behind a long one is read in a step or two, and the long one still gets half the
-// speed until the end.
+// The unit of cost is one token through one layer, plus its attention cost: 1 + position /
+// attention scale. The oldest prompt may take half the budget; the rest goes to the shortest
+// remaining prompt first, and what remains then to the oldest. So a short prompt behind a long one
+// is prefilled in a step or two, and the long one still gets half the speed.
 #ifndef HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
 #define HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
 
@@ -14,21 +13,20 @@
 
 namespace hydrant {
 
-// What tokens cost through one layer.
+// Cost of tokens through one layer.
 struct PrefillCosts {
-  // Context at which attending to it costs as much as the rest of the layer.
+  // Context length at which attention costs as much as the rest of the layer.
   double attention_scale = 4096.0;
 
   double Of(int token_begin, int token_end) const { return UpTo(token_end) - UpTo(token_begin); }
-  // Of the tokens before `token`, and its inverse.
+  // Cost of the tokens before `token`, and its inverse.
   double UpTo(double token) const { return token + token * token / (2 * attention_scale); }
   double TokenAt(double cost) const {
     return attention_scale * (std::sqrt(1.0 + 2.0 * cost / attention_scale) - 1.0);
   }
 };
 
-// How far a prompt has been read: all of the layers below `layer`, and of it the tokens before
-// `token`.
+// Prefill progress: all layers below `layer` are done, and in `layer` the tokens before `token`.
 struct PrefillCursor {
   int layer = 0;
   int token = 0;
@@ -37,10 +35,10 @@ struct PrefillCursor {
 struct OpenPrompt {
   int num_tokens = 0;
   PrefillCursor cursor;
-  int first_token = 0;  // those before it need not be read
+  int first_token = 0;  // earlier tokens are cached
 };
 
-// A run as engine/run/step/batch.h wants it: several whole layers, or some tokens of one.
+// A run as in engine/run/step/batch.h: several whole layers, or some tokens of one layer.
 struct PrefillRun {
   int prompt = 0;  // index into the open prompts
   int layer_begin = 0;
@@ -50,8 +48,8 @@ struct PrefillRun {
 };
 
 // `prompts`: oldest first, none finished. At most one run each; the oldest always gets one. Runs
-// are cut near their share, at tile borders: the step's cost stays below 1.5 * budget, one tile of
-// the oldest aside.
+// are cut near their share, at tile borders: the step's cost stays below 1.5 * budget, except for
+// one tile of the oldest.
 std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
                                     double budget, const PrefillCosts& costs = {});
 

@@ -17,12 +17,12 @@ namespace hydrant {
 namespace {
 
 constexpr std::string_view kMagic = "HYDRPFX1";
-// More wait only where the store is slower than prompts are read; the oldest are not saved.
+// Blocks that may wait to be saved; if the store is too slow, the oldest are dropped.
 constexpr size_t kMostWaiting = 4096;
-constexpr size_t kMostStored = 1 << 18;  // that are remembered
-// Of blocks that are copied between two steps: a few milliseconds.
+constexpr size_t kMostStored = 1 << 18;  // remembered keys
+// Bytes of blocks copied between two steps: a few milliseconds.
 constexpr size_t kCopiedBytes = 8 << 20;
-// How long a prompt waits for its blocks: a second, and a little more for each block, at most 5 s.
+// The longest wait for a prompt's blocks: a second, and a little more per block, at most 5 s.
 constexpr std::chrono::milliseconds kPatience{1'000};
 constexpr std::chrono::milliseconds kPatienceForABlock{20};
 constexpr std::chrono::milliseconds kMostPatience{5'000};
@@ -41,7 +41,7 @@ std::string_view AsText(const Sha256Digest& digest) {
 
 std::string StoreKey(const PrefixKey& key) { return "prefix." + HexOf(key); }
 
-// Of a block and its key: a value under another's key is found out.
+// Covers the key, so that a value stored under another key is detected.
 Sha256Digest Checksum(const PrefixKey& key, std::string_view block) {
   Sha256 hash;
   hash.Add(key.data(), key.size());
@@ -57,7 +57,7 @@ std::string Encode(const PrefixKey& key, std::string_view block) {
 
 constexpr size_t kHeader = kMagic.size() + sizeof(Sha256Digest);
 
-// The block, without its header.
+// Returns the block without its header.
 absl::StatusOr<std::string> Decode(const PrefixKey& key, std::string value, size_t block_bytes) {
   const auto wrong = [&](const char* what) {
     return absl::DataLossError(absl::StrCat(StoreKey(key), ": ", what));
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> Decode(const PrefixKey& key, std::string value, size
   return value;
 }
 
-// On the loop's thread.
+// Runs `ask` on the loop's thread.
 template <typename Ask>
 auto Asked(ServingLoop* loop, const Ask& ask) {
   return AskLoop(loop, &ServingLoop::WithPrefixCache, ask);
@@ -122,7 +122,7 @@ bool PrefixArchive::Flush(std::chrono::steady_clock::time_point deadline) {
   return queue_->Flush(deadline);
 }
 
-// That are copied between two steps.
+// Number of blocks copied between two steps.
 size_t PrefixArchive::BlocksAtOnce() const {
   return std::max<size_t>(1, kCopiedBytes / std::max<size_t>(memory_.block_bytes, 1));
 }
@@ -133,7 +133,7 @@ void PrefixArchive::RememberStored(std::span<const PrefixKey> keys) {
   stored_.insert(keys.begin(), keys.end());
 }
 
-// Those that are still here.
+// Saves the blocks that are still in the cache.
 void PrefixArchive::Save(std::span<const PrefixKey> keys) {
   if (store_.IsLeftAlone()) {
     metrics_.failed_saves += keys.size();
@@ -173,7 +173,8 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
   if (!MayFetch(request)) return;
   const std::variant<CheckedRequest, hydrant::Failed> checked =
       CheckRequest(request, limits_, *tokenizer_);
-  if (std::holds_alternative<hydrant::Failed>(checked)) return;  // its refusal is another's
+  // its refusal is reported elsewhere
+  if (std::holds_alternative<hydrant::Failed>(checked)) return;
   const auto& good = std::get<CheckedRequest>(checked);
   const CachePlan& plan = good.plan;
   const std::vector<PrefixKey>& keys = good.prefix_keys;
@@ -208,7 +209,7 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
   blocks_in_hand_ -= static_cast<int64_t>(fetched.size());
 }
 
-// Fetches the block, unless all prompts together hold half of the room for blocks already.
+// Fetches the block, unless the fetched blocks of all prompts fill half of the cache already.
 bool PrefixArchive::IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched) {
   if (fetched->contains(key)) return true;
   if (store_.IsLeftAlone() || wait.stop.stop_requested() ||
@@ -229,7 +230,7 @@ bool PrefixArchive::IsThere(const PrefixKey& key, const StoreWait& wait, Blocks*
   return true;
 }
 
-// Into free blocks, a few between two steps.
+// Copies to free blocks, a few between two steps.
 void PrefixArchive::Install(std::span<const PrefixKey> keys, const PrefixText& text,
                             Blocks* fetched) {
   std::vector<PrefixKey> next;

@@ -1,8 +1,7 @@
-// Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings
-// it back for prompts that begin alike: after a restart, or what another replica has read. Every
-// block is a value of its own and is checked when it is read; a damaged block counts as missing.
-// Fetch() waits for the store, at most a few seconds, so the loop's thread must not call it; no
-// step waits for it. Thread-safe.
+// Saves prefix blocks in a store outside of the process and fetches them for prompts with the same
+// prefix, after a restart or on another replica. Every block is a value of its own and is checked
+// when it is read; a damaged block counts as missing. Fetch() waits for the store, at most a few
+// seconds, so the loop's thread must not call it; no step waits for it. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 
@@ -34,41 +33,41 @@ namespace hydrant {
 
 struct ContextHome;
 
-// Of keys that all processes share which serve the same model in the same number formats
-// (SharePrefixKeys): what one has read is then found by the others.
+// The secret for keys shared by all processes that serve the same model in the same number formats
+// (SharePrefixKeys), so that each finds the others' blocks.
 Sha256Digest PrefixSecretOf(const ContextHome& home);
 
 // Totals since the start; read at any time, as StepHistograms.
 struct PrefixArchiveMetrics {
-  Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // of a prompt's blocks
+  Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // for a prompt's blocks
   std::atomic<uint64_t> saved_bytes{0};
   std::atomic<uint64_t> loaded_bytes{0};
-  std::atomic<uint64_t> loaded_tokens{0};  // that need not be read for it
+  std::atomic<uint64_t> loaded_tokens{0};  // prompt tokens not prefilled due to loaded blocks
   std::atomic<uint64_t> failed_saves{0};   // blocks
-  std::atomic<uint64_t> failed_loads{0};   // blocks that were there and are of no use
+  std::atomic<uint64_t> failed_loads{0};   // blocks found but unusable
 };
 
 class PrefixArchive {
  public:
   using OnFailure = std::function<void(const absl::Status&)>;
-  // Borrowed: loop, tokenizer and memory outlive it. What prompts leave is saved soon after, by a
-  // thread of the archive's. on_failure is called on any thread, one call at a time.
+  // Borrowed: loop, tokenizer and memory outlive it. New blocks are saved in the background by a
+  // thread of the archive. on_failure is called on any thread, one call at a time.
   PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer, const EngineLimits& limits,
                 const PrefixMemory& memory, std::unique_ptr<ContextStore> store,
                 OnFailure on_failure = {}, Circuit::OnChange on_circuit = {});
   // REQUIRES: the loop has stopped
   ~PrefixArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
 
-  // Whether Fetch() might bring blocks; does not block. False for prompts of less than a block, and
+  // Whether Fetch() might load blocks; does not block. False for prompts shorter than a block, and
   // while the circuit breaker refuses calls to the store.
   bool MayFetch(const Request& request) const;
-  // Brings what the request need not read, as far as it is in the store and not here. Where
-  // anything goes wrong, or takes too long, it brings less. `stop`: the client has disconnected.
+  // Loads the request's prefix blocks that are in the store but not in the cache. After an error or
+  // a timeout it loads fewer. `stop`: the client has disconnected.
   void Fetch(const Request& request, const std::stop_token& stop = {});
-  // Waits until what prompts have left is saved; false: it took longer.
+  // Waits until all blocks are saved; false: the deadline passed.
   bool Flush(std::chrono::steady_clock::time_point deadline);
-  // Waits for running calls until the deadline. Then the store gets no more calls, and prompts that
-  // wait for it go on without it.
+  // Waits for running calls until the deadline. Then the store gets no more calls, and waiting
+  // prompts continue without it.
   void Stop(StoreDeadline deadline = {}) { store_.Stop(deadline); }
 
   const PrefixArchiveMetrics& metrics() const { return metrics_; }
@@ -94,8 +93,9 @@ class PrefixArchive {
 
   std::mutex failure_mutex_;
   std::mutex mutex_;
-  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;  // guarded by mutex_: in the store already
-  std::unique_ptr<SaveQueue<PrefixKey>> queue_;          // last: its thread uses all above
+  // guarded by mutex_: known to be in the store
+  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;
+  std::unique_ptr<SaveQueue<PrefixKey>> queue_;  // last: its thread uses all members above
 };
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// How long a request that arrives now would wait, by how fast the queue has moved lately. Plain
-// arithmetic, no clock.
+// Estimates the wait of a new request from the recent speed of the queue. Plain arithmetic, no
+// clock.
 #ifndef HYDRANT_SCHEDULER_QUEUE_FORECAST_H_
 #define HYDRANT_SCHEDULER_QUEUE_FORECAST_H_
 
@@ -11,17 +11,17 @@
 
 namespace hydrant {
 
-// A time after which to try again, from an estimate in microseconds.
+// A retry time from an estimate in microseconds, clamped.
 inline TimeUs RetryAfter(double wait_us) {
   constexpr double kLeastUs = 10e3, kMostUs = 60e6;
   return static_cast<TimeUs>(std::clamp(wait_us, kLeastUs, kMostUs));
 }
 
-// How many requests, and tokens of them, are let in while others wait. Time when nobody waits says
-// nothing about that, and does not count; what was long ago counts less.
+// The rate at which requests, and their tokens, are admitted while others wait. Time without
+// waiting requests is ignored; older observations count less.
 class AdmissionRate {
  public:
-  // Since the last call so many were let in. `waited`: somebody waited all the time between.
+  // Records admissions since the last call. `waited`: the queue was never empty in between.
   void Observe(TimeUs now, bool waited, int requests, int64_t tokens) {
     const auto passed = static_cast<double>(std::max<TimeUs>(0, now - observed_at_));
     observed_at_ = now;
@@ -34,7 +34,7 @@ class AdmissionRate {
     requests_ += requests;
     tokens_ += static_cast<double>(tokens);
   }
-  // Microseconds until so many have been let in; 0: not known yet.
+  // Microseconds until this many are admitted; 0: unknown.
   double UsForRequests(double requests) const { return UsFor(requests, requests_); }
   double UsForTokens(double tokens) const { return UsFor(tokens, tokens_); }
 
@@ -43,7 +43,7 @@ class AdmissionRate {
   static constexpr double kEnoughUs = 1e6;
   double UsFor(double count, double of) const {
     if (waited_us_ < kEnoughUs) return 0;
-    // Where nobody was let in the wait is long, and not endless.
+    // Without admissions the estimate is long but finite.
     return count * waited_us_ / std::max(of, 0.5);
   }
 
@@ -53,9 +53,9 @@ class AdmissionRate {
 
 struct QueueForecast {
   int waiting = 0;     // requests
-  int64_t tokens = 0;  // of them
+  int64_t tokens = 0;  // of all waiting requests
   AdmissionRate rate{};
-  double reading_us = 0;  // for the prompts that are being read, behind the queue
+  double reading_us = 0;  // time to prefill the open prompts
 };
 
 }  // namespace hydrant

@@ -41,7 +41,7 @@ absl::Status CheckSampling(const SamplingParams& sampling) {
   if (Outside(sampling.min_p, 0.0, 1.0)) {
     return OutsideError("sampling.min_p", sampling.min_p, "[0, 1]");
   }
-  // Below 1e-3 a logit would grow beyond what fp32 tells apart.
+  // Below 1e-3 a logit would exceed the resolution of fp32.
   if (Outside(sampling.repetition_penalty, 1e-3, 10.0)) {
     return OutsideError("sampling.repetition_penalty", sampling.repetition_penalty, "[0.001, 10]");
   }
@@ -107,7 +107,7 @@ absl::Status CheckTokensOf(const SamplingParams& sampling, TokenId vocab) {
   return CheckIds("sampling.allowed_token_ids", sampling.allowed_token_ids, vocab);
 }
 
-// Every token of the prompt is read in one go, and none is known from before.
+// Prompt logprobs need a prefill of all prompt tokens, without cached or resumed ones.
 absl::Status CheckPromptLogprobs(const Request& request) {
   if (!request.sampling.prompt_logprobs) return absl::OkStatus();
   const auto does_not_go = [](const char* with) {
@@ -121,7 +121,7 @@ absl::Status CheckPromptLogprobs(const Request& request) {
   return absl::OkStatus();
 }
 
-// A grammar says where the text ends.
+// A grammar determines the end of the text.
 absl::Status CheckGrammar(const Request& request) {
   if (request.sampling.grammar == nullptr) return absl::OkStatus();
   if (request.stopping.ignore_eos) {
@@ -154,7 +154,7 @@ absl::Status CheckStopStrings(const std::vector<std::string>& stop) {
 }
 
 absl::Status CheckStopping(const StoppingParams& stopping, TokenId vocab) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();  // what a request can say
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();  // maximum of the wire type
   if (stopping.max_tokens.has_value() && Outside<int64_t>(*stopping.max_tokens, 1, kMost)) {
     return OutsideError("stopping.max_tokens", *stopping.max_tokens,
                         absl::StrCat("[1, ", kMost, "]"));
@@ -214,7 +214,7 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
   return absl::OkStatus();
 }
 
-// C, as the request has it where it is more than a plan counts.
+// C as requested, if it exceeds the plan's range.
 int64_t BudgetAskedFor(const CacheSpec& cache, const CachePlan& plan) {
   if (plan.cap != kNoCap) return plan.cap;
   const int64_t floor = cache.min_cache_tokens.value_or(0);
@@ -223,7 +223,7 @@ int64_t BudgetAskedFor(const CacheSpec& cache, const CachePlan& plan) {
              : cache.max_cache_tokens.value_or(kNoCap);
 }
 
-// The angles that the engine knows are those of max_model_len positions.
+// The engine has angles for max_model_len positions.
 absl::Status CheckRolling(const CacheSpec& cache, const CachePlan& plan,
                           const EngineLimits& limits) {
   if (!plan.rule.rolling) return absl::OkStatus();
@@ -246,7 +246,7 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
   const int64_t alone = CacheSpace::MaxTokensAlone(limits, plan);
   int64_t total = limits.max_model_len;
   if (request.stopping.max_tokens.has_value()) {
-    // Positions are 32 bits.
+    // Positions have 32 bits.
     if (plan.rule.rolling) total = std::numeric_limits<int32_t>::max();
     total = std::min<int64_t>(total, prompt + *request.stopping.max_tokens);
   } else if (alone < total - 1) {
@@ -269,7 +269,8 @@ absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer
                           {.add_special_tokens = false, .parse_special_tokens = false});
 }
 
-// The longest prompt that can be read again behind an instruction of so many tokens.
+// The longest prompt that can be prefilled twice with an instruction of `instruction` tokens
+// between.
 int64_t LongestReadTwice(size_t instruction, const EngineLimits& limits) {
   const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
   return (most - static_cast<int64_t>(instruction)) / 2;
@@ -297,7 +298,7 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   return probe;
 }
 
-// Nothing is looked for where there is no room for it.
+// No keys without a prefix cache.
 std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
                               const EngineLimits& limits) {
   if (!request.prefix_caching || limits.num_prefix_blocks == 0) return {};
@@ -317,8 +318,8 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
                    request.cache.policy, "\" as asked for has none. auto has"));
 }
 
-// All that the cache may grow to is promised: more than a model's whole length of entries should be
-// asked for by name.
+// All pages up to the cache's maximum size are reserved, so an unbounded cache requires an explicit
+// max_tokens.
 absl::Status CheckPromise(const Request& request, const CachePlan& largest,
                           const EngineLimits& limits) {
   const bool is_bounded =
@@ -331,7 +332,7 @@ absl::Status CheckPromise(const Request& request, const CachePlan& largest,
       limits.max_model_len, "; set max_tokens, or a cache that has a cap"));
 }
 
-// Of a request that goes on from a context with another turn that is read at once.
+// The budget of a request that continues a context with another turn that is prefilled at once.
 std::optional<TurnBudget> TurnOf(const Request& request) {
   if (request.from == nullptr) return std::nullopt;
   const CachePlan& plan = request.from->plan;
@@ -341,7 +342,7 @@ std::optional<TurnBudget> TurnOf(const Request& request) {
   return BudgetOfTurn(plan, request.cache, turn.end);
 }
 
-// The plan of a request that begins anew, with what is read to make it.
+// The plan of a request without a context, with its probe.
 absl::StatusOr<PlannedCache> PlanRequest(const CacheSpec& spec, const Request& request,
                                          const CachePlan& open, const EngineLimits& limits,
                                          const Tokenizer& tokenizer) {
@@ -358,7 +359,7 @@ bool MayBeCompressed(const Request& request) {
          request.on_pressure != OnPressure::kNever;
 }
 
-// `whole`: the plan of the full cache, of a request that may become so long.
+// `whole`: the plan of the full cache, for a request of up to max_total_tokens.
 std::shared_ptr<const PlannedCache> PlanUnderPressure(const CacheSpec& spec, const Request& request,
                                                       const CachePlan& whole,
                                                       int64_t max_total_tokens,
@@ -405,7 +406,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (status.ok()) status = CheckPromptLogprobs(request);
   if (status.ok()) status = CheckGrammar(request);
-  // An owner's was checked before it was made its own.
+  // With an owner, the salt was checked before the owner's prefix was added.
   if (status.ok() && request.owner.empty()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
   request.cache.may_shrink = request.on_pressure == OnPressure::kEvict;
@@ -426,7 +427,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   status = CheckEviction(request, plan);
   if (!status.ok()) return Invalid(std::move(status));
   const std::optional<TurnBudget> turn = TurnOf(request);
-  CachePlan largest = plan;  // that it will be
+  CachePlan largest = plan;  // the plan at its largest
   if (request.from != nullptr) largest.cap = request.from->plan.cap;
   if (turn.has_value()) largest.cap = turn->cap;
   status = CheckPromise(request, largest, limits);

@@ -1,5 +1,5 @@
-// Everything that can be said about a request before it is queued: are its values in range, and
-// could it run if it had the engine to itself? Pure and safe from any thread.
+// All checks of a request before it is queued: values in range, and whether it fits when it has the
+// engine to itself. Pure and safe from any thread.
 #ifndef HYDRANT_SCHEDULER_REQUEST_CHECK_H_
 #define HYDRANT_SCHEDULER_REQUEST_CHECK_H_
 
@@ -21,54 +21,50 @@ inline constexpr int kMaxStopStringBytes = 1024;
 inline constexpr int kMaxStopTokenIds = 1024;
 inline constexpr int kMaxCacheSaltBytes = 256;
 
-// InvalidArgument where a request's salt is too long.
+// InvalidArgument if the salt is too long.
 absl::Status CheckSalt(const std::string& salt);
 
-// InvalidArgument names the number that is out of its range.
+// InvalidArgument names the value that is out of range.
 absl::Status CheckSampling(const SamplingParams& sampling);
 
-// What a request makes of its prompt's cache.
+// The cache plan of a request's prompt.
 struct PlannedCache {
   CacheSpec spec;
-  CachePlan plan;  // of the prompt without its question; one that is open is the least it may be
-  std::vector<TokenId> probe = {};  // what is read after it to score its entries
+  CachePlan plan;  // of the prompt without its question; for an open plan, the least it may be
+  std::vector<TokenId> probe = {};  // prefilled after the prompt to score its entries
 };
 
-// A request that was found good, and what follows from it.
+// A valid request, with derived values.
 struct CheckedRequest {
   Request request;
-  CachePlan plan;  // of the prompt without its question; one that is open is the least it may be
-  std::vector<TokenId> probe;  // what is read after it to score its entries
-  std::vector<PrefixKey>
-      prefix_keys;  // of the plan's prompt; empty: not to be looked for, nor kept
-  // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len
-  // (which does not bind a rolling cache, where max_tokens is named: CachePlan::rule),
-  // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
-  // then ends with reason `length`).
+  CachePlan plan;  // of the prompt without its question; for an open plan, the least it may be
+  std::vector<TokenId> probe;          // prefilled after the prompt to score its entries
+  std::vector<PrefixKey> prefix_keys;  // of the plan's prompt; empty: the prefix cache is not used
+  // Limit of prompt and output together: the least of prompt + max_tokens, max_model_len (which
+  // does not bind a rolling cache with max_tokens: CachePlan::rule), and, without max_tokens, the
+  // tokens that the pool holds under this cache plan (the stream then ends with reason `length`).
   int64_t max_total_tokens = 0;
-  int32_t largest_cap = kNoCap;        // that the plan will have, when the last turn has begun
-  std::optional<int32_t> turn_budget;  // C of a turn that a context is gone on with (BudgetOfTurn)
-  // What it becomes where its whole cache does not fit when its turn comes; null: it waits.
+  int32_t largest_cap = kNoCap;        // of the plan after the last turn has begun
+  std::optional<int32_t> turn_budget;  // C of the turn that continues a context (BudgetOfTurn)
+  // The plan used if the whole cache does not fit at admission; null: the request waits.
   std::shared_ptr<const PlannedCache> under_pressure;
 
-  // C, the entries a KV head keeps of the prompt, on average over those that share a budget; unset
-  // where nothing is ever evicted, and where it is decided only later: at admission, or when the
-  // prompt has been read.
+  // C, the entries kept of the prompt per KV head, averaged over heads that share a budget; nullopt
+  // if nothing is ever evicted, or if C is decided later: at admission, or after the prefill.
   std::optional<int32_t> CacheTokens() const;
 };
 
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":
-// field, value, range), or with ResourceExhausted, reason NEVER_FITS, where prompt plus max_tokens
+// field, value, range), or with ResourceExhausted, reason NEVER_FITS, if prompt plus max_tokens
 // would outgrow an empty pool.
-// `under_pressure`: SchedulerOptions::policy_under_pressure. It is for who asked for the full cache
-// and no more: not for what goes on from a context, becomes one, is resumed or embedded, nor where
-// min_retained_mass is promised; and only where it takes fewer pages and the request may become as
-// long.
+// `under_pressure`: SchedulerOptions::policy_under_pressure. It applies to plain requests for the
+// full cache: not to requests that continue a context, are kept, resumed or embedded, or have
+// min_retained_mass; and only if it takes fewer pages and allows the same length.
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
                                                   const Tokenizer& tokenizer,
                                                   const CacheSpec& under_pressure = {});
 
-// Whether the policy can compress what this engine holds. InvalidArgument names the option.
+// Whether the policy can compress this engine's cache. InvalidArgument names the option.
 absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits);
 
 }  // namespace hydrant

@@ -9,10 +9,10 @@ namespace hydrant {
 
 namespace {
 
-// Nobody has waited yet: there is no rate to go by.
+// Used while the admission rate is unknown.
 constexpr double kRetryDefaultUs = 1e6;
-// Who comes is let in where it would wait so much of the time that it may: the estimate is rough,
-// and who is let in and refused later has waited for nothing.
+// A request is accepted if its estimated wait is below this share of its allowed wait: the estimate
+// is rough, and a request refused later has waited in vain.
 constexpr double kShareOfWait = 0.75;
 
 }  // namespace
@@ -35,7 +35,7 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
   }
   const auto tokens =
       static_cast<int64_t>(count * (request.prompt.size() + request.resume_token_ids.size()));
-  // A step that takes long is a part of the wait.
+  // A running step is a part of the wait.
   forecast_.rate.Observe(now, forecast_.waiting > 0, 0, 0);
   if (std::optional<Failed> full = Full(count, tokens)) return full;
   if (std::optional<Failed> late = TooLate(request, now)) return late;
@@ -49,7 +49,7 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
 
 std::optional<Failed> RequestGate::Full(int count, int64_t tokens) const {
   const bool reqs_full = num_reqs_ + count > options_.max_num_queued_reqs;
-  // An empty queue takes any prompt: one longer than the limit must not be refused for ever.
+  // An empty queue takes any prompt; otherwise one longer than the limit would always be refused.
   const bool tokens_full = num_reqs_ > 0 && num_tokens_ + tokens > options_.max_num_queued_tokens;
   if (!reqs_full && !tokens_full) return std::nullopt;
   return Failed{
@@ -72,7 +72,7 @@ TimeUs RequestGate::RetryWhenFull(int count, int64_t tokens) const {
   return RetryAfter(wait_us > 0 ? wait_us : kRetryDefaultUs);
 }
 
-// By the queue alone: what of its prompt need not be read only the scheduler knows.
+// Considers the queue only: only the scheduler knows the cached part of the prompt.
 std::optional<Failed> RequestGate::TooLate(const Request& request, TimeUs now) const {
   const auto bound = BoundFirstToken(options_, request.slo, request.deadline, now, 0);
   if (!bound.has_value()) return std::nullopt;

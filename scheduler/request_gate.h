@@ -1,7 +1,7 @@
-// Counts what is queued and who is live, and turns requests away when the queue is full, an id is
-// taken, or their first tokens would come too late. A request enters with all of its samples, each
-// of which counts as one that waits, and is live until the last of them has left. No clock, no
-// lock: the serving loop keeps it under its own mutex, so that a refusal does not wait for a step.
+// Counts queued requests, tracks live ones, and refuses requests when the queue is full, an id is
+// taken, or their first token would be too late. A request enters with all of its samples, each of
+// which counts as a waiting request, and is live until its last sample has left. No clock, no lock:
+// the serving loop keeps it under its own mutex, so that a refusal does not wait for a step.
 #ifndef HYDRANT_SCHEDULER_REQUEST_GATE_H_
 #define HYDRANT_SCHEDULER_REQUEST_GATE_H_
 
@@ -24,22 +24,21 @@ class RequestGate {
  public:
   explicit RequestGate(const SchedulerOptions& options) : options_(options) {}
 
-  // Counts the request in with all of its samples, or says why none of them: RESOURCE_EXHAUSTED
-  // QUEUE_FULL or, where what is before it takes longer than its first token may wait, OVERLOADED,
-  // each with the time after which room is likely; INVALID_ARGUMENT INVALID where an empty
-  // queue has no room for so many, or ALREADY_EXISTS DUPLICATE_REQUEST_ID. An empty request_id is
-  // never a duplicate. REQUIRES: a sample at least, none of them live
+  // Accepts the request with all of its samples, or refuses all: RESOURCE_EXHAUSTED QUEUE_FULL, or
+  // OVERLOADED if the estimated wait exceeds its target, each with a retry time; INVALID_ARGUMENT
+  // INVALID if even an empty queue has no room for its samples; ALREADY_EXISTS
+  // DUPLICATE_REQUEST_ID. An empty request_id is never a duplicate. REQUIRES: at least one sample,
+  // none of them live
   std::optional<Failed> Enter(std::span<const RequestHandle> samples, const Request& request,
                               TimeUs now);
-  // The sample's one terminal event is about to be delivered. With a request's last one its id is
+  // Called before the sample's terminal event is delivered. After a request's last one its id is
   // free.
   void Leave(RequestHandle sample);
   // The first sample of the live request of this owner and id.
   std::optional<RequestHandle> Find(const std::string& owner, const std::string& request_id) const;
-  // The live samples of the request whose first one this is, or was, in their order; none: it is
-  // not live.
+  // The live samples of the request with this first sample, in their order; empty: it is not live.
   std::vector<RequestHandle> LiveSamples(RequestHandle first) const;
-  // What waits now in the scheduler, and so many more requests and tokens in the inbox.
+  // Sets the queue's state: the scheduler's queue plus requests and tokens in the inbox.
   void SetQueue(const QueueForecast& scheduler, int inbox_requests, int64_t inbox_tokens);
 
   bool Empty() const { return live_.empty(); }
@@ -50,16 +49,16 @@ class RequestGate {
   using OwnId = std::pair<std::string, std::string>;  // a request's owner and id
   struct Live {
     OwnId id;
-    std::vector<RequestHandle> samples;  // that are live
+    std::vector<RequestHandle> samples;  // the live ones
   };
   std::optional<Failed> Full(int count, int64_t tokens) const;
   std::optional<Failed> TooLate(const Request& request, TimeUs now) const;
   TimeUs RetryWhenFull(int count, int64_t tokens) const;
 
   SchedulerOptions options_;
-  std::unordered_map<RequestHandle, Live> live_;               // by the first sample
-  std::unordered_map<RequestHandle, RequestHandle> first_of_;  // of the live samples
-  std::map<OwnId, RequestHandle> ids_;                         // the first sample, by request
+  std::unordered_map<RequestHandle, Live> live_;               // by first sample
+  std::unordered_map<RequestHandle, RequestHandle> first_of_;  // by live sample
+  std::map<OwnId, RequestHandle> ids_;                         // first sample by request
   int num_reqs_ = 0;
   int64_t num_tokens_ = 0;
   QueueForecast forecast_;

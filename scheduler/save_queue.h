@@ -1,4 +1,4 @@
-// What waits to be saved in a store, and the thread that saves it. Thread-safe.
+// A queue of items to be saved in a store, and the thread that saves them. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_SAVE_QUEUE_H_
 #define HYDRANT_SCHEDULER_SAVE_QUEUE_H_
 
@@ -21,11 +21,11 @@ template <typename T>
 class SaveQueue {
  public:
   using Save = std::function<void(std::span<const T>)>;
-  // Calls `save` on its thread with up to `at_once` of them, in their order. More than `most` wait
-  // only where that is slower than they come: the oldest of them are not saved then.
+  // Calls `save` on its thread with up to `at_once` items, in their order. If more than `most`
+  // items wait, because saving is too slow, the oldest are dropped.
   SaveQueue(size_t most, size_t at_once, Save save)
       : most_(most), at_once_(at_once), save_(std::move(save)), thread_([this] { Run(); }) {}
-  // When all that wait are saved.
+  // Waits until all items are saved.
   ~SaveQueue() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -42,7 +42,7 @@ class SaveQueue {
     wake_.notify_one();
   }
 
-  // Waits until all are saved; false: it took longer.
+  // Waits until all are saved; false: the deadline passed.
   bool Flush(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     return saved_.wait_until(lock, deadline, [&] { return waiting_.empty() && !saving_; });
@@ -71,7 +71,7 @@ class SaveQueue {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::deque<T> waiting_;
-  bool saving_ = false;  // some that have left waiting_
+  bool saving_ = false;  // items taken from waiting_
   bool stopping_ = false;
 
   std::condition_variable wake_, saved_;

@@ -7,11 +7,11 @@ namespace hydrant {
 
 namespace {
 
-// What a step counts after so many others is 1 / e.
+// After this many steps, a step's weight is 1 / e.
 constexpr double kMemorySteps = 400.0;
-// A step that takes this much longer than predicted counts less, by the square of what it is over.
+// Beyond this ratio to the prediction, a step's weight falls with the square of the excess.
 constexpr double kOutlier = 2.0;
-// The coefficients so far count as much as this share of a step: it decides where the steps do not.
+// Weight of the previous coefficients relative to a step; it decides where the steps do not.
 constexpr double kInertia = 0.2;
 constexpr int kSweeps = 30;
 constexpr double kLeastScale = 256;  // the least AttentionScale()
@@ -74,7 +74,7 @@ void StepTimeModel::Observe(const StepWork& work, double us) {
   Solve();
 }
 
-// Coordinate descent from where the last step left off.
+// Coordinate descent from the previous coefficients.
 void StepTimeModel::Solve() {
   const Terms before = coefficients_;
   for (int sweep = 0; sweep < kSweeps; ++sweep) {

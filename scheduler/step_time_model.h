@@ -1,11 +1,11 @@
-// How long a step takes, learned while steps run: a time for every kind of work that is in it, and
-// one for the step itself. Plain arithmetic: no clock, no lock.
+// Predicts the time of a step, learned online: a coefficient for every kind of work in it, and one
+// for the step itself. Plain arithmetic: no clock, no lock.
 //
 //   t = a + b rows + c pages + d prompt tokens + e prompt pairs
 //
-// The coefficients are never negative. They are the least squares of the steps' relative errors,
-// where newer steps count more; a step that took much longer than it should have, because something
-// else ran on the machine, counts less. What steps say nothing about for a while stays as it was.
+// The coefficients are never negative. They minimize the squared relative errors of the steps, with
+// more weight for newer steps, and less for a step that took much longer than predicted because of
+// other load on the machine. Coefficients without recent evidence stay as they are.
 #ifndef HYDRANT_SCHEDULER_STEP_TIME_MODEL_H_
 #define HYDRANT_SCHEDULER_STEP_TIME_MODEL_H_
 
@@ -15,11 +15,11 @@
 
 namespace hydrant {
 
-// What a step does. Prompt work counts as a whole when it went through all layers.
+// The work of a step. Prefill of some layers counts as a fraction.
 struct StepWork {
-  double rows = 0;           // sequences that decode a token
-  double pages = 0;          // that these attend to, over all layers and heads
-  double prompt_tokens = 0;  // that are read
+  double rows = 0;           // decoded sequences
+  double pages = 0;          // pages that they attend to, over all layers and heads
+  double prompt_tokens = 0;  // prefilled tokens
   double prompt_pairs = 0;   // entries that these attend to: a prompt of n tokens has n * n / 2
 
   StepWork& operator+=(const StepWork& other) {
@@ -32,35 +32,34 @@ struct StepWork {
   bool Empty() const { return rows <= 0 && prompt_tokens <= 0; }
 };
 
-// A step that has run.
+// A finished step.
 struct StepTaken {
   int64_t begin = 0, end = 0;  // microseconds
   StepWork work{};
-  double predicted_us = 0;  // before
+  double predicted_us = 0;  // before the step
 };
 
 class StepTimeModel {
  public:
-  // A step with this work took so long, in microseconds. Steps without work are ignored.
+  // Records a step's work and duration in microseconds. Steps without work are ignored.
   void Observe(const StepWork& work, double us);
-  // Microseconds; 0 for work of a kind that was never seen.
+  // Microseconds; 0 for kinds of work never seen.
   double Predict(const StepWork& work) const;
-  // The same without what every step takes.
+  // Without the constant time of a step.
   double Marginal(const StepWork& work) const;
 
-  // Enough has been seen of steps that decode, or of prompts, to go by.
+  // Whether enough steps with decodes, or with prompts, have been seen.
   bool KnowsDecode() const { return num_decode_ >= kEnough; }
   bool KnowsPrompts() const { return num_prompt_ >= kEnough; }
-  // Tokens of context that cost a prompt's token as much as everything else that is done for it.
-  // Where that is not known, a guess.
+  // Context length at which attention costs as much as the other work of a prompt token; a guess if
+  // unknown.
   double AttentionScale() const;
   // Microseconds per prompt token, without the attention cost that AttentionScale() describes.
   // Until enough steps are known: the time of the last step with prompts, all its work included,
   // divided by its prompt tokens; 0: there was no such step.
   double PromptTokenUs() const;
 
-  // Of the last steps, how far predictions made before were from what they took: the mean of
-  // |predicted / taken - 1|.
+  // Mean of |predicted / taken - 1| over recent steps, with predictions made before them.
   double relative_error() const { return relative_error_; }
 
  private:
@@ -75,7 +74,7 @@ class StepTimeModel {
   // Normal equations of the steps so far, each divided by its time.
   std::array<Terms, kTerms> products_ = {};
   Terms sums_ = {};
-  Terms scale_ = {};  // what the square of a term is in a step that has it
+  Terms scale_ = {};  // mean square of a term in steps that have it
   int64_t num_steps_ = 0, num_decode_ = 0, num_prompt_ = 0;
   double last_prompt_token_us_ = 0;
   double relative_error_ = 0;

@@ -44,7 +44,7 @@ std::string StopMatcher::Push(const std::string& text) {
   return safe;
 }
 
-// Several strings may end at the same byte: the longest has begun first and wins.
+// Several strings may end at the same byte: the longest began first and wins.
 void StopMatcher::Match(int index, size_t end) {
   const size_t length = automata_[index].stop.size();
   if (matched() && automata_[matched_].stop.size() >= length) return;

@@ -1,7 +1,7 @@
-// Finds the first of several stop strings in a text that arrives in pieces, and holds back no more
-// than what may still become one. The match is the one that ends first (the longest of those),
-// whatever the pieces are. One Knuth-Morris-Pratt automaton per string: O(1) amortised per byte and
-// string. Not thread safe; one per stream.
+// Finds the first of several stop strings in a text that arrives in pieces, and holds back only
+// text that may still become a match. The match that ends first wins (the longest of several),
+// independent of the pieces. One Knuth-Morris-Pratt automaton per string: O(1) amortised per byte
+// and string. Not thread safe; one per stream.
 #ifndef HYDRANT_SCHEDULER_STOP_MATCHER_H_
 #define HYDRANT_SCHEDULER_STOP_MATCHER_H_
 
@@ -13,12 +13,12 @@ namespace hydrant {
 
 class StopMatcher {
  public:
-  // No string is empty.
+  // REQUIRES: no empty string
   StopMatcher(const std::vector<std::string>& stops, bool include_in_output);
 
-  // Text that is safe to emit now. After a match nothing more comes out.
+  // Text that is safe to emit now; empty after a match.
   std::string Push(const std::string& text);
-  // What was held back, at the end of the stream.
+  // The text held back, at the end of the stream.
   std::string Flush();
 
   bool matched() const { return matched_ >= 0; }

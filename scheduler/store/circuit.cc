@@ -47,7 +47,7 @@ void Circuit::Failed(const absl::Status& why, Time now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   why_ = why;
   if (open_) {
-    // Failures of calls that began before the circuit breaker opened add nothing.
+    // Failures of calls that began before the circuit breaker opened are ignored.
     if (!std::exchange(trying_, false)) return;
     pause_ = std::min(2 * pause_, kLongestPause);
     next_ = now + pause_;

@@ -46,8 +46,8 @@ class Circuit {
   int failures_ = 0;  // in a row
   absl::Status why_;
   std::chrono::seconds pause_{0};
-  Time next_;            // when one call may try, while it is open
-  bool trying_ = false;  // that call has not reported yet
+  Time next_;            // while open: time of the next trying call
+  bool trying_ = false;  // the trying call has not reported yet
 };
 
 }  // namespace hydrant

@@ -71,7 +71,7 @@ absl::Status ParseQuery(std::string_view query, RedisAddress* address) {
 
 absl::Status ParseHost(std::string_view text, RedisAddress* address) {
   std::string_view host = text, port;
-  if (text.starts_with('[')) {  // an IPv6 address has colons of its own
+  if (text.starts_with('[')) {  // an IPv6 address contains colons
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return Invalid("a '[' is not closed");
     host = text.substr(1, close - 1);
@@ -88,7 +88,7 @@ absl::Status ParseHost(std::string_view text, RedisAddress* address) {
   return absl::OkStatus();
 }
 
-// What follows "redis://".
+// Parses the part after "redis://".
 absl::StatusOr<RedisAddress> ParseRedis(std::string_view text) {
   RedisAddress address;
   if (const size_t query = text.find('?'); query != std::string_view::npos) {
@@ -114,7 +114,7 @@ absl::StatusOr<RedisAddress> ParseRedis(std::string_view text) {
   return address;
 }
 
-// What follows "unix:".
+// Parses the part after "unix:".
 absl::StatusOr<RedisAddress> ParseSocket(std::string_view text) {
   RedisAddress address;
   const size_t query = std::min(text.find('?'), text.size());

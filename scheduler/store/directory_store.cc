@@ -22,14 +22,14 @@ namespace {
 
 constexpr std::string_view kSuffix = ".context";
 constexpr std::string_view kTemporary = ".saving-";
-// What a crash has left is that old before somebody else's could be taken for it.
+// Temporary files older than this are leftovers of a crash, not of a running writer.
 constexpr int64_t kForgottenAfterS = 3600;
-// Bytes between two looks at the clock.
+// Bytes between two checks of the deadline.
 constexpr size_t kBytesAtOnce = size_t{8} << 20;
 // Opening a pipe that has a key's file name must not block.
 constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;
 
-// In front of the value: the file says by itself when it expires, and whether it is whole.
+// Precedes the value: the expiry time, and the size to detect truncation.
 struct Header {
   char magic[8] = {'H', 'Y', 'D', 'R', 'S', 'T', 'O', '1'};
   int64_t expires_at = std::numeric_limits<int64_t>::max();  // Unix time in seconds
@@ -96,7 +96,7 @@ class File {
     }
     return 0;
   }
-  // As many as there are.
+  // Returns the number of bytes read, fewer at the end of the file.
   std::optional<size_t> Read(void* bytes, size_t size, StoreDeadline deadline) const {
     char* at = static_cast<char*>(bytes);
     size_t done = 0;
@@ -179,7 +179,7 @@ class DirectoryStore final : public ContextStore {
     const std::optional<size_t> read = file.Read(value.data(), value.size(), deadline);
     if (!read.has_value()) return SystemError(path, "read", errno);
     if (*read < value.size()) return Damaged(path);
-    // Others may share the folder: when it was used last is for all of them to see.
+    // Updates the time of last use in the file system, for all processes that share the folder.
     futimens(file.fd(), nullptr);
     return value;
   }
@@ -231,7 +231,7 @@ class DirectoryStore final : public ContextStore {
   std::string PathOf(std::string_view key) const {
     return absl::StrCat(path_, "/", std::string(key), std::string(kSuffix));
   }
-  // Of nobody else's: who shares the folder may be in another container with the same process id.
+  // Unique: a process in another container that shares the folder may have the same process id.
   std::string TemporaryPath() {
     return absl::StrCat(path_, "/", std::string(kTemporary), writer_, "-", num_written_++);
   }
@@ -252,7 +252,7 @@ class DirectoryStore final : public ContextStore {
     return error == 0 ? absl::OkStatus() : SystemError(path, "write", error);
   }
 
-  // The header of a file that has not expired; NOT_FOUND: it has expired, or is not there.
+  // The header of a file that has not expired; NOT_FOUND: it is expired or missing.
   static absl::StatusOr<Header> LiveHeader(const std::string& path, const File& file,
                                            StoreDeadline deadline) {
     if (!file.is_open()) return SystemError(path, "read", errno);
@@ -277,7 +277,7 @@ class DirectoryStore final : public ContextStore {
     return whole ? absl::StatusOr<Header>(header) : Damaged(path);
   }
 
-  // Then it leaves.
+  // Deletes the file if it has expired.
   static bool HasExpired(const std::string& path, const Header& header) {
     if (UnixNow() < header.expires_at) return false;
     unlink(path.c_str());
@@ -304,7 +304,7 @@ class DirectoryStore final : public ContextStore {
     return files;
   }
 
-  // Those that were not used for longest leave until the rest fits; `newest` stays.
+  // Evicts the least recently used files until the rest fits, but not `newest`.
   void MakeRoom(const std::string& newest, StoreDeadline deadline) {
     const std::lock_guard<std::mutex> lock(mutex_);
     absl::StatusOr<std::vector<Stored>> listed = Files("", deadline);
@@ -323,7 +323,7 @@ class DirectoryStore final : public ContextStore {
     }
   }
 
-  // What processes that were killed had begun to write.
+  // Removes temporary files of killed processes.
   void ForgetOld() const {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
@@ -339,7 +339,7 @@ class DirectoryStore final : public ContextStore {
   const int64_t max_bytes_;
   const uint64_t writer_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
   std::atomic<uint64_t> num_written_{0};
-  std::mutex mutex_;  // one makes room at a time
+  std::mutex mutex_;  // one MakeRoom() at a time
 };
 
 }  // namespace

@@ -18,9 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Most threads that wait for a store which does not answer.
+// Threads that may wait for a store which does not answer.
 constexpr int kMostThreads = 16;
-// If a call had less time, its timeout is no failure of the store: the caller waited elsewhere.
+// If a call had less time, its timeout does not count as a failure of the store.
 constexpr std::chrono::milliseconds kFairChance{100};
 
 absl::Status StatusOf(const absl::Status& status) { return status; }
@@ -37,7 +37,7 @@ struct GuardedStore::State {
   State(std::unique_ptr<ContextStore> inner, const GuardedStoreOptions& options)
       : store(std::move(inner)), circuit(options.failures, options.on_change) {}
 
-  // The error of a call that ended without an answer. `begin`: the time at which the call began.
+  // The error of a call that ended without an answer. `begin`: the start of the call.
   absl::Status NoAnswer(const StoreWait& wait, Clock::time_point begin) {
     if (stopped) return absl::UnavailableError("the server is shutting down");
     if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
@@ -59,7 +59,7 @@ struct GuardedStore::State {
   std::mutex mutex;
   std::condition_variable_any changed;
   // Guarded by mutex.
-  std::set<std::string> changing;  // keys that are being written or deleted
+  std::set<std::string> changing;  // keys of running writes and deletions
   int num_threads = 0;
   bool stopped = false;
 };
@@ -86,7 +86,7 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
     try {
       got = ask(shared->store.get());
     } catch (const std::bad_alloc&) {
-    } catch (const std::exception& error) {  // of std::filesystem, on a failing disk
+    } catch (const std::exception& error) {  // thrown by std::filesystem on a failing disk
       got = absl::UnavailableError(error.what());
     }
     const std::lock_guard end(shared->mutex);

@@ -1,8 +1,8 @@
-// Calls a store on threads of its own, so that no caller waits beyond its deadline, whatever the
-// store does: a dead disk, a server that sends a byte a second, a host name that does not resolve.
+// Calls a store on threads of its own, so that no caller waits beyond its deadline, even if the
+// store hangs: a dead disk, a server that sends a byte a second, a host name that does not resolve.
 // A store that does not answer gets no calls for a while (circuit.h). Writes and deletions of one
-// key run one at a time: a call begins when the one before it has ended, even if that one's caller
-// has given up. Thread safe.
+// key run one at a time: a call begins when the previous one has ended, even if the caller of that
+// one has given up. Thread safe.
 #ifndef HYDRANT_SCHEDULER_STORE_GUARDED_STORE_H_
 #define HYDRANT_SCHEDULER_STORE_GUARDED_STORE_H_
 
@@ -28,10 +28,10 @@ struct GuardedStoreOptions {
   Circuit::OnChange on_change = {};
 };
 
-// Errors are ContextStore's, and besides
+// Errors are ContextStore's, and in addition
 //   UNAVAILABLE  no answer by the deadline, the circuit breaker is open, or Stop() was called
-//   CANCELLED    the caller was told to stop
-// A call that has begun goes on without its caller, until its deadline if the store respects it.
+//   CANCELLED    the caller's stop token was triggered
+// A running call continues without its caller, until its deadline if the store respects it.
 class GuardedStore {
  public:
   explicit GuardedStore(std::unique_ptr<ContextStore> store, GuardedStoreOptions options = {});
@@ -48,8 +48,7 @@ class GuardedStore {
 
   // Whether a call would be refused now because the circuit breaker is open.
   bool IsLeftAlone() const;
-  // Waits for running calls until the deadline, then ends all calls that wait and refuses later
-  // ones.
+  // Waits for running calls until the deadline, then ends all waiting calls and refuses later ones.
   void Stop(StoreDeadline deadline = {});
   const Circuit& circuit() const;
 

@@ -18,13 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Most bytes of an answer that is no string. hiredis needs several times as much memory for a list
-// of small elements.
+// Limit for answers other than strings. hiredis needs several times as much memory for a list of
+// small elements.
 constexpr size_t kMostOtherBytes = size_t{4} << 20;
 // Bytes around a string: its length and line ends.
 constexpr size_t kFraming = 64;
 
-// Words of a command up to this size are sent together with their neighbours.
+// Words of a command up to this size are copied and sent together.
 constexpr size_t kCopiedBytes = 4096;
 
 // Waits until the socket is ready for `events`, or has failed; the next call on the socket reports
@@ -41,7 +41,7 @@ bool Await(int fd, short events, StoreDeadline deadline) {
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// Most bytes of an answer that begins with `first`.
+// Size limit of an answer that begins with `first`.
 size_t MostBytes(char first, size_t max_bytes) {
   return first == '$' ? std::max(max_bytes, kMostOtherBytes) + kFraming : kMostOtherBytes;
 }
@@ -156,7 +156,7 @@ absl::Status RedisConnection::Lost(const char* what, const std::string& why) con
   return absl::UnavailableError(absl::StrCat(description_, " ", what, ": ", why));
 }
 
-// The error of an unknown command repeats its arguments, which may hold a password.
+// The error for an unknown command repeats its arguments, which may contain a password.
 absl::Status RedisConnection::Refused(const std::string& error) const {
   const std::string message =
       absl::StrCat(description_, " says: ", error.substr(0, error.find(", with args")));

@@ -34,8 +34,8 @@ class RedisConnection {
                                                                StoreDeadline deadline);
 
   // Sends one command and reads its answer. RESOURCE_EXHAUSTED: a string has more than
-  // max(max_bytes, a few megabytes), or another answer more than a few megabytes. An error that the
-  // Redis sends is a status.
+  // max(max_bytes, a few megabytes), or another answer more than a few megabytes. An error from the
+  // Redis is returned as a status.
   absl::StatusOr<RedisReply> Ask(const std::vector<std::string_view>& command, size_t max_bytes,
                                  StoreDeadline deadline);
   // False: the connection cannot send another command.

@@ -13,14 +13,14 @@
 namespace hydrant {
 namespace {
 
-// Of a string, in any Redis that was not told otherwise.
+// Redis' default limit of a string.
 constexpr size_t kMostBytes = size_t{512} << 20;
-// Most idle connections that are kept for later calls.
+// Idle connections kept for later calls.
 constexpr size_t kMostIdle = 8;
 
 std::string_view TextOf(const redisReply& reply) { return {reply.str, reply.len}; }
 
-// Where a pattern means itself.
+// Escapes the special characters of a pattern.
 std::string Escaped(std::string_view text) {
   std::string pattern;
   for (const char c : text) {
@@ -89,7 +89,7 @@ class RedisStore final : public ContextStore {
     } while (cursor != "0");
     std::sort(keys.begin(), keys.end(),
               [](const StoredKey& a, const StoredKey& b) { return a.key < b.key; });
-    // A scan may name a key more than once.
+    // A scan may return a key more than once.
     const auto same = [](const StoredKey& a, const StoredKey& b) { return a.key == b.key; };
     keys.erase(std::unique(keys.begin(), keys.end(), same), keys.end());
     for (StoredKey& stored : keys) {
@@ -111,7 +111,7 @@ class RedisStore final : public ContextStore {
     return absl::NotFoundError(absl::StrCat(Description(), " has no ", NameOf(key)));
   }
 
-  // The next cursor.
+  // Returns the next cursor.
   absl::StatusOr<std::string> Scan(const std::string& cursor, std::string_view prefix,
                                    std::vector<StoredKey>* keys, StoreDeadline deadline) {
     const std::string pattern = Escaped(NameOf(prefix)) + "*";

@@ -1,4 +1,4 @@
-// A Redis, or what speaks its protocol (Valkey, KeyDB, Dragonfly): each key is a string there.
+// A Redis, or a server with its protocol (Valkey, KeyDB, Dragonfly); each key is a string there.
 #ifndef HYDRANT_SCHEDULER_STORE_REDIS_STORE_H_
 #define HYDRANT_SCHEDULER_STORE_REDIS_STORE_H_
 
@@ -15,10 +15,10 @@ struct RedisAddress {
   int port = 6379;
   std::string user, password;  // "": none
   int database = 0;
-  std::string prefix = "hydrant:";  // of every key there
+  std::string prefix = "hydrant:";  // of every key in the Redis
 };
 
-// A call that finds no idle connection opens one, so that calls do not wait for each other.
+// A call without an idle connection opens one, so that calls do not wait for each other.
 std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address);
 
 }  // namespace hydrant

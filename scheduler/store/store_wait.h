@@ -1,4 +1,4 @@
-// How long a caller waits for a store.
+// The time limit of a caller that waits for a store.
 #ifndef HYDRANT_SCHEDULER_STORE_STORE_WAIT_H_
 #define HYDRANT_SCHEDULER_STORE_STORE_WAIT_H_
 
@@ -10,8 +10,7 @@ namespace hydrant {
 
 using StoreDeadline = std::chrono::steady_clock::time_point;
 
-// A wait ends at the deadline, or when the caller is told to stop because its client has
-// disconnected.
+// A wait ends at the deadline, or when `stop` is requested because the client has disconnected.
 struct StoreWait {
   StoreDeadline deadline;
   std::stop_token stop = {};
