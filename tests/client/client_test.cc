@@ -125,7 +125,7 @@ TEST(Client, NoProxyIsAskedForThisMachine) {
   }
 }
 
-// Each connection error has its own message that says what to do.
+// Each connection error has its own message with a remedy.
 TEST(Client, SaysWhyThereIsNoConnection) {
   const TemporaryFolder folder;
   const TestAuthority authority("CA"), other("other");
@@ -170,7 +170,7 @@ TEST(Client, SaysWhyThereIsNoConnection) {
   EXPECT_THAT(Shell("\"$@\"", waits).err, HasSubstr("is not signed by the CA"));
 }
 
-// Connection errors that a test on one machine cannot cause, given as gRPC's messages.
+// Connection errors that a test on one machine cannot cause, as gRPC's messages.
 TEST(Client, NamesOtherFaultsOfConnections) {
   const auto says = [](const std::string& message) {
     return DescribeError({grpc::StatusCode::UNAVAILABLE, message}, "gpu.example.org:50051");
@@ -310,8 +310,8 @@ class Terminal {
   void Type(const std::string& text) const {
     EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Types when libedit reads keys one by one, which it begins after it has shown a prompt. Before,
-  // the terminal would take Ctrl-D itself.
+  // Types when libedit reads single keys, which it does after showing a prompt. Earlier, the
+  // terminal would handle Ctrl-D itself.
   void TypeAtPrompt(const std::string& text) const {
 #ifdef HYDRANT_EDITLINE
     EXPECT_TRUE(WaitFor([this] {
@@ -321,7 +321,7 @@ class Terminal {
 #endif
     Type(text);
   }
-  // The output after that of the last call, up to and with `text`. Fails after 30 s without output.
+  // The output since the last call, up to and including `text`. Fails after 30 s without output.
   std::string ShownUntil(const std::string& text) {
     size_t at = std::string::npos;
     while ((at = shown_.find(text)) == std::string::npos && ReadSome()) {
@@ -386,11 +386,11 @@ TEST(Client, CtrlCAtThePromptEndsTheConversation) {
   chat.Type("hello\n");
   chat.ShownUntil("tok/s");
   chat.ShownUntil("> ");
-  chat.Type("\x03");  // no answer is under way
+  chat.Type("\x03");  // no answer is running
   EXPECT_EQ(chat.Wait(), 128 + SIGINT);
 }
 
-// While no line is read the terminal takes Ctrl-D itself.
+// While no line is being read the terminal handles Ctrl-D itself.
 TEST(Client, CtrlDDuringAnAnswerEndsTheConversationAfterIt) {
   TestServer server;
   Terminal chat({HYDRANT_PATH, "--address", server.address(), "chat", "--max-tokens", "20"});

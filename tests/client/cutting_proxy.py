@@ -1,11 +1,11 @@
-"""A TCP relay that cuts connections: each of the first ones after so many bytes that the server sent, later ones never."""
+"""A TCP relay that cuts the first connections, each after a number of bytes from the server; later ones are not cut."""
 import contextlib
 import socket
 import threading
 
 
 class CuttingProxy:
-    """Ends with close(). `cuts` counts the connections that it cut, `relayed` the bytes that the server sent, over all of them."""
+    """Ends with close(). `cuts` counts the connections cut, `relayed` the bytes from the server over all connections."""
 
     def __init__(self, server, cut_after=()):
         host, port = server.rsplit(":", 1)
@@ -19,7 +19,7 @@ class CuttingProxy:
 
     def close(self):
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
 
     def _start(self, what, *arguments):

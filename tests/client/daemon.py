@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Daemon:
-    """Runs until the block ends; `address` is where it listens."""
+    """Runs until the block ends; `address` is its listening address."""
 
     def __init__(self, model, *flags, listen="127.0.0.1:0"):
         self._command = [os.environ["HYDRANTD"], "--model", str(model), "--listen", listen, "--device", "cpu", "--threads", "1",
@@ -22,13 +22,13 @@ class Daemon:
             ready = re.search(r"ready after .* on (\S+)$", line)
             if ready:
                 self.address = ready[1]
-                # What it says from now on nobody reads: the log drops lines rather than wait.
+                # Later output is not read: the log drops lines instead of blocking.
                 return self
         self._process.communicate()
         raise AssertionError("".join(said))
 
     def terminate(self):
-        """Asks it to drain and to end."""
+        """Makes it drain and exit."""
         self._process.terminate()
 
     def __exit__(self, *_):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds what `hydrant` prints when it is asked for a form (--json-schema and the others) against that form.
+"""Checks that the output of `hydrant` has the requested form (--json-schema and the others).
 
-usage: forms_test.py HYDRANT; HYDRANTD names the server's program. jsonschema judges; where it is missing JSON is only parsed.
+usage: forms_test.py HYDRANT; HYDRANTD names the server's program. jsonschema validates; if it is missing, JSON is only parsed.
 Exit status: 0 passed, 1 failed, 77 skipped: hydrantd was built without structured output.
 """
 import json
@@ -35,7 +35,8 @@ class Forms(unittest.TestCase):
 
     @classmethod
     def ask(cls, *flags: str, seed: int = 1) -> subprocess.CompletedProcess[str]:
-        # A penalty: JSON may have any space between its tokens, and this model likes to repeat itself.
+        # A penalty: JSON allows any space between its tokens, and this model tends to repeat
+        # itself.
         return subprocess.run([HYDRANT, "--address", cls.daemon.address, "generate", "--prompt", "A person:", "--max-tokens", "400",
                                "--frequency-penalty", "2", "--seed", str(seed), *flags], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""What the installed package does against hydrantd. Run by python_client_test.py, in the package's environment."""
+"""Tests of the installed package against hydrantd. Run by python_client_test.py, in the package's environment."""
 import asyncio
 import hashlib
 import json
@@ -58,14 +58,14 @@ TEMPLATE = (
 
 
 def raw_answer(address, request):
-    """By the generated stub alone, on a connection of its own."""
+    """With the generated stub only, on its own connection."""
     with grpc.insecure_channel(address) as channel:
         deltas = [response.delta for response in hydrant_pb2_grpc.HydrantStub(channel).Generate(request) if response.HasField("delta")]
     return "".join(delta.text for delta in deltas), [token for delta in deltas for token in delta.token_ids]
 
 
 class Requests(unittest.TestCase):
-    """No daemon: what keyword arguments become."""
+    """Without a daemon: conversion of keyword arguments."""
 
     def test_keywords_are_the_fields_of_the_messages_in_a_request(self):
         request = build(pb.GenerateRequest, "text", {
@@ -86,7 +86,7 @@ class Requests(unittest.TestCase):
                                                      scheduling=pb.Scheduling(slo=pb.Slo(ttft_us=1, tpot_us=2))))
 
     def test_what_a_later_contract_may_add(self):
-        """By a contract that is made here: constraints that exclude each other, a map of numbers, lists in messages."""
+        """With a contract defined here: mutually exclusive constraints, a map of numbers, lists in messages."""
         file = descriptor_pb2.FileDescriptorProto()
         text_format.Parse(LATER, file)
         pool = descriptor_pool.DescriptorPool()
@@ -137,7 +137,7 @@ class Requests(unittest.TestCase):
 
 
 class Retries(unittest.TestCase):
-    """No daemon: which errors are followed by another try, and when."""
+    """Without a daemon: which errors are retried, and when."""
 
     def test_delays(self):
         unavailable = HydrantError(grpc.StatusCode.UNAVAILABLE, "")
@@ -149,7 +149,7 @@ class Retries(unittest.TestCase):
             retry.delay_after(unavailable)
         full = HydrantError(grpc.StatusCode.RESOURCE_EXHAUSTED, "", reason="QUEUE_FULL", retry_after=7.5)
         self.assertEqual(Retry(1, None).delay_after(full), 7.5)
-        with self.assertRaises(HydrantError):  # the time is over before
+        with self.assertRaises(HydrantError):  # the deadline passes first
             Retry(1, 5).delay_after(full)
 
     def test_which_errors(self):
@@ -161,7 +161,7 @@ class Retries(unittest.TestCase):
             with self.assertRaises(HydrantError):
                 Retry(1, None).delay_after(error)
         single = GenerateRetry(pb.GenerateRequest(text="a", request_id="r"), 9, None)
-        with self.assertRaises(HydrantError):  # nothing has begun: a proxy's word is taken
+        with self.assertRaises(HydrantError):  # nothing has begun: a proxy's error is final
             single.delay_after(lost)
         self.assertIsNotNone(single.note(accepted))
         single.note(pb.GenerateResponse(delta=pb.Delta(token_ids=[1, 2])))
@@ -192,7 +192,8 @@ class Retries(unittest.TestCase):
         retry = GenerateRetry(pb.GenerateRequest(text="a", sampling=pb.Sampling(prompt_logprobs=1)), 9, None)
         self.assertEqual(came(1, [11, 12]), (1, [11, 12]))
         self.assertEqual(came(3, [13]), (3, [13]))
-        self.assertTrue(retry.request.sampling.HasField("prompt_logprobs"))  # lost here, the prompt is read again
+        # after a loss here, the prompt is prefilled again
+        self.assertTrue(retry.request.sampling.HasField("prompt_logprobs"))
         self.assertIsNone(came(1, [11]))
         self.assertEqual(came(2, [12, 13, 14]), (4, [14]))
         self.assertEqual(came(5, [15]), (5, [15]))
@@ -225,7 +226,7 @@ class Errors(unittest.TestCase):
 
 
 class Reaching(unittest.TestCase):
-    """TLS and tokens, against a server of Python's that tells what it saw."""
+    """TLS and tokens, against a Python server that reports what it received."""
 
     @classmethod
     def setUpClass(cls):
@@ -351,14 +352,16 @@ class AgainstTheDaemon(unittest.TestCase):
         whole = self.cut()
         with Client(whole.address) as client:
             client.generate(PROMPT, **SAMPLED)
-        # Within the server's HTTP/2 greeting, in its first events, and later in the stream, once and twice.
+        # Within the server's HTTP/2 greeting, in its first events, and later in the stream, once
+        # and twice.
         for cuts in ([20], [whole.relayed // 4], [whole.relayed // 2], [whole.relayed * 3 // 4], [whole.relayed // 2, whole.relayed // 3]):
             with self.subTest(cuts=cuts):
                 proxy = self.cut(cuts)
                 with Client(proxy.address) as client:
                     stream = client.stream(PROMPT, request_id=f"cut-{cuts}", **SAMPLED)
                     kinds = [type(event).__name__ for event in stream]
-                # On a busy machine a stream comes in fewer, longer messages, and may be over before the later places.
+                # On a busy machine a stream has fewer, longer messages, and may end before the
+                # later positions.
                 if cuts[0] <= whole.relayed // 4:
                     self.assertEqual(proxy.cuts, len(cuts))
                 self.assertEqual((stream.answer.text, stream.answer.token_ids), (self.text, self.token_ids))
@@ -493,7 +496,8 @@ class AgainstTheDaemon(unittest.TestCase):
             leaving.start()
             self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
             leaving.join()
-            patient = client.generate_batch(["Once"] * 3, max_tokens=3)  # of which the queue takes one at a time
+            # the queue takes one at a time
+            patient = client.generate_batch(["Once"] * 3, max_tokens=3)
             self.assertEqual([answer.finish_reason for answer in patient], ["length"] * 3)
 
     def test_a_server_that_comes_late_is_waited_for(self):
@@ -537,7 +541,7 @@ class AgainstTheDaemon(unittest.TestCase):
             pathlib.Path(folder, "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
             with Daemon(folder) as chatting:
                 shown = self.run_example("chat_tools.py", chatting.address)
-        # A newline behind a block is the template engine's to drop.
+        # The template engine drops a newline after a block.
         self.assertIn("The prompt: tool get_weather\nuser: Is it raining in Paris?;\nassistant: get_weather(Paris);\n"
                       "tool: rain, 12 degrees;\nassistant:\n", shown)
         expected = {"stream.py": " + 40 tokens in ", "samples.py": "2 (seed 9, ", "policies.py": "\nauto ",
@@ -553,7 +557,7 @@ class AgainstTheDaemon(unittest.TestCase):
                 self.assertIn(words, self.run_example(name, self.daemon.address))
 
     def has_grammars(self):
-        """Not every build has the library."""
+        """Not every build has the grammar library."""
         try:
             self.client.generate("Once", choice=["a"], max_tokens=1)
         except HydrantError as error:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the Python client's wheel, installs it into an environment of its own, and runs what holds it against hydrantd there.
+"""Makes the Python client's wheel, installs it into its own environment, and runs its tests against hydrantd there.
 
-Exit status: 0 passed, 1 failed, 77 skipped: no package index is reached.
+Exit status: 0 passed, 1 failed, 77 skipped: no package index can be reached.
 """
 import argparse
 import os
@@ -33,7 +33,7 @@ def main():
     if subprocess.run([*pip, f"{wheel}[typing]", "mypy"], check=False).returncode != 0:
         print("skipped: the client's dependencies cannot be had")
         return SKIPPED
-    # The same version may have been there before.
+    # The same version may already be installed.
     subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)
 
     for check in (["-m", "mypy", "--strict", "-p", "hydrant"], ["-m", "mypy", "--strict", HERE / "python_client_types.py"],

@@ -1,4 +1,4 @@
-"""Never run: mypy --strict reads it. What has to be an error is marked, and an unused mark is an error too."""
+"""Checked by mypy --strict, not run. Expected errors are marked, and an unused mark is an error too."""
 from hydrant import Answer, Client, Delta, GenerateRequest, HydrantError, Usage
 from hydrant.aio import AsyncClient
 

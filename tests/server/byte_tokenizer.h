@@ -1,6 +1,6 @@
-// A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (begins a text), 257 "</s>" (ends it), 258 a
-// text of 4 KiB. And a chat template of one line a message, of which a user has to send one.
-// Immutable once it is used.
+// A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (BOS), 257 "</s>" (EOS), 258 a text of 4
+// KiB. And a chat template of one line a message, which requires a user message. Immutable once it
+// is used.
 #ifndef HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 #define HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 

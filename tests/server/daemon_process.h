@@ -1,5 +1,5 @@
-// The programs as an operator starts them: hydrantd with a tiny model of the project's own on a
-// free port, and hydrant. HYDRANTD_PATH and HYDRANT_PATH name them.
+// The programs as subprocesses: hydrantd with a tiny model of the repository on a free port, and
+// hydrant. HYDRANTD_PATH and HYDRANT_PATH name them.
 #ifndef HYDRANT_TESTS_SERVER_DAEMON_PROCESS_H_
 #define HYDRANT_TESTS_SERVER_DAEMON_PROCESS_H_
 
@@ -18,11 +18,11 @@ inline constexpr char kModel[] = "tests/data/engine/tiny_mha";
 inline constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
 struct Limits {
-  int open_files = 0;       // 0: the test's own
-  int soft_open_files = 0;  // 0: no lower than the other
+  int open_files = 0;       // 0: the test's own limit
+  int soft_open_files = 0;  // 0: as open_files
 };
 
-// In front of a program's arguments.
+// A command prefix that sets the limits.
 inline std::vector<std::string> LimitedBy(const Limits& limits) {
   if (limits.open_files == 0) return {};
   const int soft = limits.soft_open_files == 0 ? limits.open_files : limits.soft_open_files;

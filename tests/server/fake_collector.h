@@ -1,4 +1,4 @@
-// A collector of OTLP over gRPC on a free loopback port, which keeps what it is sent. Thread safe.
+// A collector of OTLP over gRPC on a free loopback port, which stores received spans. Thread safe.
 #ifndef HYDRANT_TESTS_SERVER_FAKE_COLLECTOR_H_
 #define HYDRANT_TESTS_SERVER_FAKE_COLLECTOR_H_
 
@@ -23,7 +23,7 @@ class FakeCollector final
   using Request = opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
   using Response = opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
   using Span = opentelemetry::proto::trace::v1::Span;
-  // Of its n-th call, from 0; what is not answered with OK is not kept.
+  // Answers the n-th call, from 0; spans of calls not answered with OK are not stored.
   using Answer = std::function<grpc::Status(int n, Response* response)>;
 
   explicit FakeCollector(
@@ -62,7 +62,7 @@ class FakeCollector final
     return status;
   }
 
-  // Waits until it has so many; all that it has after a minute.
+  // Waits for `count` spans; returns fewer after a minute.
   std::vector<Span> WaitForSpans(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::minutes(1), [&] { return Spans().size() >= count; });
@@ -73,7 +73,7 @@ class FakeCollector final
     return requests_;
   }
   using Metadata = std::multimap<std::string, std::string>;
-  std::vector<Metadata> metadata() {  // of each call
+  std::vector<Metadata> metadata() {  // one per call
     const std::lock_guard lock(mutex_);
     return metadata_;
   }

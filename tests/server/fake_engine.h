@@ -1,6 +1,6 @@
-// An engine without a model, for tests of the gRPC front: every row's next token is a function of
-// its position, or of its seed and position; steps can be held and counted out, and it can be lost.
-// Pause(), Resume(), AllowSteps(), WaitUntilHeld() and Lose() are safe from any thread.
+// An engine without a model, for tests of the gRPC server: every row's next token is a function of
+// its position, or of its seed and position; steps can be held and counted, and the engine can
+// fail. Pause(), Resume(), AllowSteps(), WaitUntilHeld() and Lose() are safe from any thread.
 #ifndef HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 
@@ -60,7 +60,7 @@ class PausableEngine final : public ImmediateExecutor {
     paused_ = true;
     allowed_ = 0;
   }
-  // While paused: this many more steps.
+  // While paused: allows this many more steps.
   void AllowSteps(int count) {
     {
       const std::lock_guard lock(mutex_);
@@ -68,7 +68,7 @@ class PausableEngine final : public ImmediateExecutor {
     }
     changed_.notify_all();
   }
-  // Until a step is under way that may not go on, all allowed ones being done.
+  // Waits until all allowed steps are done and the next one is held.
   void WaitUntilHeld() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return held_ && paused_ && allowed_ == 0; });
@@ -81,22 +81,22 @@ class PausableEngine final : public ImmediateExecutor {
     }
     changed_.notify_all();
   }
-  // From the next step on.
+  // Fails from the next step on.
   void Lose(absl::Status why) {
     const std::lock_guard lock(mutex_);
     lost_ = std::move(why);
   }
 
-  // Set before the loop starts. `position` is the new token's.
+  // Set before the loop starts. `position`: of the new token.
   std::function<TokenId(int32_t position)> next_token = [](int32_t position) {
     return static_cast<TokenId>('a' + position % 26);
   };
-  // The same by the row's seed, too, where it is set.
+  // As next_token, with the row's seed; used if set.
   std::function<TokenId(uint64_t seed, int32_t position)> next_token_of;
   std::function<void()> after_step;
 
  private:
-  // They tell the position; the first in rank are the first ids, each less likely than the last.
+  // The logprob encodes the position; the top-ranked tokens are the first ids in descending order.
   static TokenLogprobs LogprobsOf(TokenId token, int32_t position) {
     TokenLogprobs logprobs = {.token = token, .logprob = -static_cast<float>(position), .rank = 3};
     for (int i = 0; i < kTopLogprobs; ++i) {
@@ -115,7 +115,7 @@ class PausableEngine final : public ImmediateExecutor {
   // Guarded by mutex_.
   bool paused_ = false;
   bool held_ = false;  // Run() waits
-  int allowed_ = 0;    // steps that may pass while paused
+  int allowed_ = 0;    // steps that may run while paused
   absl::Status lost_;
 };
 

@@ -18,7 +18,7 @@
 namespace hydrant {
 namespace {
 
-constexpr size_t kPrefixBytes = 5;  // of a gRPC message: compressed?, length
+constexpr size_t kPrefixBytes = 5;  // of a gRPC message: compression flag, length
 constexpr int32_t kWindowBytes = 1 << 30;
 
 int64_t NowUs() {
@@ -78,7 +78,7 @@ class Http2Streams::Connection {
     nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, 1);
     nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, kWindowBytes);
     Send();
-    Receive();  // the server's settings: until they are known, 100 streams are the most
+    Receive();  // the server's settings; before them at most 100 streams are allowed
   }
   ~Connection() {
     nghttp2_session_del(session_);
@@ -105,7 +105,7 @@ class Http2Streams::Connection {
     Send();
   }
 
-  // Reads what is there; blocks only when nothing is.
+  // Reads available bytes; blocks if there are none.
   void Receive() {
     char buffer[1 << 16];
     const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
@@ -124,8 +124,8 @@ class Http2Streams::Connection {
  private:
   struct Stream {
     int number = 0;
-    std::string request;  // what is left to send
-    std::string unread;   // the beginning of a message
+    std::string request;  // not sent yet
+    std::string unread;   // an incomplete message
     bool ok = false;
   };
 
@@ -186,7 +186,7 @@ class Http2Streams::Connection {
 
   const int fd_;
   const std::string authority_;
-  const OnMessage& on_message_;  // the owner's
+  const OnMessage& on_message_;  // owned by the caller
   nghttp2_session* session_ = nullptr;
   std::map<int32_t, std::unique_ptr<Stream>> streams_;
   int64_t now_us_ = 0;

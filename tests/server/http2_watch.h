@@ -1,4 +1,4 @@
-// An HTTP/2 connection without a request, to see what the server says of the connection itself.
+// An HTTP/2 connection without requests, to observe the server's connection-level frames.
 #ifndef HYDRANT_TESTS_SERVER_HTTP2_WATCH_H_
 #define HYDRANT_TESTS_SERVER_HTTP2_WATCH_H_
 
@@ -8,15 +8,14 @@ namespace hydrant {
 
 class Http2Watch {
  public:
-  // `address` is unix:/path. Returns when the server has said its first word; aborts where it says
-  // none: a fault of the test itself.
+  // `address` is unix:/path. Returns after the server's first frame; aborts if there is none, which
+  // is an error of the test.
   explicit Http2Watch(const std::string& address);
   ~Http2Watch();
   Http2Watch(const Http2Watch&) = delete;
   Http2Watch& operator=(const Http2Watch&) = delete;
 
-  // Reads frames, answering what has to be answered, until a GOAWAY comes; false where the
-  // connection ends without one.
+  // Reads frames, and acknowledges them, until a GOAWAY; false if the connection ends without one.
   bool WaitForGoaway();
 
  private:

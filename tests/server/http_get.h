@@ -1,5 +1,4 @@
-// A GET over a plain socket: what a probe or a scraper sends, without the library that the server
-// is made of.
+// A GET over a plain socket, as probes and scrapers send it, independent of the server's HTTP code.
 #ifndef HYDRANT_TESTS_SERVER_HTTP_GET_H_
 #define HYDRANT_TESTS_SERVER_HTTP_GET_H_
 
@@ -18,7 +17,7 @@ HttpReply HttpGet(const std::string& address, const std::string& path);
 
 // False: refused.
 bool Connect(int socket, const std::string& address);
-// A connection that says nothing; the caller closes it. -1: refused.
+// A silent connection; the caller closes it. -1: refused.
 int ConnectTo(const std::string& address);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// hydrant-load as a user runs it: its files, its exit codes, Ctrl-C.
+// hydrant-load as a subprocess: its files, exit codes, Ctrl-C.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ std::vector<std::string> ALoop(const TestServer& server, const std::vector<std::
   return arguments;
 }
 
-// The token itself must not be in a report, which names the options.
+// The token must not be in a report, which contains the options.
 TEST(LoadCommandTest, SpeaksTlsAndShowsItsToken) {
   const TemporaryFolder folder;
   const TestAuthority authority("CA");

@@ -44,8 +44,8 @@ WorkloadOptions Options(int64_t requests) {
   return options;
 }
 
-// A thousand requests, a third of which misbehave: every one ends as it should, usage and messages
-// agree, and no page stays taken.
+// A thousand requests, a third of them misbehaving: every one ends as expected, usage and messages
+// agree, and all pages are freed.
 TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   TestServer server;
   const auto target = Connect(server, "full,h2o:max_cache_tokens=8");
@@ -87,8 +87,8 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// Leaves no race between an answer and a client that gives up: who is to give up asks for more than
-// is ever generated, and does so when the server has begun to answer.
+// Removes the race between an answer and a client that gives up: such a request asks for more than
+// is ever generated, and is cancelled when its answer has begun.
 class Undecided final : public Target {
  public:
   explicit Undecided(Target* target) : target_(target) {}
@@ -121,8 +121,8 @@ class Undecided final : public Target {
   std::map<int64_t, void (Target::*)(int64_t)> due_;
 };
 
-// What the server counts is what its clients saw: requests by how they ended, errors by reason,
-// tokens; and when all is over every page is free.
+// The server's counters match its clients' observations: requests by outcome, errors by reason,
+// tokens; at the end every page is free.
 TEST(LoadTest, TheScrapeAgreesWithTheReport) {
   TestServerOptions server_options;
   EngineLimits& limits = server_options.limits;
@@ -152,7 +152,7 @@ TEST(LoadTest, TheScrapeAgreesWithTheReport) {
   }
 
   Scrape scrape;
-  ASSERT_TRUE(WaitFor([&] {  // the last streams' ends are still being written
+  ASSERT_TRUE(WaitFor([&] {  // the last streams' ends may still be in flight
     scrape = ParseScrape(server.MetricsText());
     return scrape.Sum("hydrant_requests_total") + scrape.Sum("hydrant_requests_refused_total") ==
            1000;
@@ -172,8 +172,8 @@ TEST(LoadTest, TheScrapeAgreesWithTheReport) {
       EXPECT_EQ(refused_by(reason), count) << reason;
     }
   }
-  // A deadline that cannot be kept is seen as the request comes or, later, while it waits. Where it
-  // passes on the way the client says so itself: a client whose deadline passes resets its stream.
+  // A deadline that cannot be met is refused on arrival or while the request waits. If it passes in
+  // transit, the client reports it itself and resets its stream.
   EXPECT_EQ(ended("cancelled") + ended("deadline") + ended("overloaded") + refused_by("OVERLOADED"),
             by_status["CANCELLED"] + by_status["DEADLINE_EXCEEDED"] + by_status["UNAVAILABLE"] +
                 refused["OVERLOADED"]);
@@ -271,7 +271,7 @@ TEST(LoadTest, ASlowReaderIsReadToTheEnd) {
   }
 }
 
-// The server goes away in the middle: what was in flight failed, and the rest fails at once.
+// The server disappears: requests in flight fail, and the rest fails immediately.
 TEST(LoadTest, AServerThatDiesIsReported) {
   auto server = std::make_unique<TestServer>();
   server->engine.Pause();
@@ -295,7 +295,8 @@ TEST(LoadTest, AServerThatDiesIsReported) {
   EXPECT_FALSE(measures.errors.empty());
 }
 
-// What is between client and server goes away: the streams can be resumed, and the report says so.
+// The connection between client and server breaks: the streams can be resumed, and the report
+// counts them.
 TEST(LoadTest, AStreamThatIsLostOnTheWayIsResumable) {
   TestServer server;
   server.engine.Pause();
@@ -321,7 +322,7 @@ TEST(LoadTest, AStreamThatIsLostOnTheWayIsResumable) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// What a server refuses by its name has reached it.
+// A refusal that names the field proves that the field was sent.
 TEST(LoadTest, SamplingIsSentWhereItIsGiven) {
   TestServer server;
   const std::pair<const char*, Sampling> wrong[] = {

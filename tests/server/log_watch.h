@@ -1,5 +1,5 @@
-// Takes the place of the default log while it lives, and lets a test wait for a line. Made before
-// the threads that log, and outlives them.
+// Replaces the default log during its lifetime, and lets a test wait for a line. Create it before
+// the threads that log, and destroy it after them.
 #ifndef HYDRANT_TESTS_SERVER_LOG_WATCH_H_
 #define HYDRANT_TESTS_SERVER_LOG_WATCH_H_
 
@@ -26,7 +26,7 @@ class LogWatch {
   LogWatch(const LogWatch&) = delete;
   LogWatch& operator=(const LogWatch&) = delete;
 
-  // False where no line holds both within WaitFor()'s patience.
+  // False if no line contains both within WaitFor()'s timeout.
   bool WaitForLine(const std::string& one, const std::string& other) {
     return WaitFor([&] { return HasLine(one, other); });
   }

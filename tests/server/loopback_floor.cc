@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMessageBytes = 48;  // a delta of one token with its HTTP/2 frame
-using Message = std::array<int64_t, kMessageBytes / sizeof(int64_t)>;  // [0]: when its step ended
+using Message = std::array<int64_t, kMessageBytes / sizeof(int64_t)>;  // [0]: end of its step
 
 int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch())
@@ -33,7 +33,7 @@ void Need(bool ok) {
   std::abort();
 }
 
-// Two ends of one TCP connection without delayed sends.
+// Two ends of one TCP connection without Nagle's algorithm.
 class Connection {
  public:
   explicit Connection(int listener) {
@@ -56,7 +56,7 @@ class Connection {
     Need(send(writer_, message.data(), kMessageBytes, MSG_NOSIGNAL) ==
          static_cast<ssize_t>(kMessageBytes));
   }
-  // Appends the latencies of the messages that are there.
+  // Appends the latencies of available messages.
   void Receive(std::vector<int64_t>* latencies) {
     std::array<Message, 64> messages;
     auto* bytes = reinterpret_cast<char*>(messages.data());
@@ -71,10 +71,10 @@ class Connection {
 
  private:
   int writer_ = -1, reader_ = -1;
-  std::vector<char> part_;  // of a message that is not whole yet
+  std::vector<char> part_;  // of an incomplete message
 };
 
-// The hand-over of a step's end from the thread that steps to the one that writes.
+// Hands the end of a step from the stepping thread to the writing one.
 class Handover {
  public:
   void Give(int64_t end_us) {

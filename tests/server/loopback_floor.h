@@ -1,5 +1,4 @@
-// What the machine itself needs to bring a step's tokens to the wire: the limit that the server's
-// latency is compared with.
+// The latency of bare sockets on this machine, a lower bound for the server's latency.
 #ifndef HYDRANT_TESTS_SERVER_LOOPBACK_FLOOR_H_
 #define HYDRANT_TESTS_SERVER_LOOPBACK_FLOOR_H_
 
@@ -10,10 +9,10 @@
 namespace hydrant {
 
 // A thread steps every `step_us` and wakes a second one, which sends one message of a delta's size
-// for each stream, going round the connections with a system call each; the calling thread reads
-// them as Http2Streams does, after `before_reading` (which may set its priority). No HTTP/2, no
-// protobuf, no queue. Returns the microseconds from the end of its step to its arrival of each
-// message. Aborts where a socket cannot be had: a fault of the benchmark itself.
+// for each stream, round-robin over the connections with a system call each; the calling thread
+// reads them as Http2Streams does, after `before_reading` (which may set its priority). No HTTP/2,
+// no protobuf, no queue. Returns each message's time from the end of its step to its arrival in
+// microseconds. Aborts without sockets, which is an error of the benchmark.
 std::vector<int64_t> MeasureLoopbackFloor(int streams, int connections, int steps, int64_t step_us,
                                           const std::function<void()>& before_reading);
 

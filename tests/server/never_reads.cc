@@ -28,7 +28,7 @@ std::string Frame(char type, char flags, uint32_t stream, const std::string& pay
          payload;
 }
 
-// HPACK's plainest form: literal, not indexed, no Huffman code.
+// HPACK's simplest form: literal, not indexed, no Huffman code.
 std::string Header(std::string_view name, std::string_view value) {
   std::string text(1, '\0');
   for (const std::string_view part : {name, value}) {

@@ -1,5 +1,5 @@
-// A client of its own HTTP/2 that asks for one stream, allows the server to send all of it, and
-// never reads its socket. So the kernel's buffers alone hold the server back. Not thread safe.
+// An HTTP/2 client that starts one stream with unlimited flow control and never reads its socket,
+// so only the kernel's buffers hold the server back. Not thread safe.
 #ifndef HYDRANT_TESTS_SERVER_NEVER_READS_H_
 #define HYDRANT_TESTS_SERVER_NEVER_READS_H_
 

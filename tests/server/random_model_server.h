@@ -1,5 +1,5 @@
-// A server on a free loopback port over a real engine with a small random model, for tests of what
-// a request's cache becomes. Its tokenizer and chat template are ByteTokenizer and LineTemplate.
+// A server on a free loopback port over a real engine with a small random model, for tests of the
+// cache. Its tokenizer and chat template are ByteTokenizer and LineTemplate.
 #ifndef HYDRANT_TESTS_SERVER_RANDOM_MODEL_SERVER_H_
 #define HYDRANT_TESTS_SERVER_RANDOM_MODEL_SERVER_H_
 
@@ -18,11 +18,12 @@ namespace hydrant {
 
 class RandomModelServer {
  public:
-  // `full_caches`: how many of 1,024 tokens the pool holds. `window`: of the first layer.
+  // `full_caches`: the number of full caches of 1,024 tokens in the pool. `window`: of the first
+  // layer.
   explicit RandomModelServer(int full_caches, int window = 0, const Tenants* tenants = nullptr)
       : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3), nullptr, false,
                           tenants) {}
-  // Of a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
+  // For a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
   RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source,
                     std::unique_ptr<ContextStore> store = nullptr, bool batch_invariant = false,
                     const Tenants* tenants = nullptr,
@@ -38,7 +39,7 @@ class RandomModelServer {
         full_caches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
     options.prefill_arena_tokens = 65536;
     options.context_memory_bytes = 16 << 20;
-    if (tenants != nullptr) options.prefix_cache_memory_bytes = 16 << 20;  // to be kept apart
+    if (tenants != nullptr) options.prefix_cache_memory_bytes = 16 << 20;  // to test isolation
     engine = *Engine::Create(std::move(source), options, nullptr);
     loop = *ServingLoop::Start(engine.get(), &tokenizer,
                                {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);

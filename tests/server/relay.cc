@@ -90,7 +90,7 @@ void Relay::Run() {
     std::vector<pollfd> fds = {{wake_fd_, POLLIN, 0}};
     if (!vanished_) {
       fds.push_back({listen_fd_, POLLIN, 0});
-      for (const int fd : sockets_) fds.push_back({fd, POLLIN, 0});  // those below 0 are ignored
+      for (const int fd : sockets_) fds.push_back({fd, POLLIN, 0});  // negative ones are ignored
     }
     if (poll(fds.data(), fds.size(), -1) < 0) continue;
     if (fds[0].revents != 0) {

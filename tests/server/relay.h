@@ -1,6 +1,6 @@
-// A TCP relay on a loopback port: clients connect to it and reach a server through it, until
-// Vanish(), from when on it carries nothing and closes nothing, as a machine whose cable was
-// pulled. One thread of its own.
+// A TCP relay on a loopback port: clients connect to it and reach a server through it. After
+// Vanish() it carries no bytes and closes no connection, like an unplugged cable. Runs its own
+// thread.
 #ifndef HYDRANT_TESTS_SERVER_RELAY_H_
 #define HYDRANT_TESTS_SERVER_RELAY_H_
 
@@ -15,15 +15,15 @@ namespace hydrant {
 class Relay {
  public:
   explicit Relay(int server_port);
-  ~Relay();  // closes what it holds
+  ~Relay();  // closes its connections
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void Vanish();
-  // Closes every connection, as a proxy whose server died; new ones are carried.
+  // Closes every connection, like a proxy whose server died; new ones are carried.
   void Cut();
-  // Pieces of bytes carried from clients to the server so far.
+  // Chunks carried from clients to the server so far.
   int pieces_from_clients() const { return pieces_from_clients_; }
 
  private:
@@ -37,7 +37,7 @@ class Relay {
   int port_ = 0;
   int listen_fd_ = -1;
   int wake_fd_ = -1;
-  std::vector<int> sockets_;  // in pairs, client and server; the thread's alone
+  std::vector<int> sockets_;  // in pairs, client and server; used by the thread only
   std::atomic<bool> vanished_{false};
   std::atomic<bool> cut_{false};
   std::atomic<bool> stopping_{false};

@@ -1,4 +1,4 @@
-// A scrape as a test reads it: Prometheus' text format, parsed strictly.
+// A scrape in Prometheus' text format, parsed strictly.
 #ifndef HYDRANT_TESTS_SERVER_SCRAPE_H_
 #define HYDRANT_TESTS_SERVER_SCRAPE_H_
 
@@ -8,16 +8,16 @@
 namespace hydrant {
 
 struct Scrape {
-  std::map<std::string, std::string> types;  // of families by name: "gauge", "counter", "histogram"
-  std::map<std::string, double> series;      // by name{label="value",...} as the line has it
+  std::map<std::string, std::string> types;  // by family name: "gauge", "counter", "histogram"
+  std::map<std::string, double> series;      // by name{label="value",...} as in the line
 
-  // Adds a test failure and returns NaN where there is no such series.
+  // Adds a test failure and returns NaN if there is no such series.
   double operator[](const std::string& name) const;
-  // Over all series of the family, whatever their labels.
+  // Over all series of the family.
   double Sum(const std::string& family) const;
 };
 
-// Adds a test failure for every line that is none of the format.
+// Adds a test failure for every malformed line.
 Scrape ParseScrape(const std::string& text);
 
 }  // namespace hydrant

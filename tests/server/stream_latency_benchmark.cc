@@ -1,14 +1,14 @@
-// How long a token takes from the end of the engine's step to the wire: the fake engine steps at a
-// fixed pace, every stream gets a token a step, and a client that costs little more than its system
-// calls notes when the bytes arrive. The figure includes the loop's delivery, the writer thread,
-// gRPC's server, the loopback and the client's read.
+// Measures the time of a token from the end of the engine's step to the wire: the fake engine steps
+// at a fixed pace, every stream gets a token a step, and a client that costs little more than its
+// system calls records when the bytes arrive. The figure includes the loop's delivery, the writer
+// thread, gRPC's server, the loopback and the client's read.
 //
 //   stream_latency_benchmark [steps] [step_us] [compute threads] [streams/connections...]
-//                            default 500 20000 0 1/1 32/1 32/32 256/1 256/8 256/256
+//   default                  500     20000     0                 1/1 32/1 32/32 256/1 256/8 256/256
 //
-// Compute threads keep as many cores busy during a step as the CPU backend would; without them the
-// engine waits, as for a device. Prints a markdown table. Its floor is what bare sockets need on
-// this machine in the same run (loopback_floor.h).
+// Compute threads keep that many cores busy during a step, like the CPU backend; without them the
+// engine waits, as for a device. Prints a markdown table. The floor is the latency of bare sockets
+// on this machine in the same run (loopback_floor.h).
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
@@ -51,8 +51,7 @@ double CpuSeconds(int who) {
 // The client is this thread, all others are the server's.
 double ServerCpuSeconds() { return CpuSeconds(RUSAGE_SELF) - CpuSeconds(RUSAGE_THREAD); }
 
-// The client's own wait for a core is not the server's: it goes first where the user may ask for
-// that.
+// The client's own wait for a core should not count: it gets priority if the user may set it.
 void StandForAnotherMachine() {
   sched_param first = {};
   first.sched_priority = 1;
@@ -63,12 +62,12 @@ void StandForAnotherMachine() {
         "note: without the right to SCHED_FIFO the client waits for a core like all others\n");
 }
 
-// A token's id is the number of its step, modulo this: many steps more than a token may be late,
-// and plain ASCII.
+// A token's id is the number of its step modulo this, which is far more steps than a token may be
+// late, and in plain ASCII.
 constexpr size_t kIdCycle = 100;
-constexpr size_t kWarmUpTokens = 20;  // of each stream, not counted
+constexpr size_t kWarmUpTokens = 20;  // per stream, not counted
 
-// Steps end at a fixed pace; `ends` holds when each one did.
+// Steps end at a fixed pace; `ends` has the end of each one.
 class Pacer {
  public:
   Pacer(int64_t step_us, int compute_threads, size_t most_steps)
@@ -89,7 +88,7 @@ class Pacer {
     if (step < ends_.size()) ends_[step] = NowUs();
     count_.store(step + 1, std::memory_order_release);
   }
-  // The last step that ended before now.
+  // The number of steps that have ended.
   size_t Count() const { return count_.load(std::memory_order_acquire); }
   int64_t EndOf(size_t step) const { return ends_[step]; }
   // The latest step with this id (its number modulo kIdCycle) that had ended at `us`.
@@ -108,7 +107,7 @@ class Pacer {
   std::atomic<size_t> count_{0};
 };
 
-// When each token of a stream arrived.
+// The arrival times of a stream's tokens.
 struct Arrivals {
   struct Token {
     int64_t us;
@@ -142,7 +141,7 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
   options.limits.table_entries = int64_t{4} * options.limits.num_blocks;
   options.limits.prefill_arena_tokens = std::max(steps + 64, 8 * streams);
   options.scheduler.watermark = 0;
-  // Run() asks for the tokens before its step counts as ended.
+  // Run() calls next_token before its step counts as ended.
   options.next_token = [&pacer](int32_t) { return static_cast<TokenId>(pacer.Count() % kIdCycle); };
   options.after_step = [&pacer] { pacer.EndStep(); };
   if (compute_threads > 0) options.stand_aside = std::chrono::milliseconds(10);

@@ -1,4 +1,4 @@
-// A certificate authority of a test's own, and what it signs, in a folder that goes with it.
+// A test's certificate authority and its certificates, in a temporary folder.
 #ifndef HYDRANT_TESTS_SERVER_TEST_CERTIFICATES_H_
 #define HYDRANT_TESTS_SERVER_TEST_CERTIFICATES_H_
 
@@ -20,7 +20,7 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string Path(const std::string& name) const { return path_ / name; }
-  // Puts it in place at once, as a tool that renews certificates does. Returns its path.
+  // Replaces the file atomically, as tools that renew certificates do. Returns its path.
   std::string Write(const std::string& name, const std::string& text) const;
 
  private:
@@ -39,8 +39,8 @@ class TestAuthority {
   TestAuthority& operator=(const TestAuthority&) = delete;
 
   const std::string& certificate() const { return certificate_pem_; }  // PEM
-  // For localhost and 127.0.0.1, as a server or a client; good from so many seconds from now until
-  // so many.
+  // For localhost and 127.0.0.1, as a server or a client; valid from `from_s` to `until_s` seconds
+  // from now.
   KeyAndCertificate Sign(const std::string& name, long from_s = -60, long until_s = 3600) const;
 
  private:

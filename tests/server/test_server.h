@@ -1,4 +1,4 @@
-// A whole server on a free loopback port, over a fake engine, and what tests do with it.
+// A whole server on a free loopback port, over a fake engine, and helpers for tests.
 #ifndef HYDRANT_TESTS_SERVER_TEST_SERVER_H_
 #define HYDRANT_TESTS_SERVER_TEST_SERVER_H_
 
@@ -35,10 +35,11 @@ struct TestServerOptions {
   bool chat = true;
   bool ready = true;
   std::chrono::microseconds stand_aside{0};
-  GrpcServerOptions grpc;            // but for `listen`
-  const Tenants* tenants = nullptr;  // outlive the server; null: nobody is asked
-  const Tracer* tracer = nullptr;    // outlives the server; null: nothing is traced
-  spdlog::level::level_enum log_level = spdlog::level::warn;  // a line a request drowns the results
+  GrpcServerOptions grpc;            // except `listen`
+  const Tenants* tenants = nullptr;  // outlives the server; null: no authentication
+  const Tracer* tracer = nullptr;    // outlives the server; null: tracing is off
+  // a line per request would hide the results
+  spdlog::level::level_enum log_level = spdlog::level::warn;
   std::function<TokenId(int32_t)> next_token;
   std::function<TokenId(uint64_t, int32_t)> next_token_of;
   std::function<void()> after_step;
@@ -52,17 +53,17 @@ class TestServer {
 
   std::string address() const;
   int port() const { return server->port(); }
-  // A stub with a connection of its own.
+  // A stub with its own connection.
   std::unique_ptr<v1::Hydrant::Stub> NewStub() const;
   std::shared_ptr<grpc::Channel> NewChannel() const;
   std::shared_ptr<grpc::Channel> NewChannel(
       const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   v1::Hydrant::Stub& stub() { return *stub_; }
 
-  // What /metrics of a daemon would say.
+  // The text of a daemon's /metrics.
   std::string MetricsText() const;
 
-  // Ready, nothing waits or runs, all pages are free.
+  // Waits until nothing waits or runs and all pages are free.
   bool WaitUntilEmpty();
 
   PausableEngine engine;
@@ -93,7 +94,7 @@ struct StreamResult {
 };
 StreamResult RunToEnd(v1::Hydrant::Stub& stub, const v1::GenerateRequest& request,
                       grpc::ClientContext* context = nullptr);
-// A call whose context the caller may cancel, read in steps.
+// For a call whose context the caller may cancel: reads the rest.
 void ReadRest(grpc::ClientContext* context, grpc::ClientReader<v1::GenerateResponse>* reader,
               StreamResult* result);
 

@@ -1,4 +1,4 @@
-// Entries of a tokens' file (docs/guide/security.md) for tests.
+// Entries of a token file (docs/guide/security.md) for tests.
 #ifndef HYDRANT_TESTS_SERVER_TOKEN_ENTRY_H_
 #define HYDRANT_TESTS_SERVER_TOKEN_ENTRY_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// A line of `tokens:`; `more`: further fields, each behind a comma.
+// A line of `tokens:`; `more`: further fields, each after a comma.
 inline std::string EntryOf(const std::string& tenant, const std::string& token,
                            const std::string& more = "") {
   Sha256 hash;

@@ -1,4 +1,4 @@
-// The Open Inference Protocol's questions after server and model.
+// The Open Inference Protocol: readiness and metadata of server and model.
 #include <gtest/gtest.h>
 
 #include "inference/inference.grpc.pb.h"

@@ -1,5 +1,4 @@
-// SubscribeKvEvents of a whole server: what a router is told is what a plain model of the cache
-// says.
+// SubscribeKvEvents of a whole server: events match a plain model of the cache.
 #include "server/apis/kv_event_stream.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +24,7 @@ using Tokens = std::vector<uint32_t>;
 
 constexpr int kBlock = kPrefixBlockTokens;
 
-// Reads on a thread of its own, and believes what it is told.
+// Reads on its own thread, and applies the events.
 class Subscriber {
  public:
   explicit Subscriber(const TestServer& server, uint64_t last = 0, bool reads = true)
@@ -36,13 +35,13 @@ class Subscriber {
     if (reads) {
       StartReading();
     } else {
-      reader_->WaitForInitialMetadata();  // which the first message brings
+      reader_->WaitForInitialMetadata();  // the first message brings it
     }
   }
   ~Subscriber() {
     if (reader_ != nullptr) End();
   }
-  // Goes on from what another has heard.
+  // Continues from another subscriber's state.
   Subscriber(const TestServer& server, const Subscriber& other)
       : Subscriber(server, other.last(), false) {
     blocks_ = other.blocks_;
@@ -59,7 +58,7 @@ class Subscriber {
     context_.TryCancel();
     return Wait();
   }
-  // Until the server ends it.
+  // Waits until the server ends the stream.
   grpc::Status Wait() {
     if (!thread_.joinable()) StartReading();
     thread_.join();
@@ -68,7 +67,7 @@ class Subscriber {
     return status;
   }
 
-  // Each as the tokens of its prompt from the beginning on.
+  // Each block as the prompt's tokens up to its end.
   std::set<Tokens> Texts() const {
     const std::lock_guard lock(mutex_);
     std::set<Tokens> texts;
@@ -94,7 +93,7 @@ class Subscriber {
     Tokens tokens;
   };
 
-  // Whose windows do not grow, so that what is not read stays with the server.
+  // A channel with fixed windows, so that unread messages stay on the server.
   static std::shared_ptr<grpc::Channel> ChannelTo(const TestServer& server) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -110,7 +109,7 @@ class Subscriber {
       EXPECT_EQ(batch.events(0).has_cleared(), chunk.index() == 0);
       snapshots_ += chunk.index() == 0;
     } else if (batch.sequence_number() == last_) {
-      return;  // known
+      return;  // already known
     } else {
       EXPECT_EQ(batch.sequence_number(), last_ + 1);
     }
@@ -148,19 +147,19 @@ class Subscriber {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::map<int64_t, Block> blocks_;  // ever
+  std::map<int64_t, Block> blocks_;  // including removed ones
   std::set<int64_t> there_;
-  std::set<uint32_t> tokens_;  // ever
+  std::set<uint32_t> tokens_;  // all ever seen
   uint64_t last_;
   int snapshots_ = 0;
 };
 
-// The cache as its header describes it, of requests that follow each other.
+// The cache as its header describes it, for sequential requests.
 class PlainCache {
  public:
   explicit PlainCache(size_t blocks) : blocks_(blocks) {}
 
-  // REQUIRES: the prompt does not end where a block does
+  // REQUIRES: the prompt does not end at a block's end
   void Read(const Tokens& prompt) {
     std::vector<Tokens> texts;
     for (size_t end = kBlock; end <= prompt.size(); end += kBlock)
@@ -188,7 +187,7 @@ class PlainCache {
   }
 
   const size_t blocks_;
-  std::list<Tokens> order_;  // the least recently used first
+  std::list<Tokens> order_;  // least recently used first
 };
 
 class KvEventStreamTest : public testing::Test {
@@ -211,7 +210,7 @@ class KvEventStreamTest : public testing::Test {
     ASSERT_TRUE(result.status.ok()) << result.status.error_message();
     if (salt.empty()) plain_.Read(prompt);
   }
-  // Of a few beginnings, so that many have one in common.
+  // Uses few beginnings, so that many prompts share one.
   Tokens Prompt(int most_blocks = 4) {
     Tokens prompt;
     for (unsigned i = 0, blocks = random_() % (static_cast<unsigned>(most_blocks) + 1); i < blocks;
@@ -261,7 +260,7 @@ TEST_F(KvEventStreamTest, WhoComesBackHearsWhatItMissed) {
   ExpectSame(again);
   EXPECT_EQ(again.snapshots(), 0);
   EXPECT_GT(again.last(), last);
-  // Numbers of a server that is gone, or that nobody has given.
+  // Numbers of another process, or never used.
   for (const uint64_t other : {uint64_t{1}, last - 1'000'000, last + 1'000'000, ~uint64_t{0}}) {
     const Subscriber lost(server_, other);
     ExpectSame(lost);
@@ -301,7 +300,7 @@ TEST_F(KvEventStreamTest, TheServerEndsIt) {
   Subscriber subscriber(server_);
   Ask(Prompt());
   ExpectSame(subscriber);
-  server_.server->Shutdown(std::chrono::seconds(20));  // no grace: what has not been sent is cut
+  server_.server->Shutdown(std::chrono::seconds(20));  // no grace: unsent messages are cut
   const grpc::Status status = subscriber.Wait();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
@@ -312,7 +311,7 @@ class LargeCache : public KvEventStreamTest {
   LargeCache() : KvEventStreamTest(200) {}
 };
 
-// What it has not read in time is not kept for it.
+// Batches that it has not read in time are no longer stored.
 TEST_F(LargeCache, WhoReadsTooSlowlyIsToldWhatIsThere) {
   Subscriber slow(server_, 0, /*reads=*/false);
   Subscriber fast(server_);

@@ -1,4 +1,4 @@
-// What a scrape says, beside what is known to have happened; and the port that it comes from.
+// Scrapes compared with known events; and the HTTP port.
 #include "server/apis/metrics.h"
 
 #include <gmock/gmock.h>
@@ -31,8 +31,8 @@ class MetricsTest : public testing::Test {
   MetricsTest() = default;
   explicit MetricsTest(const TestServerOptions& options) : server_(options) {}
   Scrape TakeScrape() { return ParseScrape(server_.MetricsText()); }
-  // A request is counted when its end reaches its stream, which is after it has left the loop, and,
-  // where the client gave it up, may be after the client has gone on.
+  // A request is counted when its end reaches its stream: after it has left the loop, and, if the
+  // client cancelled it, possibly after the client has moved on.
   Scrape ScrapeWhenEnded(double requests) {
     Scrape scrape;
     EXPECT_TRUE(WaitFor([&] {
@@ -42,7 +42,8 @@ class MetricsTest : public testing::Test {
     return scrape;
   }
 
-  // That its clients have gone; else it may answer them to the end first.
+  // Gives the server time to notice disconnected clients; otherwise it may finish their answers
+  // first.
   static void LetTheServerHearOfIt() {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -88,7 +89,7 @@ TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
   }
 }
 
-// OpenMetrics has a counter's name without "_total", and no two families have one name.
+// OpenMetrics drops "_total" from a counter's name, and two families must not have the same name.
 TEST_F(MetricsTest, NoTwoFamiliesShareANameOfOpenMetrics) {
   std::map<std::string, std::string> names;
   for (const auto& [family, type] : TakeScrape().types) {
@@ -102,7 +103,7 @@ TEST_F(MetricsTest, NoTwoFamiliesShareANameOfOpenMetrics) {
   }
 }
 
-// vLLM's own names and types, which endpoint pickers read without being told.
+// vLLM's own names and types, which endpoint pickers read by default.
 TEST_F(MetricsTest, WhatPickersOfVllmReadIsThere) {
   const Scrape scrape = TakeScrape();
   const std::pair<const char*, const char*> expected[] = {
@@ -175,7 +176,7 @@ TEST_F(MetricsTest, WithoutAModelThereIsWhatNeedsNone) {
       ParseScrape(loading.MetricsText())["hydrant_requests_refused_total{reason=\"LOADING\"}"], 1);
 }
 
-// TextRequest("...") reads a token a byte, and one in front of them.
+// TextRequest("...") has a token a byte, and BOS.
 TEST_F(MetricsTest, ARequestThatFinishedIsCountedOnce) {
   v1::GenerateRequest request = TextRequest(std::string(39, 'x'), 25);
   request.mutable_cache()->set_cache_policy("h2o");
@@ -260,8 +261,8 @@ TEST_F(MetricsTest, RefusalsAndFailuresGoByTheirReasons) {
   EXPECT_EQ(scrape["hydrant_ready"], 0) << "the engine is lost";
 }
 
-// The client's clock and the server's run out at about the same time: whichever is first, the
-// deadline was the reason.
+// The client's clock and the server's expire at about the same time: in either case the reason is
+// the deadline.
 TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
   server_.engine.Pause();
   std::vector<std::thread> clients;
@@ -277,12 +278,12 @@ TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
   for (std::thread& client : clients) client.join();
   LetTheServerHearOfIt();
   server_.engine.Resume();
-  // Where the machine is so busy that a call takes long to arrive, its time may seem longer yet.
+  // On a busy machine a call may arrive late, and its deadline may seem later than it is.
   EXPECT_GE(ScrapeWhenEnded(32)["hydrant_requests_total{outcome=\"deadline\"}"], 28);
 }
 
-// A prompt of 31 letters is two pages in each of 4 heads, whose scores lie in one more for each of
-// its samples.
+// A prompt of 31 letters is two pages in each of 4 heads, with a state page for the scores of each
+// sample.
 TEST_F(MetricsTest, PagesThatHoldScoresAreCounted) {
   TestServer server;
   EXPECT_EQ(ParseScrape(server.MetricsText())["hydrant_state_pages"], 0);
@@ -314,7 +315,7 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
   for (int i = 0; i < 5; ++i) {
     clients.emplace_back(
         [&] { EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("abc", 40)).status.ok()); });
-    // One after the other, so that the first step has the first one only.
+    // One after the other, so that the first step has only the first one.
     EXPECT_TRUE(WaitFor([&] {
       const ServingStats loop = server.loop->Stats();
       return loop.running + loop.prefilling + loop.waiting == i + 1;
@@ -333,7 +334,7 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
   EXPECT_EQ(scrape["vllm:num_requests_running{model_name=\"test-model\"}"], 1);
   EXPECT_EQ(scrape["vllm:num_requests_waiting{model_name=\"test-model\"}"], 4);
 
-  server.engine.AllowSteps(2);  // the one that is held, and the second request's prompt
+  server.engine.AllowSteps(2);  // the held step, and the second request's prompt
   server.engine.WaitUntilHeld();
   scrape = ParseScrape(server.MetricsText());
   EXPECT_EQ(scrape["hydrant_live_requests{state=\"running\"}"], 2);
@@ -390,7 +391,7 @@ TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
             "cannot listen on " + server->address() + ": Address already in use");
 }
 
-// As many as any number of threads there could be, silent in the middle of a request.
+// More silent clients, in the middle of a request, than a server with threads could have.
 TEST_F(HttpServerTest, ClientsThatGoOnForEverKeepNobodyWaiting) {
   const auto server = Start(std::chrono::hours(1));
   std::vector<int> slow;
@@ -401,12 +402,12 @@ TEST_F(HttpServerTest, ClientsThatGoOnForEverKeepNobodyWaiting) {
     EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200) << i;
   }
   EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200);
-  // The youngest are served when they come to their end.
+  // The youngest connections are still served when they complete their requests.
   EXPECT_EQ(SendAndReceive(slow.back(), " HTTP/1.1\r\n\r\n").substr(0, 15), "HTTP/1.1 200 OK");
   for (const int fd : slow) close(fd);
 }
 
-// However it spends it: a byte now and then wins nothing.
+// A connection that sends a byte now and then gets no more time.
 TEST_F(HttpServerTest, AConnectionHasItsTime) {
   const auto server = Start(std::chrono::milliseconds(30));
   const int drips = ConnectTo(server->address()), silent = ConnectTo(server->address());

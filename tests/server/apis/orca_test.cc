@@ -1,4 +1,4 @@
-// The daemon's load as balancers read it: what a report says, and the stream of reports.
+// Load reports for load balancers: their contents, and the stream of reports.
 #include <gtest/gtest.h>
 
 #include "server/observe/load_meter.h"
@@ -14,7 +14,7 @@ using xds::data::orca::v3::OrcaLoadReport;
 using xds::service::orca::v3::OpenRcaService;
 using xds::service::orca::v3::OrcaLoadReportRequest;
 
-// Each message of its stream is a report.
+// The reports of a stream.
 class Reports {
  public:
   explicit Reports(const std::shared_ptr<grpc::Channel>& channel,
@@ -54,15 +54,15 @@ TEST(RecentRate, IsThatOfTenSeconds) {
   EXPECT_DOUBLE_EQ(rate.PerSecond(start), 1);
   for (int i = 1; i < 20; ++i) rate.Add(start + milliseconds(500) * i);
   EXPECT_DOUBLE_EQ(rate.PerSecond(start + milliseconds(9500)), 20 / 9.5);
-  // Five of its seconds are out of sight, and nothing has come since.
+  // Five of its seconds are outside of the window, and there were no later events.
   EXPECT_DOUBLE_EQ(rate.PerSecond(start + milliseconds(14'500)), 10 / 9.5);
   EXPECT_EQ(rate.PerSecond(start + seconds(100)), 0);
   rate.Add(start + seconds(101));
   EXPECT_DOUBLE_EQ(rate.PerSecond(start + seconds(102)), 1.0 / 9);
 }
 
-// What goes into the trailers of calls: gRPC's library keeps them from its callers, so that they go
-// out is for the test orca_client to see.
+// Contents of the calls' trailers: gRPC's library hides them from clients; the test orca_client
+// checks that they are sent.
 TEST(LoadMeter, CountsTheCallThatEnds) {
   TestServer server;
   LoadMeter meter(/*cpus=*/0);
@@ -163,7 +163,7 @@ TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
 
 TEST(LoadStream, KeepsToTheInterval) {
   TestServer server;
-  // An hour passes before the second.
+  // The second would come after an hour.
   const auto channel = server.NewChannel();
   Reports rare(channel, Every(int64_t{1} << 40, 0)), negative(channel, Every(-1, 0));
   EXPECT_TRUE(rare.Next().has_value());
@@ -172,7 +172,7 @@ TEST(LoadStream, KeepsToTheInterval) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(DetailsOf(refused).field, "report_interval");
 
-  // Never sooner than was asked; how much later, the machine decides.
+  // Never sooner than requested; the delay depends on the machine.
   const auto start = std::chrono::steady_clock::now();
   Reports often(channel, Every(0, 1)), usual(channel);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(often.Next().has_value());
@@ -189,7 +189,7 @@ TEST(LoadStream, IsThereWhileTheModelLoadsAndEndsWithTheServer) {
   const auto loading = reports.Next();
   ASSERT_TRUE(loading.has_value());
   EXPECT_EQ(loading->named_metrics_size(), 0);
-  // It would last for the whole grace otherwise, and end as cancelled.
+  // Otherwise it would last for the whole grace, and end as cancelled.
   server.server->Shutdown(std::chrono::seconds(20));
   while (reports.Next().has_value()) {
   }
@@ -210,7 +210,7 @@ TEST(LoadStream, ThereAreOnlySoMany) {
   Reports more(channel, request);
   EXPECT_FALSE(more.Next().has_value());
   EXPECT_EQ(more.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // One that leaves makes room.
+  // An ended stream makes room.
   all.pop_back();
   EXPECT_TRUE(WaitFor([&] { return Reports(channel, request).Next().has_value(); }));
 }

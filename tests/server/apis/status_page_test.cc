@@ -1,5 +1,5 @@
-// What the page at / of the metrics port polls: valid JSON whatever clients call their requests,
-// and nothing of a time in which nobody looked.
+// The JSON polled by the status page: valid with any client names, and without a view older than
+// the last poll.
 #include "server/apis/status_page.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ TEST(StatusJson, BeforeTheModelThereIsHealth) {
   EXPECT_TRUE(status.at("view").is_null());
 }
 
-// Quotes, markup, control characters, a half of a character: what a client may send, and more.
+// Quotes, markup, control characters, half a character: more than clients may send.
 TEST(StatusJson, NamesOfClientsAreOnlyText) {
   const std::string hostile = "\"</script><img src=x onerror=alert(1)>\n\\ \xff\xc3";
   ServingView view;
@@ -68,7 +68,7 @@ TEST(StatusJson, SaysInWhichStateARequestIs) {
   view.live[3].phase = Phase::kSwapped;
   view.live[3].budget = 64;
   view.steps = {{.begin = 10, .end = 30, .work = {.rows = 3}, .predicted_us = 18.6},
-                {.begin = 30, .end = 31}};  // nothing was in it
+                {.begin = 30, .end = 31}};  // an empty step
   const json status = json::parse(StatusJson({}, {}, &view, 0));
   std::vector<std::string> states;
   for (const json& one : status.at("view").at("live")) states.push_back(one.at("state"));
@@ -82,7 +82,7 @@ TEST(StatusPageTest, NeedsNothingFromElsewhere) {
   const HttpAnswer page = StatusPage().Page();
   EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
   EXPECT_THAT(page.body, HasSubstr("Content-Security-Policy\" content=\"default-src 'none'"));
-  // The one address is the name of SVG.
+  // The only address is SVG's namespace.
   const std::string body =
       std::regex_replace(page.body, std::regex("http://www.w3.org/2000/svg"), "");
   EXPECT_THAT(body, Not(HasSubstr("http://")));

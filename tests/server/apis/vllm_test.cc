@@ -1,4 +1,4 @@
-// vllm.grpc.engine.VllmEngine, as a gateway with OpenAI's interface sees it.
+// vllm.grpc.engine.VllmEngine from the view of a gateway with OpenAI's API.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ std::unique_ptr<Stub> StubOf(const TestServer& server) {
   return vllm::VllmEngine::NewStub(server.NewChannel());
 }
 
-// The prompt takes the positions 0 to 2; the fake's token at position p is the letter p mod 26.
+// The prompt has positions 0 to 2; the fake's token at position p is the letter p mod 26.
 vllm::GenerateRequest TokensRequest(uint32_t max_tokens, bool stream) {
   vllm::GenerateRequest request;
   for (const uint32_t id : {65, 66, 67}) request.mutable_tokenized()->add_input_ids(id);
@@ -39,7 +39,7 @@ struct Answer {
   std::vector<vllm::GenerateResponse> messages;
   grpc::Status status;
 
-  // Of the chunks of a sample.
+  // The text of a sample's chunks.
   std::string Streamed(uint32_t index) const {
     std::string text;
     for (const vllm::GenerateResponse& message : messages) {
@@ -59,7 +59,7 @@ struct Answer {
 
 Answer Ask(Stub& stub, const vllm::GenerateRequest& request) {
   grpc::ClientContext context;
-  // Sooner than a keepalive would send what had been left lying.
+  // Sooner than a keepalive, which would flush buffered messages.
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(8));
   Answer answer;
   const auto reader = stub.Generate(&context, request);
@@ -166,7 +166,7 @@ TEST(Vllm, ReadsTheEndOfAPromptThatIsTruncated) {
   EXPECT_EQ(Ask(*stub, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// The fake's logprobs tell positions.
+// The fake's logprobs encode positions.
 TEST(Vllm, TellsLogprobs) {
   TestServer server;
   const auto stub = StubOf(server);
@@ -346,7 +346,7 @@ TEST(Vllm, FlushesWhatWasReadForOthers) {
   }
 }
 
-// Python's zipfile reads what it is sent, and finds no fault.
+// Python's zipfile reads the archive without errors.
 TEST(Vllm, SendsTheTokenizersFiles) {
   TestServer server;
   const auto stub = StubOf(server);
@@ -390,8 +390,8 @@ print(z.testzip(), sorted(z.namelist()), len(z.read("tokenizer.json")), z.read("
   std::filesystem::remove_all(folder);
 }
 
-// A request that names no policy gets the server's, in every contract; what it does name is its
-// own.
+// In every contract a request without a policy gets the server's default; its other fields override
+// the default's.
 TEST(DefaultCachePolicy, IsForWhoNamesNone) {
   TestServerOptions options;
   options.default_cache.policy = "h2o";

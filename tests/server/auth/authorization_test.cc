@@ -1,4 +1,4 @@
-// Who may call what: every method there is with every kind of token, and what belongs to a tenant.
+// Access rules: every method with every kind of token, and isolation of tenants.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/dynamic_message.h>
@@ -31,7 +31,7 @@ using grpc::StatusCode;
 using testing::HasSubstr;
 namespace engine = vllm::grpc::engine;
 
-// A file of tokens, and who has them. A tenant's token is "token-of-" and its name.
+// A token file. A tenant's token is "token-of-" and its name.
 class TokensOnDisk {
  public:
   explicit TokensOnDisk(const std::string& quotas = "") {
@@ -54,7 +54,7 @@ void AddToken(grpc::ClientContext* context, const std::string& token) {
   if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
 }
 
-// Any method, with an empty message, to its first answer.
+// Calls any method with an empty message, and reads to its first answer.
 grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                   const std::string& token) {
   grpc::GenericStub stub(channel);
@@ -75,7 +75,7 @@ grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   wait();
   grpc::ByteBuffer answer;
   stream->Read(&answer, nullptr);
-  // What goes on for ever has been let in.
+  // An endless stream was admitted.
   if (wait()) return grpc::Status::OK;
   grpc::Status status;
   stream->Finish(&status, nullptr);
@@ -92,7 +92,7 @@ std::vector<std::string> MethodsOf(const std::string& service) {
   return methods;
 }
 
-// What the server's own reflection says there is.
+// The services listed by the server's reflection.
 std::set<std::string> ServicesOf(const std::shared_ptr<grpc::Channel>& channel) {
   const auto make = [](const char* name) {
     const auto* type = DescriptorPool::generated_pool()->FindMessageTypeByName(name);
@@ -168,13 +168,13 @@ class TwoPorts {
 TEST(CallRules, EveryMethodOfTheServerHasOne) {
   TwoPorts ports(nullptr);
   std::set<std::string> services = ServicesOf(ports.Control());
-  // What reflection must have found, so that this test is one.
+  // Services that reflection must find, so that the test is not empty.
   for (const char* name :
        {"hydrant.v1.Hydrant", "hydrant.v1.Control", "vllm.grpc.engine.VllmEngine",
         "inference.GRPCInferenceService", "xds.service.orca.v3.OpenRcaService",
         "grpc.channelz.v1.Channelz", "grpc.reflection.v1alpha.ServerReflection"})
     EXPECT_TRUE(services.contains(name)) << name;
-  services.insert("grpc.health.v1.Health");  // which does not name itself
+  services.insert("grpc.health.v1.Health");  // it does not list itself
   std::set<std::string> methods;
   for (const std::string& service : services) {
     const std::vector<std::string> its = MethodsOf(service);
@@ -187,7 +187,7 @@ TEST(CallRules, EveryMethodOfTheServerHasOne) {
     EXPECT_TRUE(methods.contains(std::string(rule.method))) << rule.method << " is no method";
 }
 
-// What each kind of token gets, of each method, at both ports.
+// The result of each method for each kind of token, at both ports.
 TEST(Authorization, EveryMethodWithEveryToken) {
   const TokensOnDisk disk;
   TwoPorts ports(disk.tenants.get());
@@ -336,7 +336,7 @@ TEST(Authorization, ATenantThatMissesOneReadingFindsItsQuotasAsItUsedThem) {
   EXPECT_TRUE(disk.tenants->Reload(4 * kSecond).ok());
   EXPECT_FALSE(is_let_in(4 * kSecond));
   EXPECT_TRUE(is_let_in(40 * kSecond)) << "as time goes they come back";
-  // An account with unused quotas is forgotten.
+  // An account with full quotas is forgotten.
   disk.Write(EntryOf("zeta", "token-of-zeta"));
   EXPECT_TRUE(disk.tenants->Reload(41 * kSecond).ok());
   EXPECT_TRUE(disk.tenants->Reload(200 * kSecond).ok());
@@ -358,7 +358,7 @@ class Tenancy : public testing::Test {
   TestServer server_;
 };
 
-// Two tenants may use one id at a time, and each ends its own.
+// Two tenants may use the same id at a time, and each can abort only its own.
 TEST_F(Tenancy, RequestIdsAreATenants) {
   server_.engine.Pause();
   v1::GenerateRequest request = TextRequest("x", 100);
@@ -413,7 +413,7 @@ TEST(Salts, NoTwoTenantsHaveOneInCommon) {
   EXPECT_EQ(Caller().OwnSalt("x"), "x");
 }
 
-// Over a real engine: prompts that were read, and contexts, with and without a salt in common.
+// Over a real engine: cached prompts and contexts, with and without a common salt.
 TEST(TenantsCaches, AreTheirOwn) {
   const TokensOnDisk disk;
   RandomModelServer server(4, 0, disk.tenants.get());
@@ -480,7 +480,7 @@ TEST(TenantsCaches, AreTheirOwn) {
     EXPECT_EQ(listed("acme"), 1);
     EXPECT_EQ(listed("zeta"), 0);
     EXPECT_EQ(listed("operator"), 0);
-    // As if it were not there: the words are those of a handle that nobody has.
+    // Like a missing one: the error is that of an unknown handle.
     const grpc::Status others = with("zeta", get);
     EXPECT_EQ(DetailsOf(others).reason, "UNKNOWN_CONTEXT") << others.error_message();
     EXPECT_EQ(DetailsOf(ask("zeta", "book").status).reason, "UNKNOWN_CONTEXT");
@@ -493,7 +493,7 @@ TEST(TenantsCaches, AreTheirOwn) {
   }
 }
 
-// Of all salts of a tenant, and those of conversations too.
+// The limit covers all salts of a tenant, and conversations too.
 TEST(Quotas, ContextsAreThoseThatATenantKeeps) {
   const TokensOnDisk disk(", quotas: {contexts: 2}");
   RandomModelServer server(4, 0, disk.tenants.get());
@@ -553,7 +553,7 @@ TEST(Quotas, EndWithQuotaAndATimeToRetryAfter) {
   EXPECT_TRUE(ask("zeta").ok()) << "another tenant's are its own";
 }
 
-// One at a time, however each ends: the next may come when its client has heard of the end.
+// One at a time, for every kind of end: the next is admitted once its client has received the end.
 TEST(Quotas, ARequestRunsUntilItHasEnded) {
   const TokensOnDisk disk(", quotas: {concurrent_requests: 1}");
   TestServerOptions options;

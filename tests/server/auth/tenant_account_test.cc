@@ -1,4 +1,4 @@
-// Quotas, by a clock of the test's own.
+// Quotas, with a clock of the test.
 #include "server/auth/tenant_account.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ class Account {
     }
     return std::get<0>(std::move(admitted));
   }
-  // Of a request that ends at once.
+  // A request that ends immediately.
   bool Run(TimeUs now, const Usage& usage = {}) {
     const auto admission = Admit(now);
     if (admission != nullptr) admission->Charge(usage);
@@ -69,7 +69,7 @@ TEST(TenantAccount, RequestsPerMinuteComeBackOneByOne) {
 
 TEST(TenantAccount, TokensAreChargedWhenTheyAreKnown) {
   Account account({.tokens_per_minute = 600});
-  // More than there is: it ends all the same, and leaves a debt of 300.
+  // More than is left: it still ends, and leaves a debt of 300.
   EXPECT_TRUE(account.Run(0, {.prompt_tokens = 800, .completion_tokens = 100}));
   EXPECT_FALSE(account.Run(0));
   EXPECT_NEAR(account.refusal.retry_after_us, 30.1 * kSecond, 1) << "to the first token";

@@ -1,5 +1,5 @@
-// Any bytes as the file of --auth-tokens: who has which token, or an error that says where; never a
-// crash. What was read keeps the rules of the file, whatever it said.
+// Parses any bytes as the file of --auth-tokens: tokens and tenants, or an error with its place; no
+// crash. A parsed file always satisfies the rules of the format.
 #include <cmath>
 #include <cstdlib>
 #include <optional>

@@ -1,4 +1,4 @@
-// What a file of tokens says, and what its errors do.
+// Parsing of token files, and their errors.
 #include "server/auth/token_file.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// SHA-256 of "abc" and of the empty text, of FIPS 180-2.
+// SHA-256 of "abc" and of the empty text, from FIPS 180-2.
 constexpr char kAbc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 constexpr char kEmpty[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -116,7 +116,7 @@ TEST(TokenFile, NamesLineAndFieldOfWhatIsWrong) {
   }
 }
 
-// A token that was put where its hash belongs must not end up in a log.
+// A token in the place of its hash must not be logged.
 TEST(TokenFile, AnErrorRepeatsNoToken) {
   const auto file = ParseTokenFile("tokens:\n" + Entry("a", "hyd_secret"));
   ASSERT_FALSE(file.ok());
@@ -131,7 +131,7 @@ TEST(TokenFile, AFileThatIsNotThereIsNamed) {
   EXPECT_THAT(std::string(ReadTokenFile("/tmp").status().message()), HasSubstr("directory"));
 }
 
-// The token is the line that is no comment; the rest is an entry.
+// The token is the line without '#'; the rest is an entry.
 TEST(TokenFile, ANewTokenIsGoodWithItsEntry) {
   std::set<std::string> tokens;
   for (const char* tenant : {"acme", "a\"b", "-:x", "yes"}) {

@@ -1,4 +1,4 @@
-// The sockets that listen, and the thread that accepts from them when descriptors run out.
+// The listening sockets, and the accepting thread without free descriptors.
 #include "server/net/acceptor.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ class Counted {
   std::atomic<int> taken_{0};
 };
 
-// The process may open nothing while this lives.
+// Keeps the process from opening descriptors during its lifetime.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -208,7 +208,7 @@ TEST_F(SocketPath, OfASocketThatAProcessUsesIsLeftAsItIs) {
   close(datagrams);
   unlink(path_.c_str());
 
-  // The backlog of this socket is full: the check must not wait for a place in it.
+  // The backlog of this socket is full: the check must not block.
   const int busy = Bind(SOCK_STREAM, true);
   const int first = Connect();
   EXPECT_THAT(Refusal(), HasSubstr("another process listens there"));

@@ -1,5 +1,5 @@
-// Floods of frames against a whole server: the connection ends, others notice nothing; and clients
-// that ask much and mean well, who are left alone.
+// Floods of frames against a whole server: the connection ends without effect on others; and heavy
+// but well-behaved clients, whose connections stay open.
 #include "server/net/connection_guard.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ using http2::Call, http2::CallHeaders, http2::Frame, http2::Header;
 using http2::kContinuation, http2::kHeaders, http2::kPing, http2::kReset;
 using testing::HasSubstr;
 
-// Sends, and reads what is answered and forgets it.
+// Sends, and discards answers.
 class Flooder {
  public:
   explicit Flooder(const std::string& address) : fd_(ConnectTo(address)) {
@@ -60,7 +60,7 @@ class Flooder {
   }
 
  private:
-  // False: there is nothing to come.
+  // False: the end of the stream.
   bool Read() const {
     std::array<char, 65536> ignored;
     const ssize_t count = recv(fd_, ignored.data(), ignored.size(), 0);
@@ -72,7 +72,7 @@ class Flooder {
 struct Flood {
   const char* name;
   const char* rule;
-  // What to send as the n-th; "" ends it.
+  // The n-th bytes to send; "" ends the flood.
   std::string (*frames)(uint32_t n);
 };
 
@@ -111,7 +111,7 @@ const Flood kFloods[] = {
 
 class Floods : public testing::TestWithParam<Flood> {};
 
-// A server whose clients may have few calls open, and a stream on another connection.
+// A server with few calls per client, and a stream on another connection.
 TEST_P(Floods, EndTheirConnectionAndNoOther) {
   LogWatch log;
   TestServerOptions options;
@@ -138,7 +138,7 @@ TEST_P(Floods, EndTheirConnectionAndNoOther) {
   ReadRest(&context, reader.get(), &rest);
   EXPECT_TRUE(rest.status.ok()) << rest.status.error_message();
   EXPECT_EQ(rest.token_ids.size(), 20u);
-  // Its address is waited with, and not refused.
+  // Its address is delayed, not refused.
   EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
@@ -146,7 +146,7 @@ TEST_P(Floods, EndTheirConnectionAndNoOther) {
 INSTANTIATE_TEST_SUITE_P(All, Floods, testing::ValuesIn(kFloods),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Each of two connections is within the rules, and both together hold too much.
+// Each of two connections is within the rules, but both together hold too much.
 TEST(Memory, WhoHoldsMostIsEnded) {
   LogWatch log;
   TestServerOptions options;
@@ -166,8 +166,7 @@ TEST(Memory, WhoHoldsMostIsEnded) {
   EXPECT_THAT(server.MetricsText(), HasSubstr("rule=\"memory\"} 1\n"));
 }
 
-// No connection alone sends enough bytes for the guard to ask gRPC about it, and each keeps the
-// rules.
+// No connection alone sends enough bytes for the guard to query gRPC, and each is within the rules.
 TEST(Memory, ManyConnectionsOfFewCallsAreBoundedTogether) {
   LogWatch log;
   TestServerOptions options;
@@ -201,7 +200,7 @@ TEST(Memory, NewConnectionsAreReadAFewAtATime) {
   EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
 }
 
-// Of all rules.
+// For all rules.
 void ExpectNoneEnded(const TestServer& server) {
   for (int rule = 0; rule < kNumConnectionRules; ++rule)
     EXPECT_EQ(server.connection_metrics.ended[static_cast<size_t>(rule)], 0)
@@ -230,7 +229,7 @@ TEST(GoodClients, ManyStreamsOverOneConnectionGoOn) {
 }
 
 TEST(GoodClients, ManySmallCallsOneAfterAnotherGoOn) {
-  constexpr int kThreads = 8, kCalls = 1500;  // of each
+  constexpr int kThreads = 8, kCalls = 1500;  // per thread
   TestServer server;
   const auto stub = server.NewStub();
   std::atomic<int> failed = 0;
@@ -270,9 +269,9 @@ TEST(GoodClients, ManyConnectionsAtATimeAreServed) {
   ExpectNoneEnded(server);
 }
 
-// All of 16 MiB, back to back and side by side; the service reads them and says why not.
+// Messages of 16 MiB, back to back and in parallel; the service reads and refuses them.
 TEST(GoodClients, TheLargestMessagesBackToBackGoOn) {
-  constexpr int kThreads = 4, kCalls = 8;  // of each
+  constexpr int kThreads = 4, kCalls = 8;  // per thread
   TestServer server;
   const auto stub = server.NewStub();
   const v1::GenerateRequest request = TextRequest(std::string((16 << 20) - 100, 'x'), 1);

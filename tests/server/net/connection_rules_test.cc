@@ -1,5 +1,4 @@
-// Which counters of a connection may be those of a client that means well: simulated clients, whose
-// bytes are known, beside the floods that there are.
+// Simulated well-behaved clients, with known bytes, stay within the rules; known floods do not.
 #include "server/net/connection_rules.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +20,7 @@ constexpr ConnectionLimits kLimits{
     .max_streams = 100, .max_message_bytes = 16 * kMiB, .max_metadata_bytes = 8192};
 constexpr Seconds kLook{0.02};
 
-// Counters that grow, and what the rules say of them.
+// Growing counters, and the verdicts on them.
 class Connection {
  public:
   explicit Connection(const ConnectionLimits& limits = kLimits) : limits_(limits) {}
@@ -29,7 +28,7 @@ class Connection {
   ConnectionRecord::Verdict Judge(Seconds elapsed = kLook) {
     return record_.Judge(limits_, counts, elapsed);
   }
-  // The bytes that it has brought when it is ended; 0: it is not, after `most` looks.
+  // The bytes received when the connection is ended; 0: not ended in `most` checks.
   template <typename Grow>
   uint64_t BytesUntil(ConnectionRule rule, int most, const Grow& grow, Seconds elapsed = kLook) {
     for (int i = 0; i < most; ++i) {
@@ -72,7 +71,7 @@ TEST(OpenCalls, MayBeAnyNumberWhereTheClientWasToldSo) {
   EXPECT_TRUE(connection.Judge().holds);
 }
 
-// gRPC reads counters one after another: for a moment more calls may have ended than begun.
+// gRPC reads counters one after another: briefly more calls may have ended than begun.
 TEST(OpenCalls, AreNoneWhereMoreHaveEnded) {
   Connection connection;
   connection.counts.calls = {.started = 5, .succeeded = 6};
@@ -80,7 +79,7 @@ TEST(OpenCalls, AreNoneWhereMoreHaveEnded) {
 }
 
 TEST(UnexplainedBytes, HeadersWithoutEndAreEnded) {
-  for (const uint64_t rate : {kMiB / 2, 20 * kMiB}) {  // a look
+  for (const uint64_t rate : {kMiB / 2, 20 * kMiB}) {  // per check
     Connection connection;
     connection.counts.calls.started = 1;
     const uint64_t bytes =
@@ -91,7 +90,7 @@ TEST(UnexplainedBytes, HeadersWithoutEndAreEnded) {
   }
 }
 
-// After as many calls as you like: what has been explained before does not count.
+// After any number of calls: earlier explained bytes do not count.
 TEST(UnexplainedBytes, HeadersWithoutEndAreEndedAfterAnHonestLife) {
   Connection connection;
   connection.counts = {.bytes_received = 1000 * kMiB,
@@ -124,7 +123,7 @@ TEST(UnexplainedBytes, APingASecondMayGoOnForYears) {
             0u);
 }
 
-// A client's answers to a token: two WINDOW_UPDATEs and a ping, each in a record of TLS.
+// A client's frames per token: two WINDOW_UPDATEs and a ping, each in a TLS record.
 TEST(UnexplainedBytes, StreamsOfTokensMayGoOnForEver) {
   Connection connection;
   connection.counts.calls = {.started = 20, .messages_received = 20};
@@ -137,7 +136,7 @@ TEST(UnexplainedBytes, StreamsOfTokensMayGoOnForEver) {
             0u);
 }
 
-// One message of a gigabyte goes out in frames of 16 KiB.
+// One message of a gigabyte is sent in frames of 16 KiB.
 TEST(UnexplainedBytes, ALargeAnswerIsTaken) {
   Connection connection;
   connection.counts.calls = {.started = 1, .messages_received = 1};
@@ -149,8 +148,7 @@ TEST(UnexplainedBytes, ALargeAnswerIsTaken) {
             0u);
 }
 
-// Uploads that go on side by side, in pieces, and end, or are taken back in the middle; looked at
-// whenever it pleases.
+// Parallel uploads in pieces, completed or cancelled midway; checked at random times.
 TEST(UnexplainedBytes, NoUploadsOfAGoodClientAreEnded) {
   const uint64_t seed = 20261126;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -162,7 +160,7 @@ TEST(UnexplainedBytes, NoUploadsOfAGoodClientAreEnded) {
     const uint64_t most = 1 + below(16);
     const uint64_t smallest = round % 2 == 0 ? 16 * kMiB : 100;
     Connection connection;
-    std::vector<uint64_t> left;  // bytes of each message
+    std::vector<uint64_t> left;  // remaining bytes of each message
     for (int step = 0; step < 20'000; ++step) {
       SocketCalls& calls = connection.counts.calls;
       if (left.size() < most && below(3) > 0) {
@@ -173,7 +171,7 @@ TEST(UnexplainedBytes, NoUploadsOfAGoodClientAreEnded) {
       if (left.empty()) continue;
       const size_t one = below(left.size());
       const uint64_t piece = std::min(left[one], 1 + below(4 * kMiB));
-      // Frames of 16 KiB, records of as much.
+      // Frames of 16 KiB, records of the same size.
       connection.counts.bytes_received += piece + (piece / 16384 + 1) * (9 + 22);
       left[one] -= piece;
       const bool whole = left[one] == 0, taken_back = !whole && below(40) == 0;
@@ -200,8 +198,8 @@ TEST(FailedCalls, TensOfThousandsASecondAreEnded) {
             0u);
 }
 
-// All calls run into their deadlines, or are refused for their token, one as soon as the one
-// before; or a client takes each back when it has the first token, and others go to their end.
+// Sequential calls that all pass their deadlines, or are refused for their token; or a client that
+// cancels each call after the first token while others complete.
 TEST(FailedCalls, ThoseOfAClientThatMeansWellAreNot) {
   Connection late;
   EXPECT_EQ(late.BytesUntil(

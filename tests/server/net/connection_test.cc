@@ -1,5 +1,4 @@
-// What the gRPC server does around our service: clients that vanish, messages that are too large,
-// reflection.
+// The gRPC server's behaviour around the service: vanished clients, oversized messages, reflection.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/message.h>
@@ -50,7 +49,7 @@ std::string FirstLine(const std::filesystem::path& path) {
   return line;
 }
 
-// The policies of gRPC's completion threads, as far as they have given themselves a name yet.
+// The scheduling policies of gRPC's completion threads that are named already.
 std::vector<int> CompletionThreadPolicies() {
   std::vector<int> policies;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -60,7 +59,7 @@ std::vector<int> CompletionThreadPolicies() {
   return policies;
 }
 
-// gRPC's threads give way to the writer, and the thread that started them is as it was.
+// gRPC's threads yield to the writer, and the starting thread's policy is unchanged.
 TEST(Threads, ThoseOfGrpcAreBatch) {
   if (sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "run under a policy of the user's";
   const TestServer server;
@@ -70,7 +69,7 @@ TEST(Threads, ThoseOfGrpcAreBatch) {
   EXPECT_THAT(CompletionThreadPolicies(), Each(SCHED_BATCH));
 }
 
-// Nobody closes a socket: only an unanswered ping can tell the server.
+// No socket is closed: only an unanswered ping can reveal it.
 TEST(Keepalive, AClientThatVanishedIsCancelledAndItsPagesAreFree) {
   LogWatch log;
   TestServer server(ImpatientServer());
@@ -94,14 +93,14 @@ TEST(Keepalive, AClientThatVanishedIsCancelledAndItsPagesAreFree) {
   EXPECT_TRUE(log.WaitForLine("request vanishes is to end", "the client has gone"));
   server.engine.AllowSteps(2);
   EXPECT_TRUE(server.WaitUntilEmpty());
-  context.TryCancel();  // the client itself has noticed nothing yet
+  context.TryCancel();  // the client itself has not noticed
   StreamResult rest;
   ReadRest(&context, reader.get(), &rest);
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
 }
 
 // The counterpart: a stream that is silent for longer than time and timeout together, but whose
-// client answers pings, goes on.
+// client answers pings, continues.
 TEST(Keepalive, ASilentStreamOfAClientThatAnswersGoesOn) {
   TestServer server(ImpatientServer());
   server.engine.Pause();
@@ -113,7 +112,7 @@ TEST(Keepalive, ASilentStreamOfAClientThatAnswersGoesOn) {
   ASSERT_TRUE(reader->Read(&response));
   server.engine.WaitUntilHeld();
   const int heard = relay.pieces_from_clients();
-  // An answer every 100 ms: eight of them take longer than a ping may stay unanswered.
+  // An answer every 100 ms: eight of them take longer than the ping timeout.
   EXPECT_TRUE(WaitFor([&] { return relay.pieces_from_clients() >= heard + 8; }));
   server.engine.Resume();
   StreamResult rest;
@@ -145,8 +144,7 @@ TEST(MessageSize, TheDaemonsLimitIsSixteenMebibytes) {
   EXPECT_THAT(status.error_message(), HasSubstr(std::to_string(16 << 20)));
 }
 
-// 20 MB that are 20 KB on the wire, and a message of no size at all: compressed ones are not
-// inflated to see.
+// 20 MB that are 20 KB on the wire, and an empty message: compressed messages are not decompressed.
 TEST(Compression, OfRequestsIsRefusedByNameAndTheConnectionLives) {
   TestServer server;
   for (const auto& [algorithm, name] :
@@ -165,13 +163,13 @@ TEST(Compression, OfRequestsIsRefusedByNameAndTheConnectionLives) {
   EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 2)).status.ok());
 }
 
-// Reflection as its clients speak it. The messages' classes are in gRPC's library, their headers
-// are not installed.
+// A reflection client. The messages' classes are in gRPC's library, but their headers are not
+// installed.
 class ReflectionClient {
  public:
   explicit ReflectionClient(const TestServer& server) : stub_(server.NewChannel()) {}
 
-  // The answer to a request with one string field set; null where the stream failed.
+  // The answer to a request with one string field set; null if the stream failed.
   std::unique_ptr<Message> Ask(const std::string& field, const std::string& value) {
     std::unique_ptr<Message> request = New("grpc.reflection.v1alpha.ServerReflectionRequest");
     request->GetReflection()->SetString(request.get(),
@@ -226,7 +224,7 @@ TEST(Reflection, ListsTheServices) {
   EXPECT_THAT(names, IsSupersetOf({"hydrant.v1.Hydrant", "grpc.health.v1.Health"}));
 }
 
-// What a generic client needs to call Generate without our .proto file.
+// Everything that a generic client needs to call Generate without the .proto file.
 TEST(Reflection, GivesTheDescriptorOfGenerate) {
   TestServer server;
   const std::unique_ptr<Message> response =

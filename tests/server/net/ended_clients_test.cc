@@ -1,4 +1,4 @@
-// Who waits where a connection had to be ended, and whose addresses are one client's.
+// Delays after ended connections, and networks that count as one client.
 #include "server/net/ended_clients.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which connections FrontDoor lets in, keeps waiting and refuses. Descriptors are plain numbers.
+// Connections that FrontDoor admits, keeps waiting and refuses. Descriptors are plain numbers.
 #include "server/net/front_door.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST_F(Door, OneAddressLeavesRoomForOthers) {
   EXPECT_EQ(Fill("b"), most);
   int all = 2 * most;
   for (int i = 0; door_.HasRoom(std::to_string(i)); ++i) all += Fill(std::to_string(i));
-  EXPECT_EQ(all, 4 * most);  // the bound over all networks
+  EXPECT_EQ(all, 4 * most);  // the limit over all networks
   EXPECT_FALSE(door_.HasRoom("never seen"));
   door_.Settle("a");
   EXPECT_TRUE(door_.HasRoom("a"));

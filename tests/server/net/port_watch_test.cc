@@ -1,5 +1,5 @@
-// What the port's watch sees of ports that do not answer, refuse, and answer again; and what health
-// makes of it.
+// The watch's verdict on ports that do not answer, refuse, and answer again; and the resulting
+// health.
 #include "server/net/port_watch.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ namespace {
 using testing::StartsWith;
 constexpr std::string_view kEmptySettings("\0\0\0\4\0\0\0\0\0", 9);
 
-// A port whose owner does what the test says with connections.
+// A port whose owner handles connections as the test says.
 class Port {
  public:
   Port() : sockets_(*ListeningSockets::Open("127.0.0.1:0")), address_(sockets_->LocalAddress()) {}
@@ -32,7 +32,7 @@ class Port {
     acceptor_.reset();
     for (const int fd : taken_) close(fd);
   }
-  // Until then connections wait in the kernel, as those of a listener that has given up.
+  // Before it connections wait in the kernel, as for a listener that has stopped accepting.
   void Accept() {
     acceptor_.emplace(*std::move(sockets_), INT_MAX, [this](int fd) {
       if (!answers) {
@@ -44,7 +44,7 @@ class Port {
     });
   }
   const ListeningSockets::Address& address() const { return address_; }
-  std::atomic<bool> answers{false};  // else it closes them
+  std::atomic<bool> answers{false};  // otherwise it closes them
 
  private:
   std::optional<ListeningSockets> sockets_;
@@ -69,7 +69,7 @@ TEST(PortWatch, TellsSilenceFromRefusalFromAnAnswer) {
   EXPECT_TRUE(WaitFor([&] { return watch.state() == PortState::kAnswers; }));
 }
 
-// Its first word is gRPC's, not this test's.
+// gRPC sends the first frame, not this test.
 TEST(PortWatch, AServersPortAnswers) {
   const TestServer server;
   const auto silent = ListeningSockets::Open("127.0.0.1:0");

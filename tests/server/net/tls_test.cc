@@ -1,5 +1,6 @@
-// TLS: which files are refused with which words, what a port speaks, and certificates that change
-// while streams are open. Certificates are the test's own; OpenSSL's command looks from outside.
+// TLS: refused files and their errors, the protocol of a port, and certificates that change while
+// streams are open. Certificates are the test's own; OpenSSL's command line checks the port
+// independently.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ Said RunCommand(const std::vector<std::string>& arguments) {
   return {code, process.out() + process.err()};
 }
 
-// What an outsider sees of a port: /usr/bin/openssl s_client with these arguments.
+// The output of /usr/bin/openssl s_client with these arguments.
 Said Look(const TestServer& server, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {kOpenSsl, "s_client", "-connect", server.address(), "-alpn",
                                        "h2", "-servername", "localhost", "-verify_return_error"});
@@ -173,15 +174,15 @@ TEST_F(Tls, ClientsMustShowACertificateWhereACaIsNamed) {
 
   const std::string ca = folder_.Write("ca.crt", authority_.certificate());
   Put("old", clients_.Sign("client", -7200, -3600));
-  // TLS 1.3 tells a client of a bad certificate after its own handshake; 1.2 within.
+  // With TLS 1.3 a client learns of a bad certificate after its own handshake; with 1.2 within.
   const Said expired = Look(server, {"-CAfile", ca, "-tls1_2", "-cert", folder_.Path("old.crt"),
                                      "-key", folder_.Path("old.key")});
   EXPECT_NE(expired.code, 0);
   EXPECT_THAT(expired.text, AnyOf(HasSubstr("alert"), HasSubstr("unexpected eof")));
 }
 
-// The streams that are open go on, new connections get the new certificate, and clients that trust
-// another authority by then are served.
+// Open streams continue, new connections get the new certificate, and clients that already trust
+// the new authority are served.
 TEST_F(Tls, CertificatesChangeUnderALiveStream) {
   TestServer server(Options());
   server.engine.Pause();
@@ -206,7 +207,7 @@ TEST_F(Tls, CertificatesChangeUnderALiveStream) {
   EXPECT_EQ(rest.token_ids.size(), 50u);
 }
 
-// Nobody says so: it is seen by who connects.
+// Without a signal: new connections trigger the check.
 TEST_F(Tls, ChangedFilesAreSeenByThemselves) {
   TestServer server(Options());
   EXPECT_TRUE(Ask(server.NewChannel(Trusting(authority_))).ok());
@@ -242,7 +243,7 @@ TEST_F(Tls, TheWatchUnderstandsTheAnswer) {
   PortWatch plain_watch(server.server->LocalAddress(), quick);
   EXPECT_TRUE(WaitFor([&] { return plain_watch.state() != PortState::kAnswers; }))
       << "it does not speak HTTP/2 without TLS";
-  // The state begins as kAnswers: let it look for a while.
+  // The state begins as kAnswers: let it check for a while.
   PortWatch tls_watch(server.server->LocalAddress(), tls);
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(tls_watch.state(), PortState::kAnswers);
@@ -250,7 +251,7 @@ TEST_F(Tls, TheWatchUnderstandsTheAnswer) {
   }
 }
 
-// A unix socket and loopback are this machine's own.
+// A unix socket and loopback are local.
 TEST(Insecure, APortThatOthersReachWantsTlsOrToBeTold) {
   EventRouter router;
   Service service({}, &router);

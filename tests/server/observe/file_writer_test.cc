@@ -51,7 +51,7 @@ TEST(FileWriter, AFullDiskIsSaid) {
   EXPECT_THAT(std::string((*file)->Write("b").message()), HasSubstr("cannot write /dev/full"));
 }
 
-// A pipe that is not read stands for a disk that hangs: neither Write() nor the destructor hangs.
+// A pipe that is not read stands for a hung disk: neither Write() nor the destructor blocks.
 TEST(FileWriter, APipeThatNobodyEmptiesHoldsNobody) {
   const std::string path = TempPath();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

@@ -1,4 +1,4 @@
-// LogQueue in front of a sink that blocks for a while, or for ever.
+// LogQueue in front of a sink that blocks temporarily or permanently.
 #include "server/observe/log_queue.h"
 
 #include <gmock/gmock.h>
@@ -133,7 +133,8 @@ TEST(LogQueue, CountsWhatTheSinkFailsToWrite) {
   log.sink->fails = true;
   for (int i = 0; i < 2; ++i) {
     log.logger.info("lost");
-    log.queue->flush();  // before the second line goes the one that counts the first, and fails too
+    // the lost-lines warning of the first line is written before the second line, and fails too
+    log.queue->flush();
   }
   log.sink->fails = false;
   log.logger.info("later");

@@ -1,4 +1,5 @@
-// The dashboard and the alert rules beside a live scrape, and as Prometheus' own tool sees them.
+// The dashboard and the alert rules compared with a live scrape, and checked by Prometheus' own
+// tool.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ std::string ReadFile(const std::string& path) {
   return text;
 }
 
-// All strings with this key, wherever they stand.
+// All strings with this key, at any depth.
 void Collect(const nlohmann::json& json, const std::string& key, std::vector<std::string>* found) {
   if (json.is_object() && json.contains(key) && json.at(key).is_string())
     found->push_back(json.at(key));
@@ -64,7 +65,7 @@ SeriesByName LiveSeries() {
   return by_name;
 }
 
-// Matchers of labels that the scrape itself has: their values must be there.
+// Label matchers of series in the scrape: the values must exist.
 void ExpectValues(const std::vector<std::string>& series, const std::string& matchers) {
   static const std::regex kMatcher(R"re((\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)")re");
   for (std::sregex_iterator it(matchers.begin(), matchers.end(), kMatcher), end; it != end; ++it) {
@@ -80,7 +81,7 @@ void ExpectValues(const std::vector<std::string>& series, const std::string& mat
   }
 }
 
-// Returns how many names there were.
+// Returns the number of names.
 int ExpectNamesAreLive(const std::string& text, const SeriesByName& live) {
   static const std::regex kName(R"((?:hydrant_|vllm:|process_)[a-z_:0-9]+)");
   static const std::regex kSelector(R"(^\s*\{([^}]*)\})");
@@ -88,7 +89,7 @@ int ExpectNamesAreLive(const std::string& text, const SeriesByName& live) {
   for (std::sregex_iterator it(text.begin(), text.end(), kName), end; it != end; ++it) {
     ++names;
     const std::string name = it->str();
-    // Words about a histogram name the family.
+    // Text about a histogram names the family.
     const auto found = live.contains(name) ? live.find(name) : live.find(name + "_count");
     if (found == live.end()) {
       ADD_FAILURE() << name << " is in no scrape";
@@ -112,7 +113,7 @@ TEST(Monitoring, EveryMetricOfDashboardAndAlertsIsInAScrape) {
   EXPECT_GT(ExpectNamesAreLive(ReadFile(kAlerts), live), 20);
 }
 
-// Those of Hydrant's own.
+// Hydrant's own metrics.
 TEST(Monitoring, EveryMetricIsOnTheDashboard) {
   std::string shown;
   for (const std::string& expression : DashboardExpressions()) shown += expression + "\n";
@@ -166,7 +167,7 @@ TEST_F(Promtool, SeesAlertsFireWhereTheyShould) {
   ExpectSuccess({"test", "rules", "tests/server/observe/alerts_test.yml"});
 }
 
-// As recording rules, Grafana's variables having values.
+// As recording rules, with values for Grafana's variables.
 TEST_F(Promtool, TakesTheDashboardsExpressions) {
   nlohmann::json rules;
   for (std::string expression : DashboardExpressions()) {

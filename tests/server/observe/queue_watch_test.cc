@@ -1,4 +1,4 @@
-// When QueueWatch gives a line, and its text.
+// The conditions for QueueWatch's line, and its text.
 #include "server/observe/queue_watch.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// What a trace is told of a call: by a server over a fake engine, and of times that a test makes
-// up.
+// The spans of a call: from a server over a fake engine, and from made-up times.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +25,7 @@ std::string Traceparent(const char* flags) {
   return std::string("00-") + kTraceId + "-" + kParentId + "-" + flags;
 }
 
-// Takes the spans of calls, in which each is a batch.
+// Stores the spans of calls, one batch per call.
 class Spans {
  public:
   RequestSpan::Sink Sink() {
@@ -39,7 +38,7 @@ class Spans {
     const std::lock_guard lock(mutex_);
     return calls_;
   }
-  // Of the only call, once there is one.
+  // The spans of the only call, once it has ended.
   std::vector<Span> OfTheCall() {
     EXPECT_TRUE(WaitFor([this] { return !calls().empty(); }));
     EXPECT_EQ(calls().size(), 1u);
@@ -72,7 +71,7 @@ Span ServerSpan(const std::vector<Span>& spans) {
   return found == spans.end() ? Span() : *found;
 }
 
-// A value as text, with a letter for its type.
+// Values as text, prefixed with a letter for the type.
 std::map<std::string, std::string> AttributesOf(const Span& span) {
   std::map<std::string, std::string> attributes;
   for (const auto& attribute : span.attributes()) {
@@ -131,7 +130,7 @@ TEST(Trace, TellsWhatARequestHasDone) {
   EXPECT_EQ(ToHex(call.parent_span_id()), kParentId);
   EXPECT_EQ(call.span_id().size(), 8u);
   EXPECT_EQ(call.trace_state(), "rojo=1,congo=2");
-  EXPECT_EQ(call.flags(), 0x301u);  // sampled, of a remote parent
+  EXPECT_EQ(call.flags(), 0x301u);  // sampled, with a remote parent
   EXPECT_EQ(call.status().code(), opentelemetry::proto::trace::v1::Status::STATUS_CODE_UNSET);
   using std::chrono::nanoseconds;
   EXPECT_GE(nanoseconds(call.start_time_unix_nano()), before);
@@ -236,7 +235,7 @@ TEST(Trace, HasItsSpansWhicheverContractACallSpeaks) {
   EXPECT_EQ(attributes.at("gen_ai.usage.completion_tokens"), "i:6");
 }
 
-// Each request of a batch has a span of its own, below the same parent: one that is refused, too.
+// Each request of a batch has its own span, below the same parent; refused ones, too.
 TEST(Trace, OfABatchHasASpanOfEachRequest) {
   Spans spans;
   const Tracer tracer(/*sample_ratio=*/0, spans.Sink());
@@ -316,7 +315,7 @@ TEST(Trace, OfARefusedRequestIsOneSpanThatSaysWhy) {
   const std::vector<Span> all = spans.OfTheCall();
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].name(), "hydrant.v1.Hydrant/Generate");
-  // By the conventions it is the client's mistake, and no error of the server's.
+  // By the conventions it is the client's error, not the server's.
   EXPECT_EQ(all[0].status().code(), opentelemetry::proto::trace::v1::Status::STATUS_CODE_UNSET);
   EXPECT_EQ(all[0].events_size(), 0);
   const auto attributes = AttributesOf(all[0]);
@@ -381,7 +380,7 @@ TEST(Trace, IsSampledAsItsParentSaysElseByTheRatio) {
     for (const std::string& header : traceparents) context.AddMetadata("traceparent", header);
     ASSERT_TRUE(RunToEnd(server.stub(), TextRequest("abc", 2), &context).status.ok());
   };
-  // Before its client hears of a request's end its spans are with the sink.
+  // The sink has a request's spans before its client receives the end.
   call(off, {});
   call(off, {Traceparent("00")});
   call(on, {Traceparent("00")});
@@ -391,7 +390,7 @@ TEST(Trace, IsSampledAsItsParentSaysElseByTheRatio) {
   call(off, {Traceparent("01")});
   ASSERT_EQ(spans.calls().size(), 1u);
   EXPECT_EQ(ToHex(ServerSpan(spans.calls()[0]).trace_id()), kTraceId);
-  // A bad header is none, and two are a bad one: traces of their own.
+  // A bad header counts as none, and two as a bad one: new traces.
   call(on, {});
   call(on, {"00-no trace at all"});
   call(on, {Traceparent("01"), Traceparent("01")});
@@ -429,7 +428,7 @@ TEST(Trace, IsNamedInTheLogSampledOrNot) {
   EXPECT_FALSE(log.HasLine("request without ", "trace"));
 }
 
-// What others' needs have cost it, each time of its own.
+// Each preemption and swap has its own span.
 TEST(RequestSpan, TellsEachTimeAway) {
   Spans spans;
   RequestSpan span({.trace_id = NewTraceId(), .span_id = NewSpanId(), .sampled = true, .state = {}},
@@ -499,7 +498,7 @@ TEST(RequestSpan, OfOneThatFailsBeforeItsFirstTokenHasNone) {
     span.SetRequest(ServedModel(), request, 1);
     Failed failed{.status = absl::DeadlineExceededError("too late, \"a secret\""),
                   .reason = "DEADLINE"};
-    failed.usage->completion_tokens = 2;  // that it came with
+    failed.usage->completion_tokens = 2;  // generated before the failure
     failed.usage->queue_us = 100;
     failed.usage->prefill_us = began ? 50 : 0;
     span.End(failed);

@@ -1,4 +1,4 @@
-// Spans on their way to a collector that takes them, is slow, refuses, or is not there.
+// SpanExporter with a collector that accepts, is slow, refuses, or is absent.
 #include "server/observe/span_exporter.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ std::vector<Span> SpansNamed(const std::string& name, size_t count) {
   return spans;
 }
 
-// So long that only what the test is about makes it send.
+// Intervals so long that only the tested event triggers sending.
 SpanExporter::Options To(const std::string& address) {
   return {.address = address,
           .credentials = grpc::InsecureChannelCredentials(),
@@ -31,7 +31,7 @@ SpanExporter::Options To(const std::string& address) {
           .timeout = minutes(1)};
 }
 
-// A port where nobody listens.
+// An address without a listener.
 std::string NobodysAddress() { return FakeCollector().address(); }
 
 class Failures {
@@ -120,7 +120,7 @@ TEST(SpanExporter, DropsWhatFindsNoRoom) {
   SpanExporter exporter(options);
   exporter.Add(SpansNamed("first", 4));
   EXPECT_TRUE(WaitFor([&] { return collector.calls() == 1; }));
-  // The collector has the first ones in its hands.
+  // The first batch is in flight.
   exporter.Add(SpansNamed("second", 5));
   exporter.Add(SpansNamed("no room", 4));
   exporter.Add(SpansNamed("third", 3));
@@ -155,7 +155,7 @@ TEST(SpanExporter, GivesACollectorThatIsSilentUp) {
   go_on.set_value();
 }
 
-// Neither what is being sent nor what waits holds it up.
+// Neither the batch in flight nor queued spans delay it.
 TEST(SpanExporter, StopsThoughTheCollectorIsSilent) {
   std::promise<void> go_on;
   FakeCollector collector([wait = go_on.get_future().share()](int, auto*) {
@@ -191,7 +191,7 @@ TEST(SpanExporter, DropsWhatNobodyIsThereToTake) {
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
 }
 
-// While the circuit is open, spans are dropped at once and nothing is sent.
+// While the circuit is open, spans are dropped immediately and nothing is sent.
 TEST(SpanExporter, ACollectorThatIsSilentIsLeftAloneAndFoundAgain) {
   std::atomic<bool> silent{true};
   std::promise<void> end;

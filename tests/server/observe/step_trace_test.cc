@@ -1,4 +1,4 @@
-// The timeline as a program reads it: JSON, with what was in the steps and requests.
+// The timeline parsed as JSON, with the contents of steps and requests.
 #include "server/observe/step_trace.h"
 
 #include <gmock/gmock.h>
@@ -52,8 +52,8 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
                    .work = {.rows = 3, .pages = 60, .prompt_tokens = 17.4, .prompt_pairs = 150.6},
                    .predicted_us = 1900.6},
                   stats, events);
-    (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // nothing was in it
-    // What there is can be opened while the daemon runs.
+    (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // an empty step
+    // The unfinished file can be opened while the daemon runs.
     ASSERT_TRUE((*trace)->Flush(kPatient));
     EXPECT_TRUE(json::accept(ReadTextFile(path) + "]"));
   }
@@ -75,7 +75,7 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
   ASSERT_EQ(counters.size(), 2u);
   EXPECT_EQ(counters[0]["args"], (json{{"running", 3}, {"prefilling", 1}, {"waiting", 2}}));
   EXPECT_EQ(counters[1]["args"], (json{{"used", 60}, {"swapped", 7}}));
-  // Three phases of the one, a wait of the other, each with begin and end.
+  // Three phases of one request, the wait of the other, each with begin and end.
   ASSERT_EQ(phases.size(), 8u);
   EXPECT_EQ(phases[0]["name"], "queued");
   EXPECT_EQ(phases[0]["ts"], 3000 - 600);
@@ -93,7 +93,7 @@ TEST(StepTrace, AFolderThatIsNotThereIsNamed) {
   EXPECT_THAT(std::string(trace.status().message()), testing::HasSubstr("/no/such/folder"));
 }
 
-// A warning, and no end of the daemon.
+// It logs a warning, and the daemon continues.
 TEST(StepTrace, AFullDiskEndsIt) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

@@ -1,5 +1,5 @@
-// traceparent and tracestate as W3C's recommendation has them, of 23 November 2021: its examples,
-// and what its own test suite sends to servers.
+// traceparent and tracestate by W3C's recommendation of 23 November 2021: its examples, and the
+// cases of its test suite for servers.
 #include "server/observe/trace_context.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ TEST(Traceparent, IsRead) {
   for (const Case& one : {
            Case{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", true},
            {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", false},
-           // Flags that are not known say nothing.
+           // Unknown flags are ignored.
            {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-ff", true},
            {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-fe", false},
            {" \t00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 ", true},
-           // Later versions: as far as this one is known.
+           // Later versions: known fields are used.
            {"01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", true},
            {"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", true},
            {"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-the-future", true},
@@ -49,21 +49,21 @@ TEST(Traceparent, IsAsGoodAsAbsentWhereItIsBad) {
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0x",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-.0",
-           // More than version 00 has.
+           // More fields than version 00 has.
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-010",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what",
            // All zero.
            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-           // Capitals, and what is no digit.
+           // Capitals and non-digits.
            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00F067AA0BA902B7-01",
            "00-.bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-.0f067aa0ba902b7-01",
            "0g-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
            "CC-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-           // Lengths, and what is between.
+           // Lengths and separators.
            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
            "00-4bf92f3577b34da6a3ce929d0e0e47366-00f067aa0ba902b7-01",
            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b-01",
@@ -71,7 +71,7 @@ TEST(Traceparent, IsAsGoodAsAbsentWhereItIsBad) {
            "0-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-011",
            "00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01",
            "00-4bf92f3577b34da6a3ce929d0e0e4736 00f067aa0ba902b7-01",
-           // Versions: ff is none, and what follows a later one's flags begins with a dash.
+           // Versions: ff is invalid, and additions of a later one begin with a dash.
            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.what",
@@ -142,7 +142,7 @@ TEST(TraceIds, AreNeverTheSame) {
   EXPECT_EQ(spans.begin()->size(), 8u);
 }
 
-// TraceIdRatioBased of OpenTelemetry's libraries: 63 bits of the id's second half, as a share.
+// As TraceIdRatioBased in OpenTelemetry's libraries: 63 bits of the id's second half, as a share.
 TEST(TraceIds, AreAmongAShareByTheirSecondHalf) {
   const auto of = [](uint8_t high, uint8_t low) {
     std::string id(16, '\xFF');

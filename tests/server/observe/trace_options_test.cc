@@ -1,5 +1,5 @@
-// Traces as the command line, OpenTelemetry's environment and the file of --config ask for them:
-// who wins, what is refused and whom the error names, and that headers are secrets.
+// Tracing options from the command line, OpenTelemetry's environment and the file of --config:
+// precedence, refusals and the names in errors, and that headers are secrets.
 #include "server/observe/trace_options.h"
 
 #include <gmock/gmock.h>
@@ -116,7 +116,7 @@ TEST(TraceEnvironment, TurnsTracesOff) {
     EXPECT_TRUE(Parsed(flags).Wanted()) << value;
   }
   for (const char* value : {"true", "True", "TRUE"}) {
-    // Then nobody cares what else it says.
+    // Then the other variables are ignored.
     const EnvironmentForNow environment{{"OTEL_SDK_DISABLED", value},
                                         {"OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318/v1"},
                                         {"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"}};
@@ -125,7 +125,7 @@ TEST(TraceEnvironment, TurnsTracesOff) {
   }
 }
 
-// Where there is a collector; without one it concerns others.
+// Checked only if there is a collector; otherwise the variables concern other programs.
 TEST(TraceEnvironment, IsNamedWhereItIsWrong) {
   const std::string general = "OTEL_EXPORTER_OTLP_", traces = "OTEL_EXPORTER_OTLP_TRACES_";
   for (const std::string& prefix : {general, traces}) {
@@ -155,7 +155,7 @@ TEST(TraceEnvironment, IsNamedWhereItIsWrong) {
                                       {general + "HEADERS", "secret"},
                                       {general + "CERTIFICATE", "ca.pem"}};
   EXPECT_FALSE(Parsed().Wanted());
-  // As that line says.
+  // The remedy of that error.
   const EnvironmentForNow grpc{{traces + "PROTOCOL", "grpc"},
                                {traces + "HEADERS", "a=b"},
                                {traces + "ENDPOINT", "https://a"}};
@@ -193,7 +193,7 @@ TEST(TraceHeaders, ArePercentDecoded) {
   EXPECT_THAT(parse("k-bin=%00%ff"), ElementsAre(Pair("k-bin", std::string("\0\xff", 2))));
 }
 
-// Without a word of the text.
+// Errors do not contain the text.
 TEST(TraceHeaders, AreRefusedByTheirPlace) {
   for (const auto& [text, why] :
        std::map<std::string, std::string>{{"secret", "entry 1 is not KEY=VALUE"},

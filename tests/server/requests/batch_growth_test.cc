@@ -1,4 +1,4 @@
-// What the project is for: with a pool that holds 16 full caches of 1,024 tokens, h2o at 20 % runs
+// The project's main claim: with a pool that holds 16 full caches of 1,024 tokens, h2o at 20 % runs
 // at least four times as many requests at once as the full cache. Measured through a real server
 // with a real engine, by its own GetServerInfo.
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ v1::GenerateRequest MakeRequest(int index, const std::string& policy) {
   return request;
 }
 
-// Runs `count` requests at once; returns the most that were seen decoding together.
+// Runs `count` requests at once; returns the peak number in decode.
 int PeakRunning(RandomModelServer* server, int count, const std::string& policy) {
   std::vector<std::thread> clients;
   clients.reserve(count);
@@ -79,25 +79,25 @@ TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
       << "pages did not come home";
 }
 
-// Lines of state that a policy needs a page: a score an entry, and where candidates are cut in
-// pages two numbers more.
+// Lines of state per page that a policy needs: a score per entry, and two more numbers if
+// candidates are cut in pages.
 int StateLinesOf(const std::string& policy) {
   if (policy == "full") return 0;
   return policy == "reconstruct" || policy == "echo" || policy == "auto" ? 3 : 1;
 }
 
-// Pages that the state of so many pages fills.
+// State pages for this many pages.
 uint64_t SlabsFor(const RandomModelServer& server, const std::string& policy, uint64_t pages) {
   return server.engine->limits().slab.SlabsFor(static_cast<int64_t>(pages), StateLinesOf(policy));
 }
 
-// The pages that are held after a prompt are those of the heads' own budgets, each rounded up, and
-// not of the widest head; and those of their state.
+// After a prefill the pages held are those of each head's own budget, rounded up, not of the widest
+// head; plus their state.
 TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "echo", "auto", "h2o"}) {
     RandomModelServer server(kFullCaches);
     v1::GenerateRequest request = MakeRequest(7, policy);
-    request.mutable_stopping()->set_max_tokens(1);  // which is never fed back
+    request.mutable_stopping()->set_max_tokens(1);  // it is never fed back
     const StreamResult result = RunToEnd(*server.stub, request);
     ASSERT_TRUE(result.status.ok()) << result.status.error_message();
     server.loop->Stop();
@@ -121,7 +121,8 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   }
 }
 
-// A layer with a window holds its last tokens whatever the policy; the budget is the other layer's.
+// A layer with a window holds its last tokens under any policy; the budget applies to the other
+// layer.
 TEST(BatchGrowth, WindowsAreNotOfTheBudgetAndUsageSaysSo) {
   constexpr uint64_t kWindow = 100;
   RandomModelServer server(kFullCaches, kWindow);
@@ -146,7 +147,7 @@ TEST(BatchGrowth, WindowsAreNotOfTheBudgetAndUsageSaysSo) {
   }
 }
 
-// The prompt is whole at first; the cut is what it chose, and shared out over a layer's heads.
+// The prompt is whole at first; the cut is as chosen, and shared over a layer's heads.
 TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
   RandomModelServer server(kFullCaches);
   v1::GenerateRequest request = MakeRequest(7, "co2");
@@ -176,7 +177,7 @@ TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
   }
 }
 
-// A quality, and neither a quality nor a budget: usage says what became of it.
+// With a quality, and without quality and budget: usage reports the choice.
 TEST(BatchGrowth, AutoSaysWhatItChose) {
   RandomModelServer server(kFullCaches);
   v1::GenerateRequest request = MakeRequest(7, "auto");
@@ -209,7 +210,7 @@ TEST(BatchGrowth, RaggedHeadsLetTheBatchGrow) {
   for (const std::string policy : {"ada-h2o", "ada-snapkv", "reconstruct", "auto"}) {
     const int running = PeakRunning(&server, 100, policy);
     std::printf("requests running at once: %s at 20 %% %d\n", policy.c_str(), running);
-    // What is generated stays with all but the first: up to 80 entries beside 189.
+    // Generated tokens except the first are kept: up to 80 entries beside 189.
     EXPECT_GE(running, (policy == "ada-h2o" ? 4 : 3) * kFullCaches) << policy;
     EXPECT_TRUE(WaitFor([&] { return server.Info().pool().pages_free() == pages; }))
         << "pages did not come home";

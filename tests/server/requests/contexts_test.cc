@@ -1,5 +1,5 @@
-// Contexts as named things, over the wire: compressed, asked about, listed, saved, brought back by
-// another server, deleted, and refused with words that help.
+// Named contexts over the wire: compressed, queried, listed, saved, loaded by another server,
+// deleted, and refused with helpful errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
@@ -27,7 +27,7 @@ using testing::StartsWith;
 
 constexpr uint32_t kOutput = 12;
 
-// As a daemon does.
+// As in the daemon.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
 
 class Contexts : public testing::Test {
@@ -181,7 +181,7 @@ TEST_F(Contexts, TakeTextsChatsAndTokens) {
   message->set_content(std::string(100, 'm'));
   const v1::Context chat = Compressed(*server, request).context();
   EXPECT_GT(chat.tokens(), 100u);
-  // A chat may go on from it that begins alike.
+  // A chat with the same beginning may continue it.
   v1::GenerateRequest question = Question(chat.handle());
   *question.mutable_chat() = request.chat();
   v1::ChatMessage* asked = question.mutable_chat()->add_messages();
@@ -438,7 +438,7 @@ TEST_F(Contexts, DamagedFilesAreNamed) {
   const auto server = MakeServer(folder.uri()), other = MakeServer(folder.uri());
   Compressed(*server, Document("a"));
   ASSERT_TRUE(Save(*server, "a").ok());
-  // What is left is saved by itself, too: its unfinished file is gone only when that has ended.
+  // Kept contexts are saved in the background, too; the temporary file is gone only after that.
   ASSERT_TRUE(server->contexts->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
   const std::vector<std::filesystem::path> files = folder.Files();
   ASSERT_EQ(files.size(), 1u);
@@ -485,10 +485,10 @@ TEST_F(Contexts, ALostStoreCostsTheSavingAlone) {
   EXPECT_TRUE(Save(*server, "a").ok());
 }
 
-// Long enough for a call that is not held to end.
+// Enough time for a call that is not held to end.
 void LetItRun() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
-// Returns when the loop has done it: WithContexts() alone only asks for it.
+// Returns when the loop has done it: WithContexts() alone is asynchronous.
 void ForgetInMemory(RandomModelServer& server, const std::string& handle) {
   const ContextId id = {.salt = "", .handle = handle};
   AskLoop(server.loop.get(), &ServingLoop::WithContexts,
@@ -528,7 +528,7 @@ TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheLoadThatWasAtWork) {
   EXPECT_THAT(gate->Keys(), testing::IsEmpty());
 }
 
-// More calls than the server has threads for the store; later calls are served all the same.
+// More calls than the server's store threads; later calls are still served.
 TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
   const auto gate = std::make_shared<Gate>();
   const auto server = MakeServer(gate);
@@ -565,7 +565,7 @@ TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
   gate->Open();
 }
 
-// Others decode while contexts come and go, and everybody gets what they would get alone.
+// Others decode while contexts come and go, and every request gets the same tokens as alone.
 TEST_P(StoredContexts, ComeAndGoWhileOthersDecode) {
   const auto one = MakeServer(uri_);
   std::vector<std::vector<uint32_t>> expected;
@@ -583,7 +583,7 @@ TEST_P(StoredContexts, ComeAndGoWhileOthersDecode) {
       const std::string handle(1, static_cast<char>('a' + i));
       for (int round = 0; round < 8; ++round) {
         EXPECT_EQ(Ask(*other, Question(handle)).token_ids, expected[i]);
-        // From memory alone: the store still has it.
+        // From memory only: the store still has it.
         ForgetInMemory(*other, handle);
         if (round % 3 == 0) {
           EXPECT_TRUE(Load(*other, handle).ok());

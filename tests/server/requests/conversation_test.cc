@@ -1,5 +1,5 @@
-// Caches that outlive their request, over the wire: kept, gone on from by name or found by the
-// conversation, and refused with words that help.
+// Kept caches over the wire: continued by handle or found by the conversation, and refused with
+// helpful errors.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -80,7 +80,7 @@ TEST_F(Conversation, GoesOnFromAKeptCache) {
     next.set_context(ContextOf(first));
     const StreamResult second = Run(next);
     EXPECT_EQ(second.usage->cached_tokens(), seen) << policy;
-    // What follows has no BOS of its own.
+    // The continuation has no BOS.
     EXPECT_EQ(AcceptedTokens(second), seen + 1 + std::string("and then?").size()) << policy;
     EXPECT_EQ(second.token_ids.size(), kOutput);
     EXPECT_EQ(Run(next).token_ids, second.token_ids) << "it may be gone on from again";
@@ -105,9 +105,9 @@ TEST_F(Conversation, AChatMustContinueItsContext) {
             std::string::npos);
 }
 
-// Messages alone, behind a document, a conversation that ends with a question, and one that ends in
-// an answer which was cut off: what follows is what the same tokens give, what ends an answer with
-// them where it lacks.
+// Messages alone, after a document, after a conversation that ends with a question, and after one
+// with a truncated answer: the result equals that of the same tokens, with the missing end of the
+// answer inserted.
 TEST_F(Conversation, MessagesFollowAContext) {
   v1::GenerateRequest cut_off = Asking("h2o");
   AddMessage(cut_off.mutable_chat(), "user", std::string(150, 'q'));

@@ -81,7 +81,7 @@ TEST_F(EmbedTest, EqualsTransformers) {
   }
 }
 
-// Beside each other and beside streams; each gets its own, and nothing stays behind.
+// In parallel, and beside streams; each gets its own, and all resources are freed.
 TEST_F(EmbedTest, ManyAtOnceBesideStreams) {
   const Json goldens = Goldens();
   const std::vector<uint32_t> ids = goldens["ids"];
@@ -144,7 +144,7 @@ TEST_F(EmbedTest, OfVllmsContractIsTheSame) {
   EXPECT_THAT(response.embedding(), ::testing::ElementsAreArray(expected.embedding()));
 }
 
-// On an engine that can be held.
+// On an engine that can be paused.
 TEST(EmbedCall, EndsAtItsDeadlineAndWithItsClient) {
   TestServer server;
   server.engine.Pause();

@@ -1,4 +1,4 @@
-// Every way a request can be wrong: the status, the reason, the field it names.
+// Every invalid request: its status, reason, and named field.
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <google/protobuf/util/message_differencer.h>
@@ -30,7 +30,7 @@ using testing::Not;
 struct BadField {
   std::string name;
   std::string field;    // of the BadRequest
-  std::string mention;  // a piece of the description: the limit, usually
+  std::string mention;  // a part of the description, usually the limit
   std::string request;  // fields in protobuf's text format
 };
 void PrintTo(const BadField& bad, std::ostream* out) { *out << bad.name; }
@@ -70,14 +70,14 @@ v1::GenerateRequest RequestOf(const BadField& bad) {
   return request;
 }
 
-// A budget that the prompt of 2 tokens does not reach.
+// A budget above the prompt's 2 tokens.
 v1::Cache* Budget(v1::GenerateRequest* request, const std::string& policy) {
   request->mutable_cache()->set_cache_policy(policy);
   request->mutable_cache()->set_max_cache_tokens(100);
   return request->mutable_cache();
 }
 
-// One server for all of them: a refusal leaves nothing behind.
+// One server for all of them: a refusal has no lasting effect.
 class BadFieldTest : public testing::TestWithParam<BadField> {
  protected:
   static void SetUpTestSuite() { server_ = new TestServer(); }
@@ -111,8 +111,8 @@ struct CountField {
   std::function<void(v1::GenerateRequest*, uint32_t)> set;
 };
 
-// The largest number that a count can be is above what the scheduler counts with. Whoever reads the
-// refusal looks for the number that was sent.
+// The largest wire value exceeds the scheduler's range. The error must contain the number that was
+// sent.
 TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
   using R = v1::GenerateRequest;
   constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();
@@ -133,7 +133,7 @@ TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
       {"cache.protected_window_size",
        [](R* r, uint32_t n) { r->mutable_cache()->set_protected_window_size(n); }}};
   TestServerOptions options;
-  options.limits.num_blocks = 16;  // 64 tokens of a whole cache
+  options.limits.num_blocks = 16;  // 64 tokens of a full cache
   TestServer server(options);
   int refused = 0;
   for (const PolicyInfo& policy : ListPolicies()) {
@@ -148,7 +148,7 @@ TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
       if (status.ok()) continue;
       ++refused;
       EXPECT_THAT(status.error_message(), Not(HasSubstr("2147483647")));
-      // A field that the policy does not have is refused by its name.
+      // A field that the policy does not accept is refused by its name.
       EXPECT_THAT(status.error_message(),
                   AnyOf(HasSubstr("does not take it"), HasSubstr(std::to_string(kMost))));
     }
@@ -198,7 +198,7 @@ TEST(Errors, LoadingDrainingAndLostSayNo) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
 
-  v1::GetModelInfoResponse model;  // what needs no engine is still told
+  v1::GetModelInfoResponse model;  // available without an engine
   grpc::ClientContext context;
   EXPECT_TRUE(server.stub().GetModelInfo(&context, {}, &model).ok());
 
@@ -243,7 +243,7 @@ TEST(Errors, DrainingWithoutAModelSaysNo) {
   EXPECT_EQ(info.state(), v1::SERVER_STATE_DRAINING);
 }
 
-// What no generated client sends: bytes that are no message at all.
+// Bytes that are not a message, as no generated client sends.
 TEST(Errors, GarbageIsInvalidArgument) {
   TestServer server;
   grpc::GenericStub stub(server.NewChannel());

@@ -1,4 +1,4 @@
-// The router without gRPC: who gets what, in what order, and for how long.
+// The router without gRPC: delivery, order, and duration.
 #include "server/requests/event_router.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Writes down what it hears; `done` is set by the last event's step.
+// Records events; `done` is set by the last event's step.
 class Recorder final : public EventReceiver {
  public:
   void OnEvent(Event event) override {
@@ -52,7 +52,8 @@ TEST(EventRouter, DeliversInOrderAndDropsTheReceiverAfterTheEnd) {
   EXPECT_THAT(recorder->words, ElementsAre("a", "b", "finished", "|"));
 }
 
-// The samples of a request have one receiver, for which a step ends once, whoever stands between.
+// The samples of a request have one receiver, with one OnStepEnd() per step even if other events
+// lie between.
 TEST(EventRouter, SeveralHandlesMayHaveOneReceiver) {
   const auto recorder = std::make_shared<Recorder>();
   const auto other = std::make_shared<Recorder>();
@@ -80,14 +81,14 @@ TEST(EventRouter, ARemovedReceiverHearsNothing) {
     router.Add(2, stays);
     router.Remove(1);
     router.Deliver({TextEvent(1, "x"), {2, Finished{}}});
-  }  // the destructor delivers what is left
+  }  // the destructor delivers pending events
   EXPECT_TRUE(gone->words.empty());
   EXPECT_THAT(stays->words, ElementsAre("finished", "|"));
   EXPECT_EQ(gone.use_count(), 1);
   EXPECT_EQ(stays.use_count(), 1);
 }
 
-// With `stand_aside` the loop goes on only when the writer has handed everything over.
+// With `stand_aside` the loop continues only when the writer has delivered everything.
 TEST(EventRouter, DeliverStandsAsideForTheWriter) {
   EventRouter router(std::chrono::hours(1));
   const auto recorder = std::make_shared<Recorder>();
@@ -98,7 +99,7 @@ TEST(EventRouter, DeliverStandsAsideForTheWriter) {
   }
 }
 
-// What a receiver has not written yet counts as not handed over.
+// A delivery with an unfinished write counts as not delivered.
 TEST(EventRouter, DeliverWaitsForAWriteThatIsUnderWay) {
   class Writer final : public EventReceiver {
    public:
@@ -126,7 +127,7 @@ TEST(EventRouter, DeliverWaitsForAWriteThatIsUnderWay) {
   }
 }
 
-// A receiver that blocks, which none should, holds the loop for the bounded time only.
+// A receiver that blocks, which is not allowed, delays the loop for the bounded time only.
 TEST(EventRouter, DeliverDoesNotWaitLongerThanItMay) {
   class Blocked final : public EventReceiver {
    public:

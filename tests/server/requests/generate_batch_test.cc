@@ -1,4 +1,4 @@
-// GenerateBatch: each request is answered as Generate answers it, and ends by itself.
+// GenerateBatch: each request is answered as by Generate, and ends independently.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The token tells its row's seed and position.
+// The token encodes its row's seed and position.
 TokenId Letter(uint64_t seed, int32_t position) {
   return static_cast<TokenId>('a' + (seed * 7 + static_cast<uint64_t>(position)) % 26);
 }
@@ -125,7 +125,7 @@ TEST(GenerateBatch, EachIsAnsweredAsAlone) {
     samples += requests[i].sampling().has_n() ? requests[i].sampling().n() : 1;
   }
   EXPECT_GT(samples, requests.size());
-  // A request each, in the batch and alone.
+  // Each request once in the batch and once alone.
   const RequestMetrics& metrics = server.service->request_metrics();
   EXPECT_EQ(metrics.ended.Count("length") + metrics.ended.Count("stop"), 2 * requests.size());
   EXPECT_TRUE(server.WaitUntilEmpty());
@@ -189,7 +189,7 @@ TEST(GenerateBatch, OfNoneAndOfTooManyIsRefusedAsAWhole) {
   EXPECT_EQ(whole.items.size(), most.size());
 }
 
-// Of bytes that are no message, or of a server that takes none.
+// For bytes that are not a message, or a server that refuses all requests.
 TEST(GenerateBatch, WhatSaysNothingOfOneRequestIsTheCalls) {
   TestServerOptions options;
   options.ready = false;
@@ -284,7 +284,7 @@ TEST(GenerateBatch, ACancelEndsAll) {
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("cancelled") == 10; }));
 }
 
-// The client's own clock ends the call; where the server's was first, each request says so.
+// The client's clock ends the call; if the server's was first, each request reports it.
 TEST(GenerateBatch, ADeadlineEndsAll) {
   TestServer server(ForEndlessRequests());
   grpc::ClientContext context;
@@ -322,13 +322,13 @@ TEST(GenerateBatch, WhatWaitsForASlowClientIsCountedTogether) {
   };
   const auto one = never_reads(BatchOf({TextRequest("x", kTokens)}));
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("length") == 1; }));
-  // So many tokens of each, of far more.
+  // This many tokens of each request, which would generate far more.
   server.engine.Pause();
   std::vector<v1::GenerateRequest> requests(kRequests, TextRequest("x", 2000));
   requests.back().set_request_id("last");
   const auto all = never_reads(BatchOf(requests));
   ASSERT_TRUE(WaitFor([&] { return server.loop->Stats().waiting == kRequests; }));
-  // Twice: on a busy machine much of what the first ones bring leaves in few messages.
+  // A second round: on a busy machine much of the first round's output is sent in few messages.
   server.engine.AllowSteps(2 * kTokens);
   ASSERT_TRUE(log.WaitForLine("request last is to end", "does not read its stream"));
   server.engine.Resume();

@@ -1,4 +1,4 @@
-// Generate, as a client sees it: the order of the events, what they carry, and how streams end.
+// Generate from a client's view: the order of the events, their contents, and the ends of streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(Generate, StreamsAcceptedDeltasFinishedAndUsageInThisOrder) {
   ASSERT_TRUE(result.events.back().has_usage());
   EXPECT_EQ(result.usage->prompt_tokens(), 6u);
   EXPECT_EQ(result.usage->completion_tokens(), 40u);
-  // The fake's token at position p is the letter p mod 26; the prompt takes the positions 0 to 5.
+  // The fake's token at position p is the letter p mod 26; the prompt has positions 0 to 5.
   std::string expected;
   for (int p = 6; p < 46; ++p) expected += static_cast<char>('a' + p % 26);
   EXPECT_EQ(result.text, expected);
@@ -86,7 +86,7 @@ TEST(Generate, TakesTokenIdsAndChat) {
   message->set_content("Hi");
   const StreamResult chat = RunToEnd(server.stub(), request);
   ASSERT_TRUE(chat.status.ok()) << chat.status.error_message();
-  // "<s>" of the template is the one BOS; nothing is added before it.
+  // "<s>" of the template is the only BOS.
   EXPECT_EQ(chat.events[0].accepted().prompt_tokens(),
             1 + std::string("user:Hi\nassistant:").size());
 }
@@ -102,7 +102,7 @@ TEST(Generate, ReportsTheCapOfACompressedCache) {
   EXPECT_EQ(result.usage->kv_tokens_kept(), 201u);
 }
 
-// Its pages are promised to it, and to each of its samples.
+// Pages are reserved for the request, and for each of its samples.
 TEST(Generate, NothingIsTakenFromWhoAsksForThat) {
   TestServer server;
   v1::GenerateRequest request = TextRequest("hello", 40);
@@ -134,7 +134,7 @@ TEST(Generate, AWaitingRequestHearsProgress) {
   auto second = server.stub().Generate(&second_context, TextRequest("x", 5));
   v1::GenerateResponse response;
   ASSERT_TRUE(second->Read(&response));
-  EXPECT_TRUE(response.has_accepted());  // at once, though no step has ended
+  EXPECT_TRUE(response.has_accepted());  // immediately, before a step has ended
   server.engine.Resume();
   ASSERT_TRUE(second->Read(&response));
   EXPECT_TRUE(response.has_progress()) << response.ShortDebugString();
@@ -160,7 +160,7 @@ TEST(Generate, WhatWasCompressedForWantOfRoomIsMarked) {
   const auto first = server.stub().Generate(&first_context, request);
   v1::GenerateResponse response;
   ASSERT_TRUE(first->Read(&response));
-  EXPECT_EQ(response.accepted().policy_under_pressure(), "h2o");  // it may be
+  EXPECT_EQ(response.accepted().policy_under_pressure(), "h2o");  // may be compressed
   const auto second = server.stub().Generate(&second_context, request);
   ASSERT_TRUE(second->Read(&response));
   EXPECT_EQ(response.accepted().policy_under_pressure(), "h2o");
@@ -177,7 +177,7 @@ TEST(Generate, WhatWasCompressedForWantOfRoomIsMarked) {
   EXPECT_EQ(compressed.token_ids.size(), 20u);
   EXPECT_NE(server.MetricsText().find("\nhydrant_compressed_requests_total 1\n"),
             std::string::npos);
-  // One that insists is not told that it may be.
+  // A request that insists on the full cache does not report it.
   v1::GenerateRequest insists = request;
   insists.mutable_cache()->set_min_retained_mass(1.0);
   const StreamResult kept = RunToEnd(server.stub(), insists);
@@ -269,7 +269,7 @@ TEST(Generate, ARequestThatCanNeverFitIsRefused) {
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(DetailsOf(result.status).reason, "NEVER_FITS");
   EXPECT_EQ(DetailsOf(result.status).retry_s, 0);
-  // What is asked for, what there is, and what to change.
+  // The requested size, the available size, and the remedy.
   for (const char* piece : {"max_tokens 1000", "need a cache of 1001 tokens", "holds 64", "lower"})
     EXPECT_THAT(result.status.error_message(), HasSubstr(piece));
   EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 60)).status.ok());
@@ -283,8 +283,8 @@ TEST(Generate, MoreTokensThanTheContextHoldsMeanToItsEnd) {
   EXPECT_EQ(result.events[result.events.size() - 2].finished().reason(), v1::FINISH_REASON_LENGTH);
 }
 
-// A neighbour that goes on, so that there are steps to count, and pages that must not become free.
-// Its prompt and first 14 tokens fill one page of each of 2 layers x 2 heads.
+// A neighbour that keeps decoding, so that there are steps to count and pages that must stay
+// allocated. Its prompt and first 14 tokens fill one page of each of 2 layers x 2 heads.
 constexpr int64_t kNeighbourPages = 4;
 
 class StepsToFree : public testing::Test {
@@ -311,18 +311,18 @@ class StepsToFree : public testing::Test {
     const ServingStats snapshot = server_.loop->Stats();
     return snapshot.pages_total - snapshot.pages_free;
   }
-  // Reads to the first delta, while steps are let through one by one; leaves a step held.
+  // Reads to the first delta, while steps are allowed one by one; leaves a step held.
   void ReadDelta(grpc::ClientReader<v1::GenerateResponse>* reader) {
     v1::GenerateResponse response;
     ASSERT_TRUE(reader->Read(&response));
-    for (int i = 0; i < 2; ++i) {  // the first one may have begun without it
+    for (int i = 0; i < 2; ++i) {  // the first may have begun without it
       server_.engine.AllowSteps(1);
       server_.engine.WaitUntilHeld();
     }
     while (!response.has_delta()) ASSERT_TRUE(reader->Read(&response));
     EXPECT_EQ(PagesInUse(), 2 * kNeighbourPages);
   }
-  // Two more steps, the held one included, and not one beyond.
+  // Two more steps, including the held one, and no further one.
   void ExpectFreeAfterTwoSteps() {
     const uint64_t before = server_.loop->Stats().steps;
     server_.engine.AllowSteps(2);
@@ -343,8 +343,8 @@ TEST_F(StepsToFree, ADeadline) {
   context.set_deadline(begin + std::chrono::milliseconds(500));
   const auto reader = server_.stub().Generate(&context, TextRequest("x", 2000));
   ReadDelta(reader.get());
-  // The server counts the time left from when it has read the call, which was before this. The time
-  // travels in milliseconds, rounded up.
+  // The server counts the remaining time from when it has read the call, which was earlier.
+  // Timeouts are sent in milliseconds, rounded up.
   const auto heard = std::chrono::system_clock::now();
   StreamResult result;
   ReadRest(&context, reader.get(), &result);
@@ -368,7 +368,7 @@ TEST_F(StepsToFree, ADisconnect) {
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
 }
 
-// Before the first step, too: a prompt that waits or is being read.
+// Also before the first step: a prompt that waits or is in prefill.
 TEST(Generate, ADeadlineEndsARequestThatHasNotBegun) {
   TestServer server;
   server.engine.Pause();
@@ -413,10 +413,10 @@ TEST(Generate, ResumedTokensAreNotSentAgain) {
 
 class StalledClient : public testing::TestWithParam<std::chrono::microseconds> {};
 
-// A reader that stops is cut off when its buffer is full; its neighbours do not notice. A
-// neighbour's whole answer fits its buffer, for the fake engine makes text faster than any
-// connection carries it. A loop that stands aside for its writes does so once for a client that
-// stalls: if it did at each of the 256 steps that fill the buffer, this test would not end in time.
+// A client that stops reading is cut off when its buffer is full, without effect on its neighbours.
+// A neighbour's whole answer fits its buffer, because the fake engine is faster than any
+// connection. The loop waits only once for the writes of a stalled client: waiting at each of the
+// 256 steps that fill the buffer would exceed the test's time limit.
 TEST_P(StalledClient, HarmsNobody) {
   constexpr int kNeighbours = 8;
   TestServerOptions options;
@@ -449,7 +449,7 @@ TEST_P(StalledClient, HarmsNobody) {
     EXPECT_EQ(result.text.size(), 200u * 4096);
     EXPECT_EQ(result.usage->completion_tokens(), 200u);
   }
-  // The slow one has been cut off, long before its 30,000 tokens, and holds nothing.
+  // The slow client was cut off long before its 30,000 tokens, and holds no pages.
   EXPECT_TRUE(server.WaitUntilEmpty());
   EXPECT_LT(server.loop->Stats().generation_tokens, 30000u);
   StreamResult rest;
@@ -462,8 +462,8 @@ TEST_P(StalledClient, HarmsNobody) {
 INSTANTIATE_TEST_SUITE_P(Generate, StalledClient,
                          testing::Values(std::chrono::microseconds(0), std::chrono::seconds(3)));
 
-// Through a real socket, HTTP/2's own limits being out of the way: what the kernel and gRPC take in
-// for a client that reads nothing counts too.
+// Through a real socket, with HTTP/2's flow control out of the way: bytes buffered by the kernel
+// and gRPC for a client that never reads count too.
 TEST(Generate, AClientThatNeverReadsIsCutOffAtTheBytesThatTheDocumentsSay) {
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
@@ -478,8 +478,8 @@ TEST(Generate, AClientThatNeverReadsIsCutOffAtTheBytesThatTheDocumentsSay) {
   const RequestMetrics& metrics = server.service->request_metrics();
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("slow_reader") == 1; }));
   EXPECT_TRUE(server.WaitUntilEmpty());
-  // What it was given but for its last 1 MiB went to gRPC and the kernel, the client's own
-  // included.
+  // All of its output except the last 1 MiB went to gRPC and the kernel, including the client's
+  // buffers.
   EXPECT_LT(metrics.sent_bytes, 1u << 20);
 }
 

@@ -1,4 +1,4 @@
-// What a port allows its clients: connections, streams, headers. Read from the wire.
+// Limits of a port for its clients: connections, streams, headers. Checked on the wire.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ class Raw {
   Raw(const Raw&) = delete;
   Raw& operator=(const Raw&) = delete;
 
-  // The server's first frame; empty where it closes the connection instead.
+  // The server's first frame; empty if it closes the connection instead.
   std::map<uint16_t, uint32_t> Settings() const {
     std::array<uint8_t, 9> header;
     if (!Read(header.data(), header.size())) return {};
@@ -75,11 +75,11 @@ TEST(Limits, LongHeadersEndTheCall) {
   };
   EXPECT_EQ(ask(3000), StatusCode::OK);
   EXPECT_EQ(ask(6000), StatusCode::RESOURCE_EXHAUSTED);
-  // gRPC may close the connection as well; the next call then finds it closing.
+  // gRPC may close the connection as well; the next call may find it closing.
   EXPECT_TRUE(WaitFor([&] { return ask(3000) == StatusCode::OK; }));
 }
 
-// A connection that has been closed makes room for another.
+// A closed connection makes room for another.
 TEST(Limits, SoManyConnectionsAndNoMore) {
   TestServerOptions options;
   options.grpc.max_connections = 2;
@@ -95,7 +95,7 @@ TEST(Limits, SoManyConnectionsAndNoMore) {
     ASSERT_TRUE(WaitFor([&] { return taken(&two); }));
     EXPECT_TRUE(Raw(server.address()).Settings().empty()) << "a third";
     two.reset();
-    // When the server has seen that it is gone.
+    // After the server has noticed the close.
     EXPECT_TRUE(WaitFor([&] { return !Raw(server.address()).Settings().empty(); }));
     EXPECT_TRUE(WaitFor([&] { return !Raw(server.address()).Settings().empty(); }))
         << "nor does that one stay";

@@ -1,5 +1,5 @@
-// Texts that take long to tokenize: they hold up nobody else, wait in a bounded queue, and those
-// that cannot fit are not tokenized at all.
+// Texts that take long to tokenize: they do not delay others, wait in a bounded queue, and are not
+// tokenized if they cannot fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 constexpr size_t kLong = 20'000;  // bytes, and tokens
 
-// Holds whoever tokenizes a long text.
+// Blocks the tokenization of a long text.
 class Gate {
  public:
   void Pass(std::string_view text) {
@@ -42,7 +42,7 @@ class Gate {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return seen_.size() >= texts; });
   }
-  // The beginnings of the long texts that came to be tokenized.
+  // The beginnings of the long texts being tokenized.
   std::vector<std::string> Seen() {
     const std::lock_guard lock(mutex_);
     return seen_;
@@ -106,7 +106,7 @@ TEST_F(LongText, HoldsUpNobodyElse) {
   calls.reserve(40);
   for (int i = 0; i < 40; ++i) calls.push_back(Start("long"));
   gate_.WaitUntilSeen(1);
-  // Far from what either takes: the deadline is there for the test to end where they hang.
+  // Generous for both calls: the deadline lets the test end if they hang.
   const auto soon = [] { return std::chrono::system_clock::now() + std::chrono::seconds(15); };
   for (int i = 0; i < 3; ++i) {
     grpc::ClientContext context;
@@ -128,7 +128,7 @@ TEST_F(LongText, HoldsUpNobodyElse) {
     EXPECT_TRUE(End(call.get()).status.ok()) << call->result.status.error_message();
 }
 
-// Two are tokenized at a time; a third one waits.
+// Two texts are tokenized at a time; a third one waits.
 class LongTextThatWaits : public LongText {
  protected:
   LongTextThatWaits() {
@@ -172,9 +172,9 @@ TEST_F(LongTextThatWaits, AndWhoseDeadlinePassesIsNotRead) {
   ExpectNeverRead();
 }
 
-// The loop hears of it as soon as it knows the request.
+// The loop is notified as soon as it knows the request.
 TEST_F(LongText, WhoseClientGoesWhileItIsReadEnds) {
-  const auto call = Start("goes", 500'000);  // not done before the loop hears of it
+  const auto call = Start("goes", 500'000);  // longer than the notification takes
   gate_.WaitUntilSeen(1);
   call->context.TryCancel();
   ASSERT_TRUE(log_.WaitForLine("(not read yet)", "the client has gone"));
@@ -190,7 +190,8 @@ class LongTextsInAShortQueue : public LongText {
   LongTextsInAShortQueue()
       : LongText([] {
           TestServerOptions options = WithRoom();
-          options.max_waiting_request_bytes = 2 * kLong;  // one waits, or two hardly longer
+          // room for one waiting request, or two slightly longer ones
+          options.max_waiting_request_bytes = 2 * kLong;
           return options;
         }()) {}
 };
@@ -202,7 +203,7 @@ TEST_F(LongTextsInAShortQueue, AreRefusedWithATimeToRetry) {
     gate_.WaitUntilSeen(i + 1);
   }
   calls.push_back(Start("waits"));
-  calls.push_back(Start("or not"));  // whichever comes first waits, the other is refused
+  calls.push_back(Start("or not"));  // the first waits, the other is refused
   ASSERT_TRUE(WaitFor(
       [&] { return Counted("hydrant_requests_refused_total{reason=\"QUEUE_FULL\"}") == 1; }));
   v1::TokenizeRequest request;
@@ -248,9 +249,9 @@ TEST(TooLongToFit, IsRefusedUnread) {
   EXPECT_EQ(DetailsOf(result.status).field, "chat") << result.status.error_message();
   EXPECT_EQ(gate.Longest(), 0u);
 
-  // "<s>" is one token: the longest text that fits is read, and fits.
+  // "<s>" is one token: the longest text that fits is tokenized, and fits.
   std::string marks;
-  for (int i = 0; i < 2046; ++i) marks += "<s>";  // and the one that is added
+  for (int i = 0; i < 2046; ++i) marks += "<s>";  // plus BOS
   result = RunToEnd(server.stub(), TextRequest(marks, 1));
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
 }

@@ -1,9 +1,9 @@
-// Every method of the server with messages that nobody would write: random ones of the right type,
-// with values from the edges of their ranges, and their bytes changed at random. Whatever comes,
-// each call ends with a status that clients are told of, and the server serves the next one.
+// Every method of the server with malformed messages: random ones of the right type, with values
+// from the edges of their ranges, and with randomly changed bytes. Each call must end with a
+// documented status, and the server must serve the next one.
 //
-// HYDRANT_MUTATED_REQUESTS: how many (2000). Repeated with --gtest_repeat, each run has other
-// seeds; HYDRANT_MUTATED_SEED names the first one of a run that failed.
+// HYDRANT_MUTATED_REQUESTS: their number (2000). With --gtest_repeat, each run uses other seeds;
+// HYDRANT_MUTATED_SEED sets the first seed, to repeat a failed run.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/dynamic_message.h>
@@ -40,7 +40,7 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::Reflection;
 using grpc::StatusCode;
 
-// What a client is told of in docs/guide/api.md, and OK. INTERNAL and UNKNOWN are none of them.
+// The codes of docs/guide/api.md, and OK. INTERNAL and UNKNOWN are not among them.
 const std::set<StatusCode> kOfTheContract = {
     StatusCode::OK,           StatusCode::INVALID_ARGUMENT,   StatusCode::NOT_FOUND,
     StatusCode::CANCELLED,    StatusCode::RESOURCE_EXHAUSTED, StatusCode::FAILED_PRECONDITION,
@@ -52,14 +52,15 @@ int64_t Setting(const char* name, int64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
 }
 
-// Messages of one seed.
+// Messages from one seed.
 class Mutator {
  public:
   explicit Mutator(uint64_t seed) : random_(seed) {}
 
   std::string BytesOf(const Descriptor& type) {
     const auto message = New(type);
-    // Few fields: of many at random, one is always wrong, and nothing gets far.
+    // Few fields: among many random ones at least one is invalid, and all requests would be refused
+    // early.
     Fill(message.get(), OneOf<double>({0.02, 0.05, 0.1, 0.3, 0.8}), 0);
     if (Chance(0.8)) GivePrompt(message.get());
     std::string bytes = message->SerializeAsString();
@@ -180,7 +181,7 @@ class Mutator {
                        static_cast<char>('a' + Below(26)));
   }
 
-  // Something to read, as what a request mostly has, alone or with others.
+  // A prompt, as in most requests, alone or with other fields.
   void GivePrompt(Message* message) {
     const FieldDescriptor* batch = message->GetDescriptor()->FindFieldByName("requests");
     if (batch != nullptr && batch->is_repeated()) {
@@ -198,7 +199,7 @@ class Mutator {
     }
   }
 
-  // The wire's own: lengths that lie, tags of other types, text that is no UTF-8, an early end.
+  // Damage of the wire format: wrong lengths, tags of other types, invalid UTF-8, truncation.
   void Damage(std::string* bytes) {
     for (uint64_t changes = 1 + Below(4); changes > 0; --changes) {
       const size_t at = bytes->empty() ? 0 : Below(bytes->size());
@@ -224,23 +225,22 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// What the pool of generated messages knows of a method; null: nothing.
+// The method's descriptor in the generated pool; null: unknown.
 const MethodDescriptor* DescribeMethod(std::string_view path) {
   std::string name(path.substr(1));
   name[name.find('/')] = '.';
   return DescriptorPool::generated_pool()->FindMethodByName(name);
 }
 
-// Those that gRPC answers for itself with generated handlers, which say INTERNAL of bytes that are
-// no message.
+// Methods that gRPC implements with generated handlers, which answer INTERNAL for malformed bytes.
 bool IsOfGrpc(std::string_view path) { return path.starts_with("/grpc."); }
-// Those that go on until their client leaves: streams, but for these.
+// Streams that last until their client leaves: all but these.
 bool IsEndless(const MethodDescriptor& method) {
   static const std::set<std::string> ending = {"Generate", "GenerateBatch", "GetTokenizer"};
   return method.server_streaming() && !ending.contains(method.name());
 }
 
-// To its end, or of an endless one to its first answer.
+// Reads to the end, or for an endless stream to its first answer.
 grpc::Status Call(grpc::GenericStub* stub, const std::string& path, bool endless,
                   const std::string& bytes) {
   grpc::ClientContext context;
@@ -269,21 +269,21 @@ grpc::Status Call(grpc::GenericStub* stub, const std::string& path, bool endless
   return status;
 }
 
-// Whether no server gave it: one that does names a reason.
+// Whether the connection was lost; a server's status has a reason.
 bool IsLost(const grpc::Status& status) {
   return status.error_code() == StatusCode::UNAVAILABLE && DetailsOf(status).reason.empty();
 }
 
 const auto kLargestMessage = static_cast<size_t>(GrpcServerOptions().max_message_bytes);
 
-// As many as are wanted, to all methods in turn.
+// `count` messages, to all methods in turn.
 void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
   static uint64_t run = 0;
   const uint64_t first = static_cast<uint64_t>(
       Setting("HYDRANT_MUTATED_SEED", static_cast<int64_t>(1 + 1'000'000 * run++)));
   grpc::GenericStub stub(channel);
   bool follows_too_large = false;
-  std::map<std::string, std::map<int, int>> answers;  // of a method, how many of a status
+  std::map<std::string, std::map<int, int>> answers;  // per method: number of answers by status
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
     const CallRule& rule = CallRules()[seed % CallRules().size()];
     const std::string path(rule.method);
@@ -292,8 +292,8 @@ void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
     const std::string bytes = Mutator(seed).BytesOf(*method->input_type());
     const bool endless = IsEndless(*method);
     grpc::Status status = Call(&stub, path, endless, bytes);
-    // A message that is far too large may end its connection (docs/guide/security.md), and take
-    // along the call after it: that one is made again.
+    // An oversized message may end its connection (docs/guide/security.md), and fail the next call
+    // with it: that call is repeated.
     const bool is_too_large = bytes.size() > kLargestMessage;
     if (std::exchange(follows_too_large, is_too_large) && IsLost(status))
       status = Call(&stub, path, endless, bytes);
@@ -314,7 +314,7 @@ void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
     for (const auto& [code, times] : codes) std::cout << " " << code << " x" << times;
     std::cout << "\n";
   }
-  // A test of refusals alone would not be one.
+  // Refusals alone would make the test meaningless.
   EXPECT_GT(answers["/hydrant.v1.Hydrant/Generate"][StatusCode::OK], 0);
   EXPECT_GT(answers["/hydrant.v1.Hydrant/Generate"][StatusCode::INVALID_ARGUMENT], 0);
 }
@@ -324,7 +324,7 @@ int64_t NumRequests() { return Setting("HYDRANT_MUTATED_REQUESTS", 2000); }
 TEST(MutatedRequests, AnyMessageEndsAndTheServerServesOn) {
   ControlService control([] {}, [] { return v1::DrainProgress(); });
   TestServerOptions options;
-  options.limits.max_model_len = 96;  // what is let in ends soon
+  options.limits.max_model_len = 96;  // admitted requests end soon
   options.log_level = spdlog::level::off;
   options.grpc.authorizer.has_control = true;
   options.grpc.authorizer.is_control = true;
@@ -337,7 +337,7 @@ TEST(MutatedRequests, AnyMessageEndsAndTheServerServesOn) {
   EXPECT_EQ(result.token_ids.size(), 20u);
 }
 
-// The same with caches that are really compressed and kept.
+// The same with an engine that really compresses and keeps caches.
 TEST(MutatedRequests, AnEngineComputesWhatWasLetIn) {
   spdlog::set_level(spdlog::level::off);
   ModelConfig config = RandomModelServer::Config(0);

@@ -1,6 +1,6 @@
-// A prompt whose last tokens are a question: what comes before them is compressed without having
-// seen them, and of a chat the last message can be that question. Over a real engine, where the
-// answer depends on what has stayed.
+// Prompts whose last tokens are a question: the tokens before are compressed without it; in a chat
+// the question can be the last message. Over a real engine, where the answer depends on the kept
+// entries.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -13,16 +13,16 @@ namespace hydrant {
 namespace {
 
 constexpr uint32_t kOutput = 32;
-constexpr int kShare = 4;  // one entry in four stays
+constexpr int kShare = 4;  // one entry in four is kept
 
 struct Talk {
   std::string name;
   std::vector<std::string> roles;  // of the messages
-  bool open;                       // the prompt ends where an answer begins
+  bool open;                       // the prompt ends with the beginning of an answer
 };
 
-// What LineTemplate makes of a chat, counted from its rule: "<s>", a line a message, and
-// "assistant:" where it is open.
+// The token count of LineTemplate's text, computed from its rule: "<s>", a line a message, and
+// "assistant:" if it is open.
 size_t TokensOf(const v1::Chat& chat, int messages) {
   size_t tokens = 1;
   for (int i = 0; i < messages; ++i)
@@ -78,14 +78,14 @@ class Question : public testing::TestWithParam<std::string> {
     return result;
   }
 
-  // C is counted of the context, and every head keeps that many of it on average.
+  // C is computed from the context, and every head keeps that many of its entries on average.
   void ExpectCompressed(const StreamResult& result, size_t context, size_t prompt) {
     const uint64_t budget = (context + kShare - 1) / kShare;
     EXPECT_EQ(result.events[0].accepted().cache_tokens(), budget);
     EXPECT_EQ(result.usage->kv_entries_of_prompt(), server_.NumHeads() * budget);
     EXPECT_EQ(result.usage->prompt_tokens(), prompt);
-    // Of the question nothing leaves where what is generated is appended; a capped head stays at C.
-    // The last token is never fed back.
+    // No entry of the question is evicted if generated tokens are appended; a capped head stays at
+    // C. The last token is never fed back.
     if (GetParam() == "snapkv") {
       EXPECT_EQ(result.usage->kv_tokens_kept(), budget + (prompt - context) + kOutput - 1);
     }
@@ -104,7 +104,7 @@ TEST_P(Question, OfAChatIsItsLastMessage) {
   bool mattered = false;
   for (const Talk& talk : {Talk{"TwoOfTheUser", {"user", "user"}, true},
                            Talk{"AThirdTurn", {"user", "assistant", "user"}, true},
-                           // Where an answer begins is no part of the context.
+                           // The beginning of an answer is not part of the context.
                            Talk{"AnAnswer", {"user", "assistant"}, false},
                            Talk{"AnAnswerToGoOn", {"user", "user", "assistant"}, true}}) {
     SCOPED_TRACE(talk.name);
@@ -130,7 +130,7 @@ TEST_P(Question, OfAChatIsItsLastMessage) {
     ExpectCompressed(tokenized, context, prompt);
     EXPECT_EQ(tokenized.token_ids, agnostic.token_ids);
 
-    // The question seen beforehand: C of the whole prompt.
+    // With the question visible: C of the whole prompt.
     request.mutable_cache()->clear_question_tokens();
     const StreamResult seen = Run(request);
     ExpectCompressed(seen, prompt, prompt);
@@ -154,11 +154,11 @@ TEST_P(Question, OfNothingUnlessAskedFor) {
   EXPECT_EQ(zero.token_ids, unset.token_ids);
 }
 
-// What the first message says of the cache is what is kept, or it says nothing.
+// The first message reports the number of kept entries, or none.
 TEST(CacheTokens, AreSaidWhereTheyAreKnown) {
   RandomModelServer server(/*full_caches=*/2);
   const auto run = [&](const std::string& policy, const auto& set) {
-    v1::GenerateRequest request = TextRequest(std::string(699, 'x'), 1);  // and one in front
+    v1::GenerateRequest request = TextRequest(std::string(699, 'x'), 1);  // plus BOS
     request.mutable_cache()->set_cache_policy(policy);
     set(request.mutable_cache());
     StreamResult result = RunToEnd(*server.stub, request);
@@ -184,14 +184,14 @@ TEST(CacheTokens, AreSaidWhereTheyAreKnown) {
       cache->set_min_retained_mass(1.0);
     });
     EXPECT_FALSE(said(quality).has_cache_tokens()) << policy;
-    EXPECT_GT(kept(quality), 600u) << policy;  // nearly all of it, for all of the attention
+    EXPECT_GT(kept(quality), 600u) << policy;  // nearly all entries, to retain all attention
   }
   for (const char* policy : {"auto", "h2o", "snapkv", "pyramidkv", "ada-snapkv", "reconstruct"}) {
     const StreamResult known = run(policy, [](v1::Cache* cache) {
       cache->set_cache_ratio(0.2);
       cache->set_question_tokens(100);
     });
-    EXPECT_EQ(said(known).cache_tokens(), 128u) << policy;  // of 600: 120 and the floor
+    EXPECT_EQ(said(known).cache_tokens(), 128u) << policy;  // of 600: 120, raised to the minimum
     EXPECT_EQ(kept(known), 128u) << policy;
   }
 }

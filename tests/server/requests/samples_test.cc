@@ -1,5 +1,5 @@
-// Several answers to one request (Sampling.n): what each index hears, what its tokens are, how
-// usage and metrics count them, and how all of them end together.
+// Several samples of one request (Sampling.n): the messages and tokens of each index, usage and
+// metrics, and their common end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a client makes of the events of a stream.
+// A client's view of a stream's events.
 struct Sample {
   std::vector<uint32_t> token_ids;
   std::string text;
@@ -56,7 +56,7 @@ v1::GenerateRequest SampledRequest(uint32_t max_tokens, uint32_t n, uint64_t see
   return request;
 }
 
-// The letter of seed and position; the prompt "x" takes the positions 0 and 1.
+// The letter of seed and position; the prompt "x" has positions 0 and 1.
 TokenId Letter(uint64_t seed, int32_t position) {
   return static_cast<TokenId>('a' + (seed + static_cast<uint64_t>(position)) % 26);
 }
@@ -67,12 +67,12 @@ std::string Letters(uint64_t seed, int count) {
   return text;
 }
 
-// A sample of a seed that is a multiple of 10 ends at its fifth token.
+// A sample whose seed is a multiple of 10 ends at its fifth token.
 TokenId LetterOrEnd(uint64_t seed, int32_t position) {
   return seed % 10 == 0 && position == 6 ? ByteTokenizer::kEos : Letter(seed, position);
 }
 
-// Of requests that last until they are cancelled.
+// For requests that last until they are cancelled.
 constexpr uint32_t kEndless = 1'000'000;
 
 TestServerOptions ForEndlessRequests() {
@@ -151,7 +151,7 @@ TEST(Samples, OneIsAsNone) {
   EXPECT_EQ(one.usage->completion_tokens(), unset.usage->completion_tokens());
 }
 
-// The neighbour goes on.
+// The neighbour continues.
 TEST(Samples, ADisconnectEndsAllOfThem) {
   LogWatch log;
   TestServerOptions options = ForEndlessRequests();
@@ -186,7 +186,7 @@ TEST(Samples, ADisconnectEndsAllOfThem) {
   EXPECT_LT(server.loop->Stats().generation_tokens, kEndless);
 }
 
-// With more samples than run at once beside others some have not begun.
+// With more samples than may run at once, some have not begun.
 TEST(Samples, ADeadlineEndsAllOfThem) {
   TestServer server;
   server.engine.Pause();
@@ -204,7 +204,7 @@ TEST(Samples, ADeadlineEndsAllOfThem) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// The sample of the seed 12 has no finite logit at position 20.
+// The sample with seed 12 has no finite logit at position 20.
 TEST(Samples, OneThatFailsFailsTheRequestWithTheUsageOfAll) {
   TestServerOptions options = ForEndlessRequests();
   options.next_token_of = [](uint64_t seed, int32_t position) {
@@ -234,8 +234,8 @@ TEST(Samples, OneThatFailsFailsTheRequestWithTheUsageOfAll) {
 
 class StalledClientOfSamples : public testing::TestWithParam<std::chrono::microseconds> {};
 
-// What waits of all samples counts against the one buffer of their stream. A loop that stands aside
-// for its writes does so once for a client that stalls.
+// The output of all samples counts against the one buffer of their stream. The loop waits only once
+// for the writes of a stalled client.
 TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
@@ -326,7 +326,7 @@ TEST(Samples, TheQueueTakesAllOrNone) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// Streams of one and of several, with the texts of their seeds each.
+// Streams with one and with several samples, each with its seed's text.
 TEST(Samples, ManyRequestsSideBySide) {
   constexpr int kStreams = 60;
   TestServerOptions options;
@@ -358,8 +358,8 @@ TEST(Samples, ManyRequestsSideBySide) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// Over a real engine: at each index the tokens of the request that has the seed of its own, to the
-// last one, whatever runs beside it.
+// Over a real engine: each sample's tokens equal those of a request with its seed, whatever else
+// runs.
 class SamplesOfAModel : public testing::Test {
  protected:
   static v1::GenerateRequest Request(uint64_t seed, const std::string& policy) {
@@ -435,7 +435,7 @@ TEST_F(SamplesOfAModel, GreedyOnesAreAllAlike) {
     EXPECT_EQ(sample.token_ids, samples.at(0).token_ids) << index;
 }
 
-// ---- What a stream keeps of them, without gRPC.
+// ---- The stream's state without gRPC.
 
 std::string Take(SampleOutputs* outputs) {
   v1::GenerateResponse message;

@@ -1,5 +1,5 @@
-// What requests say of single tokens, over a real engine: the answers hold to it, and what is told
-// of tokens agrees with what else is known of them.
+// Constraints on single tokens, over a real engine: the output satisfies them, and reported
+// logprobs are consistent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class SamplingTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return messages;
   }
-  // Of a sample.
+  // The merged deltas of a sample.
   static v1::Delta Merged(const std::vector<v1::GenerateResponse>& messages, uint32_t index = 0) {
     v1::Delta whole;
     for (const v1::GenerateResponse& message : messages) {
@@ -71,7 +71,7 @@ TEST_F(SamplingTest, EachTokenHasItsLogprobs) {
   }
 }
 
-// The answer of one request is the prompt of the next: what was told of its tokens is told again.
+// The output of one request is the prompt of the next, with the same logprobs.
 TEST_F(SamplingTest, APromptHasTheLogprobsThatItHadAsAnAnswer) {
   v1::GenerateRequest request = Request(40);
   request.mutable_sampling()->set_logprobs(3);
@@ -97,7 +97,7 @@ TEST_F(SamplingTest, APromptHasTheLogprobsThatItHadAsAnAnswer) {
     }
   }
   ASSERT_EQ(told.size(), again.token_ids().ids_size() - 1);
-  const int first = prompt.token_ids_size() - 1;  // told of the answer's first token
+  const int first = prompt.token_ids_size() - 1;  // belongs to the answer's first token
   for (int i = 0; i < told.size(); ++i) EXPECT_EQ(told[i].token_id(), again.token_ids().ids(i + 1));
   for (int i = 0; i < answer.logprobs_size(); ++i) {
     EXPECT_NEAR(told[first + i].logprob(), answer.logprobs(i).logprob(), 1e-4) << i;
@@ -150,7 +150,7 @@ TEST_F(SamplingTest, DeltasWaitForTheirInterval) {
     if (message.has_delta()) sizes.push_back(message.delta().token_ids_size());
   }
   EXPECT_EQ(Merged(messages).text(), whole.text());
-  // The model is fast, and what waits for a write is merged: there may be one alone.
+  // The model is fast, and deltas that wait for a write are merged; there may be only one.
   for (size_t i = 1; i + 1 < sizes.size(); ++i) EXPECT_GE(sizes[i], 7);
   EXPECT_LE(sizes.size(), 8u);
 }

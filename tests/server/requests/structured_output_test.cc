@@ -1,5 +1,4 @@
-// Answers in a form that was asked for, over a real engine: whatever a model without sense draws,
-// the answer is one.
+// Structured output over a real engine: a random model's output always has the requested form.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +33,7 @@ class StructuredOutputTest : public testing::Test {
     request.mutable_stopping()->set_max_tokens(400);
     return request;
   }
-  // The texts of the samples that came to their end, and how all did.
+  // The texts of finished samples, and the status of the call.
   struct Answer {
     std::vector<std::string> texts;
     grpc::Status status;
@@ -138,7 +137,7 @@ TEST_F(StructuredOutputTest, WhiteSpaceEnds) {
   }
 }
 
-// The client has the first half, and asks for the rest.
+// The client has the first half, and requests the rest.
 TEST_F(StructuredOutputTest, GoesOnWhereAStreamBroke) {
   v1::GenerateRequest request = Request(3);
   request.mutable_structured_output()->set_regex("[a-z]{30}");

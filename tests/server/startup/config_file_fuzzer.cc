@@ -1,5 +1,5 @@
-// Any bytes as the file of --config: settings of the known keys, or problems of one line each;
-// never a crash. What was read is the same after it was written and read again.
+// Parses any bytes as the file of --config: settings of known keys, or problems of one line each;
+// no crash. Settings are equal after writing and reading them again.
 #include <cstdlib>
 #include <string>
 
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (file.settings.size() > Known().size()) std::abort();
   for (const ConfigSetting& setting : file.settings) {
     if (setting.values.empty() || setting.line < 1) std::abort();
-    bool ascii = true;  // other bytes may be no UTF-8, and YAML has nothing else
+    bool ascii = true;  // other bytes may be invalid UTF-8, which YAML does not allow
     for (const std::string& value : setting.values) ascii = ascii && IsAscii(value);
     if (!ascii) continue;
     const ConfigForm form = Known().at(setting.key);

@@ -1,5 +1,5 @@
-// The file of --config, and --check-config: the same as flags, and every mistake by file, line and
-// key.
+// The file of --config, and --check-config: equivalent to flags, with file, line and key in every
+// error.
 #include "server/startup/config_file.h"
 
 #include <gmock/gmock.h>
@@ -131,8 +131,8 @@ TEST_F(Config, TheEnvironmentWinsToo) {
   EXPECT_EQ(Run("model: m\ncontext-store: dir:/file\n").options->context_store, "dir:/file");
 }
 
-// The names are those of the help. A map is a value of none of them, so that each is complained of,
-// and not as unknown.
+// Compares with the names in the help. A map is not a valid value of any flag, so each key causes
+// an error other than "not known".
 TEST_F(Config, EveryFlagIsAKey) {
   const std::string help = Parse({"--help-all"}).text;
   std::set<std::string> names;
@@ -183,7 +183,7 @@ TEST_F(Config, AMistakeIsOneLineWithFileLineAndKey) {
       {"- model\n", "1: the file is not one map"},
       {"model\n", "1: the file is not one map"},
       {"model: m\n---\nthreads: 3\n", "2: the file is not one map"},
-      {",m0", "1: "},  // without an end to the library's YAML::LoadAll
+      {",m0", "1: "},  // endless in the library's YAML::LoadAll
       {"? [model]\n: m\n", "1: a key is not a text"},
       {"model: m\nlisten: [\n", "3: the file ends in a value"},
       {"model: m\nlisten: \"a\nthreads: 3\n", "4: the file ends in a value"},
@@ -215,7 +215,7 @@ TEST_F(Config, WhatIsTooMuchIsRefused) {
               HasSubstr("hydrantd.yaml: has more than the 1048576 bytes that are read"));
   EXPECT_TRUE(Run("model: m\n" + std::string((1 << 20) - 9, '#')).options.has_value());
   EXPECT_THAT(Run("model: " + std::string(100'000, '[')).text, HasSubstr("hydrantd.yaml:"));
-  // Each doubles the one before: 2^64 texts, were they written out.
+  // Each doubles the previous one: 2^64 texts if expanded.
   std::string bomb = "a0: &a0 [x, x]\n";
   for (int i = 1; i < 64; ++i)
     absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, "]\n");
@@ -232,7 +232,7 @@ TEST_F(Config, AFileThatCannotBeRead) {
   EXPECT_THAT(Run("").text, HasSubstr("no model is given"));
 }
 
-// What is printed says the same when it is read again.
+// The output parses to the same settings.
 TEST_F(Config, TheCheckPrintsWhatWasGivenAndThenTheDefaults) {
   const CommandLine line = Run(
       absl::StrCat("model: ", kModel, "\nserved-model-name: 'a: #b'\nenforce-eager: true\n",

@@ -1,5 +1,5 @@
-// Contexts as an operator meets them: the commands of hydrant, and daemons that are killed and
-// started again, or stand beside each other, over one store.
+// Contexts with the programs: hydrant's commands, and daemons that are killed and restarted, or run
+// in parallel, over one store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ TEST_P(ContextDaemon, WhatWasSavedOutlivesAKillAndServesReplicas) {
   EXPECT_THAT(gone.err, HasSubstr("whales is unknown here"));
 }
 
-// What was kept a moment before SIGTERM is saved before the process ends.
+// A context kept just before SIGTERM is saved before the process ends.
 TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
   std::string expected;
   {
@@ -118,7 +118,7 @@ TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
   EXPECT_EQ(Ask(again, "more"), expected);
 }
 
-// What was read for one prompt is not read again: by a replica, nor after a kill.
+// A prefilled prompt is reused by a replica, and after a kill.
 TEST_P(ContextDaemon, WhatWasReadIsFoundByOthers) {
   const std::vector<std::string> flags = {"--prefix-cache-store", uri_, "--batch-invariant"};
   const auto ask = [](const Daemon& daemon, const std::string& policy) {
@@ -215,7 +215,7 @@ TEST(ContextStoreFlag, OneThatCannotBeUsedIsSaidAtTheStart) {
   }
 }
 
-// A Redis may come later.
+// A Redis may become available later.
 TEST(ContextStoreFlag, AMissingRedisIsALineInTheLog) {
   Daemon daemon({"--context-store", "redis://:geheim@127.0.0.1:1"}, kGguf);
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();

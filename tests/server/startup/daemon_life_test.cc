@@ -1,6 +1,6 @@
-// The daemon's life around an engine that a test holds in its hand: it is lost, it is told to stop
-// under load, it never comes up. RunDaemon() runs in this process, so steps can be held while the
-// signals come.
+// The daemon's life cycle with an engine that the test controls: it is lost, it is stopped under
+// load, it never finishes loading. RunDaemon() runs in this process, so steps can be held while
+// signals arrive.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
@@ -27,7 +27,7 @@ using grpc::health::v1::HealthCheckResponse;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// LoadedModel owns its engine; this is what it owns of the test's.
+// LoadedModel owns its engine; this wrapper borrows the test's.
 class Borrowed final : public StepExecutor {
  public:
   explicit Borrowed(StepExecutor* engine) : engine_(engine) {}
@@ -50,7 +50,7 @@ struct LifeOptions {
   absl::Status load_status;
 };
 
-// A sequence may go on for a million tokens: longer than any of these tests.
+// A sequence may have a million tokens: longer than any of these tests.
 EngineLimits EndlessLimits() {
   EngineLimits limits = TestLimits();
   limits.max_model_len = limits.prefill_arena_tokens = limits.table_entries = 1 << 20;
@@ -58,7 +58,7 @@ EngineLimits EndlessLimits() {
   return limits;
 }
 
-// One that nobody has; the daemon is about to take it.
+// A free port, for the daemon.
 int FreePort() {
   const auto server = HttpServer::Start("127.0.0.1:0", {});
   return std::stoi((*server)->address().substr(std::string("127.0.0.1:").size()));
@@ -87,7 +87,7 @@ class RunningDaemon {
     thread_.join();
   }
 
-  // Returns when the port is open and the model about to load.
+  // Returns when the port is open and the model is about to load.
   void Start() {
     thread_ = std::thread([this] {
       status_ = RunDaemon(options_, [this](const DaemonOptions&, const auto&) {
@@ -126,7 +126,7 @@ class RunningDaemon {
   }
   const std::string& listen() const { return options_.listen; }
   HttpReply Get(const std::string& path) { return HttpGet(options_.metrics_listen, path); }
-  // The status of /livez and of /readyz, and what the latter says.
+  // The status of /livez and of /readyz, and the text of the latter.
   std::string Probes() {
     const HttpReply ready = Get("/readyz");
     return std::to_string(Get("/livez").status) + " " + std::to_string(ready.status) + " " +
@@ -158,7 +158,7 @@ class RunningDaemon {
   std::thread thread_;
 };
 
-// A call that has been accepted, to be read on later.
+// An accepted call, to be read later.
 class OpenStream {
  public:
   OpenStream(v1::Hydrant::Stub& stub, const v1::GenerateRequest& request)
@@ -221,7 +221,7 @@ void ExpectWhole(const StreamResult& result, uint32_t tokens) {
   EXPECT_EQ(result.usage->completion_tokens(), tokens);
 }
 
-// Every client reads as it comes: one that reads later writes later, into what is closed.
+// All clients read at the same time: a late reader would write late, to a closed connection.
 void ExpectAllWhole(std::vector<LoneStream>* streams) {
   std::vector<std::thread> readers;
   for (LoneStream& stream : *streams)
@@ -275,7 +275,7 @@ TEST(EngineLoss, EndsRunningAndQueuedStreamsAndTheDaemonSaysSo) {
   ExpectLost(daemon.Join());
 }
 
-// Between the loss and the daemon's next look at the engine the scheduler itself says no.
+// Between the loss and the daemon's next check of the engine the scheduler itself refuses.
 TEST(EngineLoss, RequestsRightAfterItAreRefusedToo) {
   RunningDaemon daemon;
   ASSERT_TRUE(daemon.StartAndWait());
@@ -285,11 +285,11 @@ TEST(EngineLoss, RequestsRightAfterItAreRefusedToo) {
   ExpectLost(daemon.Join());
 }
 
-// Nobody needs to tell the daemon that it has nothing left to do.
+// The daemon ends without a signal.
 TEST(EngineLoss, EndsTheDaemonAfterAWhile) {
   LifeOptions options;
   options.engine_lost_linger = std::chrono::milliseconds(1);
-  options.drain_delay = std::chrono::hours(1);  // for balancers of a server that still answers
+  options.drain_delay = std::chrono::hours(1);  // for load balancers of a server that still answers
   RunningDaemon daemon(options);
   ASSERT_TRUE(daemon.StartAndWait());
   daemon.engine.Lose(absl::InternalError("the device is gone"));
@@ -317,7 +317,7 @@ TEST(Loading, AModelThatDoesNotLoadEndsTheDaemonWithTheReason) {
 
 TEST(LoadingDeathTest, ASignalEndsItAtOnce) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  // In a process of its own: the daemon leaves it while its loader, which never ends, still runs.
+  // In a process of its own: the daemon exits while its loader, which never ends, still runs.
   const auto stopped_while_loading = [] {
     BlockSignals();
     spdlog::set_level(spdlog::level::off);
@@ -397,12 +397,12 @@ TEST(Drain, ASecondSignalEndsThePatience) {
   EXPECT_TRUE(daemon.Join().ok());
 }
 
-// Neither a client that reads nothing nor one that watches the health keeps the process.
+// Neither a client that never reads nor one that watches the health delays the exit.
 TEST(Drain, IdleClientsDoNotHoldTheEnd) {
   RunningDaemon daemon;
   daemon.engine.next_token = [](int32_t) { return ByteTokenizer::kLong; };
   ASSERT_TRUE(daemon.StartAndWait());
-  OpenStream unread(*daemon.stub, TextRequest("x", 250));  // 1 MB: ends, though nobody reads it
+  OpenStream unread(*daemon.stub, TextRequest("x", 250));  // 1 MB: ends without being read
   const auto health = grpc::health::v1::Health::NewStub(daemon.channel);
   grpc::ClientContext context;
   const auto watch = health->Watch(&context, {});
@@ -418,7 +418,7 @@ TEST(Drain, IdleClientsDoNotHoldTheEnd) {
   unread.ReadToEnd();
 }
 
-// Whoever has not noticed yet that the server is leaving is still served.
+// Clients that have not noticed the drain yet are still served.
 TEST(Drain, WhileBalancersGetToNoticeNewStreamsAreTaken) {
   LifeOptions options;
   options.drain_delay = std::chrono::hours(1);
@@ -430,7 +430,7 @@ TEST(Drain, WhileBalancersGetToNoticeNewStreamsAreTaken) {
   EXPECT_EQ(daemon.Health(""), HealthCheckResponse::NOT_SERVING);
   EXPECT_THAT(daemon.Probes(), StartsWith("200 503 draining: "));
   ExpectWhole(RunToEnd(*daemon.stub, TextRequest("late", 20)), 20);
-  daemon.Terminate();  // enough waited
+  daemon.Terminate();  // ends the wait
   EXPECT_TRUE(daemon.Join().ok());
 }
 
@@ -448,7 +448,7 @@ TEST(Drain, TheLastStreamOfEveryConnectionEndsWhole) {
   EXPECT_TRUE(daemon.Join().ok());
 }
 
-// HTTP/2's word for "no new streams here": a client opens its next ones elsewhere.
+// HTTP/2's GOAWAY: a client opens its next streams elsewhere.
 TEST(Drain, ClientsAreToldToGoAway) {
   RunningDaemon daemon;
   ASSERT_TRUE(daemon.StartAndWait());
@@ -503,8 +503,8 @@ TEST(Probes, TellLoadingFromReady) {
   EXPECT_THAT(daemon.Get("/metrics").body, HasSubstr("hydrant_state{state=\"ready\"} 1\n"));
 }
 
-// A loop that is stuck is neither live nor ready, and both again when it goes on; one without work
-// is not stuck.
+// A stuck loop is neither live nor ready, and is both again when it continues; an idle loop is not
+// stuck.
 TEST(Probes, SayWhenNoStepEnds) {
   LifeOptions options;
   options.stall_timeout = std::chrono::milliseconds(20);
@@ -540,7 +540,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// 200 MB of small blocks, all of which are freed but one in a hundred: what lives keeps the rest.
+// 200 MB of small blocks, all freed except one in a hundred: these keep the rest allocated.
 TEST(Memory, AnIdleDaemonGivesItBack) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers' allocators know nothing of this";
@@ -558,14 +558,14 @@ TEST(Memory, AnIdleDaemonGivesItBack) {
   for (int i = 0; i < kBlocks; ++i) {
     if (i % 100 != 0) blocks[i].reset();
   }
-  // It looks a second after its last work, then once a minute.
+  // It trims a second after its last work, then once a minute.
   ExpectWhole(RunToEnd(*daemon.stub, TextRequest("x", 5)), 5);
   EXPECT_TRUE(WaitFor([&] { return ResidentBytes() < before + kBlocks * kBytes / 4; }))
       << ResidentBytes() - before;
   ExpectWhole(RunToEnd(*daemon.stub, TextRequest("x", 5)), 5);
 }
 
-// bind() wants the socket's file gone, and it is the first one's.
+// bind() requires that the socket's file is gone, and it belongs to the first server.
 TEST(Listening, ASecondServerOnAUnixSocketFailsAndTheFirstLives) {
   RunningDaemon daemon;
   ASSERT_TRUE(daemon.StartAndWait());

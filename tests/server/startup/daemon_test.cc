@@ -1,5 +1,4 @@
-// The two programs as an operator meets them: hydrantd serves a tiny model of the project's own,
-// hydrant talks to it.
+// The two programs: hydrantd serves a tiny model of the repository, hydrant is its client.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +46,7 @@ v1::GenerateRequest LongRequest(uint32_t tokens = 480) {
   return request;
 }
 
-// By the same model and queue; who names a policy gets that one wherever it comes.
+// Same model and queue; a request with a policy gets it at every address.
 TEST(Daemon, ListensAtMoreAddressesEachWithItsOwnDefaultPolicy) {
   Daemon daemon({"--default-cache-policy", "local:max_cache_tokens=24", "--listen-as",
                  "127.0.0.1:0=h2o:max_cache_tokens=16"});
@@ -137,7 +136,7 @@ TEST(Daemon, WithoutATimeoutRunningStreamsEndAsUnavailable) {
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
 }
 
-// A stream that has brought its first token.
+// A stream that has received its first token.
 class RunningStream {
  public:
   explicit RunningStream(Daemon* daemon, uint32_t tokens)
@@ -179,7 +178,7 @@ v1::DrainProgress LastOf(grpc::ClientReader<v1::DrainProgress>* reader) {
   return progress;
 }
 
-// A second call watches the same drain, and one that goes away does not end it.
+// A second call watches the same drain, and cancelling one does not end it.
 TEST(Daemon, DrainStreamsWhatIsLeft) {
   Daemon daemon({"--control-listen", "0"}, kGguf);
   const auto control = ControlOf(&daemon);
@@ -218,7 +217,7 @@ TEST(Daemon, DrainSaysWhatTheTimeoutCutsOff) {
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
 }
 
-// The plain loops take seconds for these streams, so all questions are asked while they run.
+// The plain loops take seconds for these streams, so all checks are made while they run.
 TEST(Daemon, UnderLoadSigtermRefusesNewStreamsAndFinishesTheRunningOnes) {
   using grpc::health::v1::HealthCheckResponse;
   Daemon daemon({}, kGguf);
@@ -261,7 +260,7 @@ TEST(Daemon, UnderLoadATimeoutTooShortEndsTheStreamsAndTheProcess) {
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
 }
 
-// Any client could fill the log otherwise.
+// Otherwise any client could fill the log.
 TEST(Daemon, InvalidRequestsLeaveNoLineInTheLog) {
   Daemon daemon;
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
@@ -288,7 +287,7 @@ TEST(Daemon, SaysWhatItServes) {
   EXPECT_THAT(info.out(), HasSubstr("h2o"));
 }
 
-// Runs hydrantd with these flags: it must leave with code 1 and one line that holds `mentions`.
+// Runs hydrantd with these flags: it must exit with code 1 and one line that contains `mentions`.
 void ExpectNoStart(const std::vector<std::string>& flags,
                    const std::vector<std::string>& mentions) {
   std::vector<std::string> arguments = {HYDRANTD_PATH, "--log-level", "error"};
@@ -304,7 +303,7 @@ void ExpectNoStart(const std::vector<std::string>& flags,
   EXPECT_EQ(process.err().find('\n'), process.err().size() - 1) << process.err();
 }
 
-// Files made from good ones, removed at the end.
+// Files made from valid ones, removed at the end.
 class SpoiledFiles : public testing::Test {
  protected:
   SpoiledFiles() : folder_(testing::TempDir() + "/hydrant_spoiled_" + std::to_string(getpid())) {
@@ -319,7 +318,7 @@ class SpoiledFiles : public testing::Test {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
     return folder_ + "/" + name;
   }
-  // The good file with `bytes` in place of what stands at `at`.
+  // The valid file with `bytes` at offset `at`.
   std::string Overwritten(size_t at, const std::string& bytes) const {
     return std::string(good_).replace(at, bytes.size(), bytes);
   }
@@ -440,7 +439,7 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
   }
 }
 
-// "nan" is a number to a parser, and neither below nor above any limit.
+// Parsers accept "nan" as a number, and it is neither below nor above any limit.
 TEST(Daemon, RefusesNumbersThatAreNone) {
   for (const char* flag :
        {"--stall-timeout", "--drain-delay", "--shutdown-timeout", "--max-connection-age",
@@ -481,13 +480,13 @@ TEST(Daemon, ASwapFolderWithoutRoomIsAWarning) {
   EXPECT_NE(daemon.WaitForErrorLine("swap space 0"), "") << "and it serves";
 }
 
-// Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool. How
-// little is too little depends on the machine: a daemon that serves after all is stopped.
+// Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool. The
+// limits depend on the machine: a daemon that serves after all is stopped.
 TEST(Daemon, WithoutMemoryItEndsWithALine) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map more than any limit leaves";
 #endif
-  constexpr int kServed = 124;  // of timeout(1)
+  constexpr int kServed = 124;  // exit code of timeout(1)
   int ended = 0;
   for (const char* kibibytes : {"100000", "150000", "200000", "250000", "350000"}) {
     const std::string command =
@@ -503,7 +502,7 @@ TEST(Daemon, WithoutMemoryItEndsWithALine) {
   EXPECT_GT(ended, 1);
 }
 
-// A device that is not there is found before a model that is not there either.
+// A missing device is reported before a missing model.
 TEST(Daemon, AMissingDeviceIsFirst) {
   setenv("HYDRANT_CUDA_MODULE", "/no/such/module.so", 1);
   ExpectNoStart({"--model", "/no/such/model.gguf", "--device", "cuda"},
@@ -515,7 +514,7 @@ TEST(Daemon, AMissingDeviceIsFirst) {
 }
 
 #ifdef EMULATED_CUDA
-// Device "cuda" is the emulated one, and one of its settings is this.
+// Device "cuda" is the emulated one, configured by this setting.
 class EmulatedDevice {
  public:
   EmulatedDevice(const std::string& name, const std::string& value)
@@ -589,7 +588,7 @@ TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
   }
 }
 
-// The request hears of it, then the load balancer, then the process ends.
+// First the request fails, then health reports it, then the process ends.
 TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
   const EmulatedDevice device("LAST_LAUNCH", "3000");
   Daemon daemon({}, kModel, "cuda");
@@ -606,8 +605,8 @@ TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("hydrantd: the engine is lost: CUDA failed"));
 }
 
-// Prompts that are read, streams that decode under several policies, and those that wait: each has
-// ended once by the daemon's own count, by its last token or by the fault, and the client knows.
+// Prompts in prefill, decoding streams of several policies, and waiting requests: each ends once by
+// the daemon's counters, with its last token or with the fault, and its client receives that end.
 void ExpectOneEndForEach(const std::string& setting, const std::string& value,
                          const std::string& max_num_seqs, const std::string& fault) {
   SCOPED_TRACE(setting + "=" + value);
@@ -615,7 +614,7 @@ void ExpectOneEndForEach(const std::string& setting, const std::string& value,
   Daemon daemon({"--metrics-listen", "127.0.0.1:0", "--max-num-seqs", max_num_seqs,
                  "--kv-cache-memory-bytes", "4M"},
                 kModel, "cuda");
-  if (daemon.address().empty()) {  // as early as that
+  if (daemon.address().empty()) {  // failed at startup
     EXPECT_EQ(daemon.process().Wait(), 1);
     EXPECT_THAT(daemon.process().err(), HasSubstr(fault));
     return;
@@ -667,13 +666,13 @@ TEST(Device, AKernelThatFailsInMidStepLeavesNoRequestWithoutItsEnd) {
     ExpectOneEndForEach("LAST_LAUNCH", last, "4", "cudaErrorLaunchFailure; the host's kernel log");
 }
 
-// Work space grows with the rows of a step, and others have taken what was free.
+// The workspace grows with the rows of a step, and the free memory has been taken by others.
 TEST(Device, MemoryThatOthersTakeInMidStepLeavesNoRequestWithoutItsEnd) {
   ExpectOneEndForEach("TAKEN_AFTER", "200", "8", "cudaErrorMemoryAllocation; nvidia-smi lists");
 }
 #endif
 
-// Of a library that stands in for the driver's.
+// From a library that replaces the driver's.
 TEST(Device, AnOldDriverIsNamedWithItsVersion) {
   const std::string line =
       "the NVIDIA driver is too old, of CUDA 12.4; CUDA 13 needs version 580 or later";
@@ -686,7 +685,7 @@ TEST(Device, AnOldDriverIsNamedWithItsVersion) {
 }
 
 #ifdef REAL_CUDA
-// The backend as nvcc made it, on a machine without a driver.
+// The backend compiled by nvcc, on a machine without a driver.
 TEST(Device, WithoutADriverTheRealBackendSaysSo) {
   if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY); driver != nullptr)
     GTEST_SKIP() << "there is a driver";
@@ -714,7 +713,7 @@ TEST(Daemon, AMetricsPortThatIsTakenIsOneClearLine) {
   EXPECT_EQ(HttpGet(address, "/readyz").body, "ready\n") << "the first one's probes go on";
 }
 
-// Clients of HTTP/2 that have introduced themselves and ask nothing.
+// HTTP/2 connections after their handshake, without requests.
 class IdleConnections {
  public:
   IdleConnections(const std::string& address, int count) {
@@ -727,7 +726,7 @@ class IdleConnections {
   ~IdleConnections() { Close(); }
   IdleConnections(const IdleConnections&) = delete;
   IdleConnections& operator=(const IdleConnections&) = delete;
-  // Until the server has closed the last of them.
+  // Waits until the server has closed the last of them.
   bool LastIsClosed() const {
     char byte;
     for (ssize_t count; (count = recv(fds_.back(), &byte, 1, 0)) != 0;) {
@@ -744,7 +743,7 @@ class IdleConnections {
   std::vector<int> fds_;
 };
 
-// Of a stub with a connection of its own.
+// With a stub on its own connection.
 grpc::Status NewConnectionsAnswer(const std::string& address) {
   grpc::ChannelArguments own;
   own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -756,8 +755,8 @@ grpc::Status NewConnectionsAnswer(const std::string& address) {
   return stub->GetServerInfo(&context, {}, &info);
 }
 
-// More connections than the process may have descriptors: those that have one go on, the others are
-// refused and not kept waiting, the probes go on and say why, and all is well when they are gone.
+// More connections than descriptors: established ones continue, others are refused without delay,
+// probes continue and give the reason, and the daemon recovers when the connections are gone.
 TEST(Descriptors, WhenTheyRunOutTheDaemonIsFullAndNotDeaf) {
   Daemon daemon(Limits{.open_files = 128}, {"--metrics-listen", "127.0.0.1:0"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
@@ -782,7 +781,7 @@ TEST(Descriptors, TheSoftLimitIsRaised) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("256 files may be open, 192 of them connections"));
 }
 
-// What the page has to show, as it polls it.
+// The data of the status page.
 nlohmann::json StatusOf(const std::string& address) {
   const HttpReply reply = HttpGet(address, "/status.json");
   EXPECT_EQ(reply.status, 200);
@@ -927,7 +926,7 @@ TEST(Client, WaitsForADaemonThatIsYetToStart) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
 }
 
-// The connection breaks in the middle of an answer: what comes out is the whole answer, once.
+// The connection breaks in the middle of an answer: the whole answer is printed, once.
 TEST(Client, AStreamThatIsLostIsTakenUpWhereItEnded) {
   TestServer server;
   Relay relay(server.port());
@@ -958,7 +957,7 @@ TEST(Client, AStreamThatIsLostIsTakenUpWhereItEnded) {
   EXPECT_NE(given_up.Wait(), 0);
 }
 
-// A model that does not find its end would go on for as long as its context is.
+// A model that does not end its answer would fill its whole context.
 TEST(Client, AnAnswerHasALimitUnlessItIsLifted) {
   TestServer server;
   const auto generate = [&](std::vector<std::string> more) {
@@ -983,7 +982,7 @@ TEST(Client, AnAnswerHasALimitUnlessItIsLifted) {
   EXPECT_THAT(stopped->err(), Not(HasSubstr("cut at")));
 }
 
-// Each under a heading when it has finished, whichever is first.
+// Each under a heading when it has finished, in any order.
 TEST(Client, PrintsSeveralAnswersUnderHeadings) {
   TestServerOptions options;
   options.next_token_of = [](uint64_t seed, int32_t position) -> TokenId {
@@ -996,7 +995,7 @@ TEST(Client, PrintsSeveralAnswersUnderHeadings) {
       "--n",        "3",         "--max-tokens",   "5"};
   Subprocess generate(arguments);
   EXPECT_EQ(generate.Wait(), 0) << generate.err();
-  // Tokens at the positions from 2 on: the letters from seed + 2.
+  // Tokens at positions from 2 on: the letters from seed + 2.
   const std::string answers[] = {"=== 1 of 3\nmnopq\n", "=== 2 of 3\nno\n", "=== 3 of 3\nopqrs\n"};
   for (const std::string& answer : answers) EXPECT_THAT(generate.out(), HasSubstr(answer));
   EXPECT_EQ(generate.out().size(), answers[0].size() + answers[1].size() + answers[2].size());
@@ -1029,7 +1028,7 @@ TEST(Client, AsksForABatchOfLines) {
     }
     return std::tuple(code, answers, run->err());
   };
-  // Tokens at the positions from 2 on: the letters from seed + 2.
+  // Tokens at positions from 2 on: the letters from seed + 2.
   const auto [code, answers, said] =
       ask("{\"text\": \"x\"}\n\n"
           "{\"text\": \"x\", \"sampling\": {\"n\": 2, \"seed\": \"0\"}}\n"

@@ -1,5 +1,5 @@
-// Models of the hub as an operator meets them: hydrant fetches one, hydrantd serves it, from a
-// stand-in of the hub on loopback.
+// Models of the hub with the programs: hydrant downloads one, hydrantd serves it, from a fake hub
+// on loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>

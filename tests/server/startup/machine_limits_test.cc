@@ -1,4 +1,4 @@
-// Fake /proc and /sys files of the shapes that containers show, and the texts of sizes.
+// Fake /proc and /sys files as in containers, and the parsing of sizes.
 #include "server/startup/machine_limits.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST_F(FakeMachine, HyperThreadsOfACoreGetOneThread) {
   EXPECT_EQ(part.cores, 2);
   EXPECT_EQ(DefaultThreads(part), 2);
   EXPECT_EQ(part.numa_nodes, std::vector<int>{0});
-  // A quota of less than the cores is the limit.
+  // A quota below the number of cores is the limit.
   Write("/proc/self/cgroup", "0::/\n");
   Write("/sys/fs/cgroup/cpu.max", "300000 100000\n");
   EXPECT_EQ(DefaultThreads(ReadMachineLimits(root_, Cpus(8))), 3);

@@ -1,4 +1,4 @@
-// What the daemon makes of a model's folder: tokenizer, chat template and engine together.
+// Loading a model folder: tokenizer, chat template and engine together.
 #include "server/startup/model_loader.h"
 
 #include <gmock/gmock.h>
@@ -117,7 +117,7 @@ TEST_F(ModelLoaderTest, APoolThatHoldsNoSequenceIsRefusedWithWhatIsNeeded) {
                     HasSubstr("one of 256 tokens takes ")));
 }
 
-// At this temperature every id of the model is about as likely as any other.
+// At this temperature all ids of the model are about equally likely.
 TEST_F(ModelLoaderTest, IdsThatTheTokenizerLacksAreNeverDrawn) {
   const auto loaded = Load();
   ASSERT_NE(loaded, nullptr);
@@ -134,7 +134,7 @@ TEST_F(ModelLoaderTest, IdsThatTheTokenizerLacksAreNeverDrawn) {
   }
 }
 
-// Sizes that no machine has, said before anything of the kind is allocated.
+// Sizes larger than any machine, refused before anything is allocated.
 TEST_F(ModelLoaderTest, APoolThatDoesNotFitIsRefusedByItsOption) {
   options_.engine.block_size = 256;
   options_.engine.num_blocks_override = 1 << 30;
@@ -152,13 +152,13 @@ TEST_F(ModelLoaderTest, APoolThatDoesNotFitIsRefusedByItsOption) {
 class CutFileTest : public ModelLoaderTest {
  protected:
   CutFileTest() {
-    std::signal(SIGBUS, SIG_DFL);  // a sanitizer may have taken it
+    std::signal(SIGBUS, SIG_DFL);  // a sanitizer may have set it
     options_.model_path =
         WriteTinyLlamaGguf(folder_ + "/m.gguf", TinyLlamaConfig(), DType::kF32, 1);
     options_.load_format = LoadFormat::kAuto;
     options_.engine.dtype = WeightDType::kFloat32;
   }
-  // The file becomes so much shorter when the first layer has been read.
+  // Truncates the file by this many bytes when the first layer has been read.
   absl::Status LoadAndCut(size_t bytes) {
     const size_t size = fs::file_size(options_.model_path);
     return LoadModel(options_, [&](double) { fs::resize_file(options_.model_path, size - bytes); })

@@ -1,4 +1,4 @@
-// What the kernel says of a thread's memory policy.
+// The thread's memory policy in the kernel.
 #include "server/startup/numa.h"
 
 #include <gtest/gtest.h>

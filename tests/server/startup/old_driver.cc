@@ -1,4 +1,4 @@
-// Stands in for NVIDIA's libcuda.so.1 of a driver that is too old for CUDA 13.
+// Replaces NVIDIA's libcuda.so.1 by one of a driver too old for CUDA 13.
 extern "C" int cuDriverGetVersion(int* version);
 extern "C" int cuDriverGetVersion(int* version) {
   *version = 12040;

@@ -1,4 +1,4 @@
-// hydrantd as an operator secures it: flags, files, signals, and what its log and its settings say.
+// Security options of hydrantd: flags, files, signals, and the contents of its log and settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,8 +80,8 @@ TEST(SecureDaemon, FlagsThatDoNotGoTogetherAreNamed) {
   EXPECT_THAT(nothing.err, HasSubstr("no model is given"));
 }
 
-// What --new-token prints is good, the client sends it, and nobody else gets in; SIGHUP reads the
-// file anew.
+// The output of --new-token is valid, the client sends the token, and other callers are refused;
+// SIGHUP reads the file again.
 TEST(SecureDaemon, TokensFromTheFirstToTheLast) {
   const Ended made = RunToItsEnd({HYDRANTD_PATH, "--new-token", "acme"});
   ASSERT_EQ(made.code, 0) << made.err;
@@ -138,7 +138,7 @@ TEST(SecureDaemon, SpeaksTlsToItsClientAndItsHealthLooksWell) {
   EXPECT_NE(health({"--tls-ca", ca}).code, 0) << "without a certificate of its own";
   EXPECT_NE(health({}).code, 0) << "without TLS";
   EXPECT_THAT(health({"--tls-ca", "/no/such"}).err, HasSubstr("/no/such"));
-  // All at once: files, addresses. A new certificate is taken when SIGHUP says so.
+  // All reported together: files, addresses. A new certificate is loaded on SIGHUP.
   folder.Write("server.key", authority.Sign("another").key);
   daemon.process().Signal(SIGHUP);
   EXPECT_THAT(daemon.process().WaitForErrorLine("from before"), HasSubstr("--tls-key"));
@@ -150,7 +150,7 @@ TEST(SecureDaemon, SpeaksTlsToItsClientAndItsHealthLooksWell) {
   EXPECT_EQ(health({"--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key}).code, 0);
 }
 
-// Neither the log, at its most talkative, nor the settings, the metrics and the traces.
+// Not in the log at debug level, the settings, the metrics or the traces.
 TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   const std::string token = "hyd_the-secret-token", prompt = "the quick brown prompt";
   const TemporaryFolder folder;
@@ -166,11 +166,11 @@ TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   EXPECT_EQ(Ask(daemon, token, prompt).error_code(), StatusCode::OK);
   EXPECT_EQ(Ask(daemon, "hyd_a-wrong-token").error_code(), StatusCode::UNAUTHENTICATED);
   v1::GenerateRequest wrong;
-  wrong.set_text(prompt + std::string(1, '\xff'));  // no UTF-8
+  wrong.set_text(prompt + std::string(1, '\xff'));  // invalid UTF-8
   grpc::ClientContext wrong_context;
   wrong_context.AddMetadata("authorization", "Bearer " + token);
   EXPECT_FALSE(RunToEnd(daemon.stub(), wrong, &wrong_context).status.ok());
-  {  // gRPC has a line of its own for it, and may close the connection
+  {  // gRPC logs it, and may close the connection
     grpc::ChannelArguments alone;
     alone.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto stub = v1::Hydrant::NewStub(

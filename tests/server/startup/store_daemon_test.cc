@@ -1,4 +1,4 @@
-// Daemons over stores that are slow, silent, gone or hostile. Requests that do not need the store
+// Daemons over stores that are slow, silent, absent or hostile. Requests that do not need the store
 // are served as without one, the others are refused soon, and SIGTERM ends the process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// hydrantd and a collector: what a trace of a request says, what the log says of it, and that a
-// collector that is not there harms nobody.
+// hydrantd with a collector: a request's trace, the log's record of it, and that an absent
+// collector does no harm.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,7 +82,7 @@ TEST(TracedDaemon, SendsTheTraceThatItsLogNames) {
   ASSERT_EQ(log.size(), 1u);
   EXPECT_EQ(log[0].at("trace_id"), kTraceId);
   EXPECT_EQ(log[0].at("span_id"), ToHex(call.span_id()));
-  // What both say is the same.
+  // Both have the same values.
   for (const auto& [key, field] :
        std::map<std::string, std::string>{{"gen_ai.usage.prompt_tokens", "prompt_tokens"},
                                           {"gen_ai.usage.completion_tokens", "completion_tokens"},
@@ -96,7 +96,7 @@ TEST(TracedDaemon, SendsTheTraceThatItsLogNames) {
   }
 }
 
-// Of two that do not fit together, one leaves for the host's memory and comes back.
+// Two sequences do not fit together: one is swapped out to host memory and back.
 TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
   FakeCollector collector;
   Daemon daemon({"--otlp-traces-endpoint", collector.address(), "--num-gpu-blocks-override", "200",
@@ -163,7 +163,7 @@ TEST(TracedDaemon, IsToldByTheEnvironmentAlone) {
   EXPECT_EQ(collector.calls(), 1);
 }
 
-// And sends its last spans when it ends, without waiting for the next batch.
+// It also sends its last spans when it exits, without waiting for the next batch.
 TEST(TracedDaemon, SpeaksTlsWithACollector) {
   const TemporaryFolder folder;
   const TestAuthority authority("collectors");

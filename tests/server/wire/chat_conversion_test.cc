@@ -1,4 +1,4 @@
-// A chat on the wire to the text that the model's template makes of it.
+// Converts a chat on the wire to the text of the model's template.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class ChatConversion : public ::testing::Test {
     return std::string(status.message());
   }
 
-  // Of bytes.
+  // As bytes.
   std::string AsText(const std::vector<TokenId>& ids) {
     std::string text;
     for (const TokenId id : ids) text += tokenizer_.TokenBytes(id, false, false);
@@ -107,7 +107,7 @@ TEST_F(ChatConversion, ErrorsBeginWithTheField) {
   EXPECT_EQ(Error(), "chat.messages: the model's chat template refuses them: no critics");
 }
 
-// Behind any conversation a turn is what the template adds to it.
+// After any conversation a turn equals the text that the template adds for it.
 TEST_F(ChatConversion, ATurnIsWhatAConversationGrowsBy) {
   int templates = 0;
   for (const auto& file : std::filesystem::directory_iterator("tests/data/tokenizer/templates")) {

@@ -1,9 +1,9 @@
-// The wire contract only grows. Everything in the stored descriptor set (what was released) must be
-// in today's file with the same number, name, type and label. After adding to the contract, store
-// it anew:
+// The wire contract only grows. Everything in the stored (released) descriptor set must be in the
+// current file with the same number, name, type and label. After adding to the contract, store it
+// anew:
 //   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1.binpb hydrant/v1/hydrant.proto
 //   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1_control.binpb
-//     hydrant/v1/control.proto
+//   hydrant/v1/control.proto
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
@@ -38,7 +38,7 @@ auto FindByName(const List& list, const std::string& name) -> decltype(&list.Get
   return nullptr;
 }
 
-// What of a field is on the wire or in generated code.
+// The properties of a field on the wire and in generated code.
 std::string Signature(const FieldDescriptorProto& field) {
   std::ostringstream text;
   text << field.name() << " = " << field.number() << " type " << field.type() << " "
@@ -139,7 +139,7 @@ TEST(Descriptor, NothingThatWasReleasedChanged) {
   EXPECT_THAT(Breaks(stored, Today()), IsEmpty());
 }
 
-// What is added is guarded from then on.
+// Additions must be stored, too.
 TEST(Descriptor, AllThatThereIsIsStored) {
   EXPECT_THAT(Breaks(Today(), Stored()), IsEmpty()) << "store it anew: see the top of this file";
 }
@@ -165,7 +165,7 @@ TEST(Descriptor, BreaksAreFound) {
   }
 }
 
-// House rules of the contract.
+// The contract's own rules.
 TEST(Descriptor, ScalarsAreOptionalAndEnumsBeginUnspecified) {
   const FileDescriptorProto today = Today();
   for (const auto& dependency : today.dependency())
