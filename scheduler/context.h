@@ -68,9 +68,9 @@ inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
   return range.begin != plan.prompt.tokens;
 }
 
-// What the heads of the budget group keep when a turn has been read, of what they then hold: as
-// many as after the turn before, and what C has grown by; empty: all. `plan`: of the cache; ranges:
-// those it has read before; spans: of its heads.
+// The number of entries that each KV head of the budget group keeps after a turn has been
+// prefilled: as many as after the previous turn, plus the growth of C. Empty: all. `plan`: of the
+// cache; ranges: read before; spans: of its heads.
 std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan,
                                    const CacheSpec& spec, std::span<const TokenRange> ranges,
                                    std::span<const HeadSpan> spans);

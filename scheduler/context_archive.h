@@ -27,7 +27,7 @@
 
 namespace hydrant {
 
-// Totals since the start; read at any time, as StepHistograms.
+// Totals since the start; can be read at any time, as StepHistograms.
 struct ContextArchiveMetrics {
   Histogram save_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // successful saves
   Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};

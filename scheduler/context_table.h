@@ -76,7 +76,7 @@ class ContextTable {
   ContextDirectory* const directory_;
   List by_use_;                                   // least recently used first
   std::map<ContextId, List::iterator> contexts_;  // without removed ones
-  // Of all in by_use_, and of reservations.
+  // All in by_use_, and reservations:
   int64_t host_pages_ = 0, num_caches_ = 0;
   uint64_t num_evicted_ = 0;
 };

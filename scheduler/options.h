@@ -33,8 +33,8 @@ struct SchedulerOptions {
   std::map<std::string, double> tenant_weights = {};
   // interval of Progress for a request without other events
   TimeUs progress_interval_us = 1'000'000;
-  // The policy of requests for the full cache whose whole cache does not fit at admission
-  // (CheckedRequest::under_pressure); `full`: they wait until it fits.
+  // The policy of requests for the full cache that do not fit at admission without compression
+  // (CheckedRequest::under_pressure); `full`: they wait until they fit.
   CacheSpec policy_under_pressure = {};
 };
 

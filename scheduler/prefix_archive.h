@@ -37,7 +37,7 @@ struct ContextHome;
 // (SharePrefixKeys), so that each finds the others' blocks.
 Sha256Digest PrefixSecretOf(const ContextHome& home);
 
-// Totals since the start; read at any time, as StepHistograms.
+// Totals since the start; can be read at any time, as StepHistograms.
 struct PrefixArchiveMetrics {
   Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // for a prompt's blocks
   std::atomic<uint64_t> saved_bytes{0};

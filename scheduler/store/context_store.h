@@ -69,7 +69,7 @@ absl::Status CheckStoreKey(std::string_view key);
 
 // The error of List() if there are too many keys.
 absl::Status TooManyKeys(const std::string& store);
-// The error of a call whose deadline passed before its work was done.
+// The error of a call that missed its deadline.
 absl::Status NotInTime(const std::string& store);
 
 }  // namespace hydrant

@@ -63,7 +63,7 @@ absl::StatusOr<Service::UnaryJob> ReadCompress(const ServedModel& model,
   return Service::UnaryJob{std::move(request), answer};
 }
 
-// A query of a message of type Wire. ask(wire) returns the response, or an error.
+// Answers a query: parses a message of type Wire; ask(wire) returns the response, or an error.
 template <typename Wire, typename Ask>
 Service::Query Querying(Ask ask) {
   return [ask = std::move(ask)](const grpc::ByteBuffer& bytes) -> Service::Answer {
@@ -75,7 +75,7 @@ Service::Query Querying(Ask ask) {
   };
 }
 
-// The same about the model. ask(model, wire) is not called before there is one.
+// A query about the model. ask(model, wire) is called only if there is one.
 template <typename Wire, typename Ask>
 Service::Query QueryingModel(const Service& service, Ask ask) {
   const ServingState serving = service.Current();
@@ -86,7 +86,7 @@ Service::Query QueryingModel(const Service& service, Ask ask) {
   });
 }
 
-// The parts of a call about contexts.
+// Calls about contexts.
 struct ContextCall {
   const ServingState& serving;
   const Caller& caller;
@@ -102,8 +102,8 @@ struct ContextCall {
   }
 };
 
-// A call about contexts, of a message of type Wire. ask(call, wire) returns the response, or an
-// error.
+// Runs a call about contexts with a message of type Wire. ask(call, wire) returns the response, or
+// an error.
 template <typename Wire, typename Ask>
 Service::StoreJob AskingStore(Ask ask) {
   return [ask = std::move(ask)](const ServingState& serving, const Caller& caller,

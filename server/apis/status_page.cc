@@ -15,8 +15,8 @@ using Json = nlohmann::ordered_json;
 
 // The shortest time between two views, for any number of viewers.
 constexpr TimeUs kViewInterval = 200'000;
-// Without polls for this long nobody is watching. The page polls twice a second; browsers slow down
-// pages in the background.
+// Without polls for this long the page is not being viewed. It polls twice a second; browsers slow
+// down pages in the background.
 constexpr TimeUs kNobodyLooks = 3'000'000;
 
 const char* StateName(const SequenceView& one) {

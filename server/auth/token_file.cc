@@ -146,7 +146,7 @@ absl::StatusOr<TokenFile> ParseLoaded(const YAML::Node& root) {
         tokens, "tokens",
         absl::StrCat("has ", tokens.size(), " entries; at most ", kMaxTokens, " are allowed"));
   TokenFile file;
-  std::set<std::string> limited;  // tenants whose quotas have been read
+  std::set<std::string> limited;  // tenants with quotas read so far
   for (const YAML::Node& node : tokens) HYDRANT_RETURN_IF_ERROR(Add(node, &file, &limited));
   return file;
 }

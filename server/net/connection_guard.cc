@@ -291,7 +291,8 @@ void ConnectionGuard::LetIn() {
       return IsFree(waiting, now);
     });
     if (next.lacks_room) EndSlowStarts(now);
-    // A waiting connection whose client has gone may hold many bytes, so gRPC does not get it.
+    // The client of a waiting connection may be gone and have left many bytes; gRPC does not get
+    // it.
     std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
       const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
       if (ends.has_value()) {

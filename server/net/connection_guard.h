@@ -73,7 +73,7 @@ class ConnectionGuard {
     ConnectionRecord record = {};
   };
 
-  // An ended connection whose calls gRPC has not freed yet.
+  // An ended connection with calls that gRPC has not freed yet.
   struct Ended {
     int64_t id;
     std::string network;

@@ -13,8 +13,8 @@
 namespace hydrant {
 
 // Hold it from before FreeSocketPath() until the new socket listens: a socket that is bound but
-// does not listen yet looks like one whose process has ended. Another server waits at most a second
-// for the lock. After that, or if the file system has no locks, it goes on without the lock.
+// does not listen yet looks like that of an ended process. Another server waits at most a second
+// for the lock. After that, or if the file system has no locks, it continues without the lock.
 class SocketFolderLock {
  public:
   explicit SocketFolderLock(const std::string& socket_path);

@@ -23,8 +23,8 @@
 
 namespace hydrant {
 
-// The writes that the events of one Deliver() cause. A receiver holds on to this until its write is
-// done. Thread safe.
+// The pending writes of the events of one Deliver(); each receiver with an unfinished write holds a
+// reference. Thread safe.
 class PendingWrites {
  public:
   PendingWrites() = default;
@@ -32,7 +32,7 @@ class PendingWrites {
   PendingWrites(const PendingWrites&) = delete;
   PendingWrites& operator=(const PendingWrites&) = delete;
 
-  // Ready when the last holder has released this. REQUIRES: called once
+  // Ready when the last reference is released. REQUIRES: called once
   std::future<void> Written() { return written_.get_future(); }
 
  private:
@@ -45,8 +45,8 @@ class EventReceiver {
  public:
   virtual ~EventReceiver() = default;
   virtual void OnEvent(Event event) = 0;
-  // Called after the last event of a step: time to write. A receiver whose client keeps up holds
-  // `delivery` until its write is done.
+  // Called after the last event of a step: time to write. If the client keeps up, the receiver
+  // holds `delivery` until its write is done.
   virtual void OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) = 0;
 
  private:

@@ -101,20 +101,21 @@ class Service {
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      ReadUnaryJob read);
 
-  // A call that is answered from facts of the server, without a request: here if it is short, else
-  // on a worker.
+  // Answers a call from the server's state, without a request to the scheduler: on the calling
+  // thread if it is short, else on a worker.
   using Answer = std::variant<grpc::ByteBuffer, Refusal>;
   using Query = std::function<Answer(const grpc::ByteBuffer& bytes)>;
   grpc::ServerUnaryReactor* RunQuery(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      Query query);
-  // A call on a thread that may wait for the context store. The wait ends when the client has gone.
+  // Runs a call on a thread that may wait for the context store. The wait ends when the client has
+  // gone.
   using StoreJob = std::function<Answer(const ServingState& serving, const Caller& caller,
                                         const grpc::ByteBuffer& bytes, const StoreWait& wait)>;
   grpc::ServerUnaryReactor* RunStoreCall(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          StoreJob job);
-  // `default_cache_policy`: of the caller's port, as it is reported.
+  // `default_cache_policy`: of the caller's port, reported as it is.
   v1::GetServerInfoResponse ServerInfo(const std::string& default_cache_policy) const;
 
  private:

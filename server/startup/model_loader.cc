@@ -87,7 +87,7 @@ int64_t SummaryTokens(const EngineLimits& limits) {
   return std::min<int64_t>(kSummaryTokens, limits.max_model_len);
 }
 
-// Pages of a sequence of `tokens` tokens whose policy keeps `kept` of them per head.
+// Pages of a sequence of `tokens` tokens with `kept` of them kept per head.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
   int64_t pages = 0;
   for (const CacheGroup& group : limits.Groups()) {

@@ -27,7 +27,7 @@ absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
                                        const std::string& field);
 
-// The tokens of messages appended to a conversation whose text is not available.
+// The tokens of messages appended to a conversation that is only in a cache.
 struct ChatTurn {
   std::vector<TokenId> answer_end;  // closes the previous answer, before `messages`
   std::vector<TokenId> messages;

@@ -30,7 +30,7 @@ std::string_view FieldOf(std::string_view message) {
 
 namespace {
 
-// The reason of an error that was found before the scheduler saw the request.
+// The reason of an error found before the scheduler saw the request.
 std::string ReasonOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:

@@ -21,7 +21,7 @@ struct Refusal {
   TimeUs retry_after_us = 0;  // 0: retrying does not help
 };
 
-// The refusal for an error that was found before the scheduler saw the request.
+// The refusal for an error found before the scheduler saw the request.
 Refusal RefusalOf(const absl::Status& status);
 
 // An InvalidArgument with a message "field.name: problem" also gets a BadRequest violation of that

@@ -1,4 +1,4 @@
-// A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (BOS), 257 "</s>" (EOS), 258 a text of 4
+// A tokenizer with the bytes as ids 0..255; 256 is "<s>" (BOS), 257 "</s>" (EOS), 258 a text of 4
 // KiB. And a chat template of one line a message, which requires a user message. Immutable once it
 // is used.
 #ifndef HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_

@@ -21,7 +21,7 @@ class Relay {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void Vanish();
-  // Closes every connection, like a proxy whose server died; new ones are carried.
+  // Closes every connection, like a proxy after its server died; new ones are carried.
   void Cut();
   // Chunks carried from clients to the server so far.
   int pieces_from_clients() const { return pieces_from_clients_; }

@@ -94,7 +94,7 @@ struct StreamResult {
 };
 StreamResult RunToEnd(v1::Hydrant::Stub& stub, const v1::GenerateRequest& request,
                       grpc::ClientContext* context = nullptr);
-// For a call whose context the caller may cancel: reads the rest.
+// For a call with a context that the caller may cancel: reads the rest.
 void ReadRest(grpc::ClientContext* context, grpc::ClientReader<v1::GenerateResponse>* reader,
               StreamResult* result);
 

@@ -1,5 +1,5 @@
-// Floods of frames against a whole server: the connection ends without effect on others; and heavy
-// but well-behaved clients, whose connections stay open.
+// Floods of frames against a whole server: the connection ends without effect on others.
+// Connections of heavy but well-behaved clients stay open.
 #include "server/net/connection_guard.h"
 
 #include <fcntl.h>
@@ -185,7 +185,7 @@ TEST(Memory, ManyConnectionsOfFewCallsAreBoundedTogether) {
   EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("x", 2)).status.ok());
 }
 
-// Connections wait for a place; connections whose calls send no message are ended and free theirs.
+// Connections wait for a place; connections with calls but no messages are ended and free theirs.
 TEST(Memory, NewConnectionsAreReadAFewAtATime) {
   LogWatch log;
   TestServer server;

@@ -99,8 +99,8 @@ TEST(Keepalive, AClientThatVanishedIsCancelledAndItsPagesAreFree) {
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
 }
 
-// The counterpart: a stream that is silent for longer than time and timeout together, but whose
-// client answers pings, continues.
+// The counterpart: a stream is silent for longer than time and timeout together, but its client
+// answers pings, and it continues.
 TEST(Keepalive, ASilentStreamOfAClientThatAnswersGoesOn) {
   TestServer server(ImpatientServer());
   server.engine.Pause();

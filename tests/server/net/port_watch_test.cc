@@ -24,7 +24,7 @@ namespace {
 using testing::StartsWith;
 constexpr std::string_view kEmptySettings("\0\0\0\4\0\0\0\0\0", 9);
 
-// A port whose owner handles connections as the test says.
+// A port that handles connections as the test says.
 class Port {
  public:
   Port() : sockets_(*ListeningSockets::Open("127.0.0.1:0")), address_(sockets_->LocalAddress()) {}

@@ -45,7 +45,7 @@ class Contexts : public testing::Test {
     return std::make_unique<RandomModelServer>(4, std::move(model), *std::move(opened));
   }
 
-  // A server whose store blocks the calls that the gate holds.
+  // A server with a store that blocks the calls held by the gate.
   static std::unique_ptr<RandomModelServer> MakeServer(const std::shared_ptr<Gate>& gate) {
     return std::make_unique<RandomModelServer>(4, MakeRandomModel(RandomModelServer::Config(0), 3),
                                                std::make_unique<GatedStore>(gate), false, nullptr,

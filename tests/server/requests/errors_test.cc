@@ -26,7 +26,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// A line of bad_fields.txt, which says how it is read.
+// A line of bad_fields.txt, which describes its format.
 struct BadField {
   std::string name;
   std::string field;    // of the BadRequest

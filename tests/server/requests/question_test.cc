@@ -1,5 +1,5 @@
-// Prompts whose last tokens are a question: the tokens before are compressed without it; in a chat
-// the question can be the last message. Over a real engine, where the answer depends on the kept
+// Prompts that end with a question: the tokens before it are compressed without it; in a chat the
+// question can be the last message. Over a real engine, where the answer depends on the kept
 // entries.
 #include <gtest/gtest.h>
 

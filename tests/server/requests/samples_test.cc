@@ -67,7 +67,7 @@ std::string Letters(uint64_t seed, int count) {
   return text;
 }
 
-// A sample whose seed is a multiple of 10 ends at its fifth token.
+// A sample with a multiple of 10 as its seed ends at its fifth token.
 TokenId LetterOrEnd(uint64_t seed, int32_t position) {
   return seed % 10 == 0 && position == 6 ? ByteTokenizer::kEos : Letter(seed, position);
 }

@@ -1,4 +1,4 @@
-// ExitDeadline ends a process whose shutdown hangs, and no other.
+// ExitDeadline ends a process if its shutdown hangs, and not otherwise.
 #include "server/startup/exit_deadline.h"
 
 #include <gtest/gtest.h>
