@@ -14,7 +14,7 @@ _USAGE = "hydrant-usage-bin"
 
 
 class HydrantError(Exception):
-    """A gRPC status with what its details say. docs/guide/api.md lists the reasons and what to do about each.
+    """A gRPC status with its details. docs/guide/api.md lists the reasons and the remedy for each.
 
     code          grpc.StatusCode
     message       description of the error
