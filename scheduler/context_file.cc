@@ -20,7 +20,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Its first part is for all versions; the number at its end says which one.
+// The prefix is common to all versions; the last character is the version.
 constexpr std::string_view kMagic = "HYDRCTX2";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
 
