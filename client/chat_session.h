@@ -14,10 +14,10 @@ namespace hydrant {
 int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
              const std::string& message, const PrintOptions& options);
 
-// Chats until the end of the input, or /exit. Ctrl-C ends an answer; its partial text stays in the
-// history. An empty answer or a refused message leaves the history unchanged. If the history is
-// full, /drop forgets its older half and repeats the message. Returns the exit code of the last
-// answer.
+// Chats until the end of the input, or /exit. Ctrl-C ends an answer; its partial text stays in
+// the history. An empty answer or a refused message leaves the history unchanged. If the history
+// is full, /drop forgets its older half and repeats the message. Returns the exit code of the
+// last answer.
 int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
                       const std::string& system, const PrintOptions& options);
 

@@ -1,5 +1,5 @@
-// `hydrant pull`: downloads a model of the Hugging Face hub into this machine's cache. Needs no
-// server.
+// `hydrant pull`: downloads a model of the Hugging Face hub into this machine's cache. Needs
+// no server.
 #ifndef HYDRANT_CLIENT_PULL_COMMAND_H_
 #define HYDRANT_CLIENT_PULL_COMMAND_H_
 

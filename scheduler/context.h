@@ -1,6 +1,6 @@
-// Contexts: caches kept when their requests ended, for other requests to continue. Evicted entries
-// stay evicted; new tokens are added by the cache's own plan. CacheSpace owns the memory
-// (KeptSpace).
+// Contexts: caches kept when their requests ended, for other requests to continue. Evicted
+// entries stay evicted; new tokens are added by the cache's own plan. CacheSpace owns the
+// memory (KeptSpace).
 #ifndef HYDRANT_SCHEDULER_CONTEXT_H_
 #define HYDRANT_SCHEDULER_CONTEXT_H_
 

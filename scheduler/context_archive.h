@@ -1,8 +1,8 @@
 // Saves contexts in a store outside of the process and loads them again, after a restart or on
 // another replica. Calls wait for the store up to their deadline, so the loop's thread must not
 // call; no step waits for them. Save(), Load() and Delete() of one context run one after another:
-// when Delete() has succeeded, the context is gone, even if other calls were saving or loading it.
-// Thread-safe.
+// when Delete() has succeeded, the context is gone, even if other calls were saving or loading
+// it. Thread-safe.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_CONTEXT_ARCHIVE_H_
 
@@ -38,8 +38,8 @@ struct ContextArchiveMetrics {
 };
 
 struct ContextArchiveOptions {
-  // Kept contexts are saved in the background by a thread of the archive. It passes errors to this
-  // function.
+  // Kept contexts are saved in the background by a thread of the archive. It passes errors to
+  // this function.
   std::function<void(const absl::Status&)> on_unsaved = {};
   Circuit::OnChange on_circuit = {};     // called when the circuit breaker opens or closes
   std::chrono::milliseconds patience{};  // time limit of a background save; 0: 30 seconds
@@ -67,8 +67,8 @@ class ContextArchive {
   // Saves to the store; returns when the value is durable. NOT_FOUND: no such context.
   absl::Status Save(const ContextId& id, const StoreWait& wait);
   // Loads from the store unless the context is in memory. NOT_FOUND: not in the store;
-  // FailedPrecondition or DataLoss: the stored value is unusable; ResourceExhausted: no memory for
-  // it.
+  // FailedPrecondition or DataLoss: the stored value is unusable; ResourceExhausted: no memory
+  // for it.
   absl::Status Load(const ContextId& id, const StoreWait& wait);
   // Deletes from the store, then from memory; if the store fails, the context stays in memory. A
   // store that did not answer in time may still delete its value later. Requests that continue the

@@ -19,8 +19,8 @@ namespace hydrant {
 struct Tenant {
   std::string name{};
   double weight = 1;
-  // Microseconds: its sequences' share of step time and of the pool over time, divided by its
-  // weight.
+  // Microseconds: its sequences' share of step time and of the pool over time, divided by
+  // its weight.
   double served_us = 0;
   int num_sequences = 0;  // waiting and live
   std::map<QueueOrder, Sequence*> waiting{};

@@ -1,7 +1,7 @@
-// Predicts the peak number of pages of the running sequences, each at its expected length: all grow
-// by a token a step, and free their pages when they end. (The peak over the ends of the requests:
-// Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025.) Plain
-// arithmetic.
+// Predicts the peak number of pages of the running sequences, each at its expected length: all
+// grow by a token a step, and free their pages when they end. (The peak over the ends of the
+// requests: Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS
+// 2025.) Plain arithmetic.
 #ifndef HYDRANT_SCHEDULER_POOL_FORECAST_H_
 #define HYDRANT_SCHEDULER_POOL_FORECAST_H_
 

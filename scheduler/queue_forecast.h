@@ -1,5 +1,5 @@
-// Estimates the wait of a new request from the recent speed of the queue. Plain arithmetic, no
-// clock.
+// Estimates the wait of a new request from the recent speed of the queue. Plain arithmetic,
+// no clock.
 #ifndef HYDRANT_SCHEDULER_QUEUE_FORECAST_H_
 #define HYDRANT_SCHEDULER_QUEUE_FORECAST_H_
 

@@ -70,8 +70,8 @@ struct KeepAs {
   bool pinned = false;     // not evicted for others
 };
 
-// Latency targets of a request, which is refused if they cannot be met. Unset: the server's
-// targets.
+// Latency targets of a request, which is refused if they cannot be met. Unset: the
+// server's targets.
 struct Slo {
   std::optional<TimeUs> ttft_us{};  // from its arrival to its first token
   std::optional<TimeUs> tpot_us{};  // from one token to the next, on average
@@ -119,8 +119,8 @@ struct Request {
   std::vector<TokenId> answer_end;
   bool find_context = false;  // use the longest context that the prompt continues
   KeepAs keep_as;
-  // Nothing is generated: the request ends after its prefill. REQUIRES: max_tokens is 1, nothing is
-  // resumed
+  // Nothing is generated: the request ends after its prefill. REQUIRES: max_tokens is 1, nothing
+  // is resumed
   bool only_reads = false;
   std::shared_ptr<const Context>
       from;  // set by ContextDirectory::Resolve: `prompt` begins with its tokens
@@ -169,8 +169,8 @@ struct Usage {
   int64_t kv_bytes = 0;          // bytes of the pages held at the end, all layers and heads
   int64_t kv_bytes_of_full = 0;  // bytes of the pages of a full cache of the same tokens
   int32_t cached_tokens = 0;     // prompt tokens not prefilled, from the prefix cache or a context
-  // Prompt tokens that were prefilled although cached, because the cache policy needs their
-  // queries.
+  // Prompt tokens that were prefilled although cached, because the cache policy needs
+  // their queries.
   int32_t reread_tokens = 0;
   int32_t probe_tokens = 0;          // tokens of the second pass that scores the prompt's entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
@@ -220,9 +220,9 @@ struct Finished {
   std::vector<float> embedding{};            // [hidden], if requested
   std::shared_ptr<const Context> context{};  // set if the cache was kept
 };
-// The stream ends with an error. reason is a stable identifier: CANCELLED, DEADLINE, QUEUE_FULL,
-// OVERLOADED, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING, LOADING,
-// ENGINE_FAULT.
+// The stream ends with an error. reason is a stable identifier: CANCELLED, DEADLINE,
+// QUEUE_FULL, OVERLOADED, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING,
+// LOADING, ENGINE_FAULT.
 struct Failed {
   absl::Status status;
   std::string reason;

@@ -269,8 +269,8 @@ absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer
                           {.add_special_tokens = false, .parse_special_tokens = false});
 }
 
-// The longest prompt that can be prefilled twice with an instruction of `instruction` tokens
-// between.
+// The longest prompt that can be prefilled twice with an instruction of `instruction`
+// tokens between.
 int64_t LongestReadTwice(size_t instruction, const EngineLimits& limits) {
   const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
   return (most - static_cast<int64_t>(instruction)) / 2;
@@ -318,8 +318,8 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
                    request.cache.policy, "\" as asked for has none. auto has"));
 }
 
-// All pages up to the cache's maximum size are reserved, so an unbounded cache requires an explicit
-// max_tokens.
+// All pages up to the cache's maximum size are reserved, so an unbounded cache requires an
+// explicit max_tokens.
 absl::Status CheckPromise(const Request& request, const CachePlan& largest,
                           const EngineLimits& limits) {
   const bool is_bounded =

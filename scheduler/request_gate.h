@@ -31,8 +31,8 @@ class RequestGate {
   // none of them live
   std::optional<Failed> Enter(std::span<const RequestHandle> samples, const Request& request,
                               TimeUs now);
-  // Called before the sample's terminal event is delivered. After a request's last one its id is
-  // free.
+  // Called before the sample's terminal event is delivered. After a request's last one its id
+  // is free.
   void Leave(RequestHandle sample);
   // The first sample of the live request of this owner and id.
   std::optional<RequestHandle> Find(const std::string& owner, const std::string& request_id) const;

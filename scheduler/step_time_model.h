@@ -51,8 +51,8 @@ class StepTimeModel {
   // Whether enough steps with decodes, or with prompts, have been seen.
   bool KnowsDecode() const { return num_decode_ >= kEnough; }
   bool KnowsPrompts() const { return num_prompt_ >= kEnough; }
-  // Context length at which attention costs as much as the other work of a prompt token; a guess if
-  // unknown.
+  // Context length at which attention costs as much as the other work of a prompt token; a guess
+  // if unknown.
   double AttentionScale() const;
   // Microseconds per prompt token, without the attention cost that AttentionScale() describes.
   // Until enough steps are known: the time of the last step with prompts, all its work included,

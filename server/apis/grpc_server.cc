@@ -40,17 +40,17 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout_ms);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients may ping at any rate: in practice "too_many_pings" ends more good streams than bad
-  // ones.
+  // Clients may ping at any rate: in practice "too_many_pings" ends more good streams than
+  // bad ones.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   const auto set_millis = [builder](const char* name, auto time) {
     if (time.has_value()) builder->AddChannelArgument(name, static_cast<int>(time->count()));
   };
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_connection_age_grace);
-  // gRPC decompresses a message before it checks its size: a megabyte on the wire can be gigabytes.
-  // So decompression is off, and a call that names an encoding is refused before its message is
-  // read.
+  // gRPC decompresses a message before it checks its size: a megabyte on the wire can be
+  // gigabytes. So decompression is off, and a call that names an encoding is refused before its
+  // message is read.
   for (const auto encoding : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
     builder->SetCompressionAlgorithmSupportStatus(encoding, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -84,9 +84,9 @@ class StartThreadsAsBatch {
   bool changed_ = false;
 };
 
-// Options that gRPC would set on its own listener; accepted sockets inherit them. gRPC does not
-// ping connections without calls; TCP keepalive detects a vanished client within a minute and a
-// half.
+// Options that gRPC would set on its own listener; accepted sockets inherit them. gRPC does
+// not ping connections without calls; TCP keepalive detects a vanished client within a minute
+// and a half.
 void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& sockets) {
   const auto set = [](int fd, int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof(value));  // fails harmlessly for a unix socket

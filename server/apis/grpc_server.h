@@ -30,8 +30,8 @@ class ControlService;
 
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:50051";  // host:port; port 0: any; also unix:/path
-  // A connection that does not answer a ping within the timeout is closed, and its requests are
-  // cancelled.
+  // A connection that does not answer a ping within the timeout is closed, and its requests
+  // are cancelled.
   int keepalive_time_ms = 10'000;
   int keepalive_timeout_ms = 5'000;
   DefaultCache default_cache = {};    // for requests to this address

@@ -92,8 +92,8 @@ std::deque<common::KvEventBatch> ToWireSnapshot(const KvEvents::Snapshot& snapsh
 void KvEventStream::Begin(uint64_t last) {
   {
     const std::lock_guard lock(mutex());
-    // If `last` is still stored it is sent again, in case the subscriber meant the first number it
-    // lacks.
+    // If `last` is still stored it is sent again, in case the subscriber meant the first number
+    // it lacks.
     next_ = last == 0 || events_->Find(last).has_value() ? last : last + 1;
   }
   listener_ = events_->Listen([this] { Wake(); });

@@ -1,6 +1,6 @@
-// One subscriber to prefix block events (scheduler/kv_events.h), in the messages of smg's engines.
-// A subscriber that is late or too slow gets a snapshot of the cache instead of the events it
-// missed.
+// One subscriber to prefix block events (scheduler/kv_events.h), in the messages of smg's
+// engines. A subscriber that is late or too slow gets a snapshot of the cache instead of the
+// events it missed.
 #ifndef HYDRANT_SERVER_APIS_KV_EVENT_STREAM_H_
 #define HYDRANT_SERVER_APIS_KV_EVENT_STREAM_H_
 

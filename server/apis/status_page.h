@@ -1,7 +1,7 @@
 // The status page at / of the metrics port: a live view of the pool and of the requests that hold
-// its pages. It is one file; its only request is a poll of /status.json while the page is visible.
-// It shows no prompt or text: only sizes, and the names that clients gave their requests and
-// tenants.
+// its pages. It is one file; its only request is a poll of /status.json while the page is
+// visible. It shows no prompt or text: only sizes, and the names that clients gave their requests
+// and tenants.
 #ifndef HYDRANT_SERVER_APIS_STATUS_PAGE_H_
 #define HYDRANT_SERVER_APIS_STATUS_PAGE_H_
 

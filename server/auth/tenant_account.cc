@@ -89,8 +89,8 @@ std::optional<Refusal> TenantAccount::WhyNot(TimeUs now) {
     return Over(tenant_,
                 absl::StrCat("requests_per_minute, ", *quotas_.requests_per_minute, ", is used up"),
                 wait);
-  // The last admitted request may cost more than is left, because its cost is unknown until it
-  // ends.
+  // The last admitted request may cost more than is left, because its cost is unknown until
+  // it ends.
   if (const TimeUs wait = tokens_.WaitFor(1, now); wait > 0)
     return Over(tenant_,
                 absl::StrCat("tokens_per_minute, ", *quotas_.tokens_per_minute, ", is used up"),

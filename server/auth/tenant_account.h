@@ -74,8 +74,8 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
     Admission(const Admission&) = delete;
     Admission& operator=(const Admission&) = delete;
 
-    // Reserves a context for the request, where the tenant already has `kept`. Refuses above the
-    // quota.
+    // Reserves a context for the request, where the tenant already has `kept`. Refuses above
+    // the quota.
     std::optional<Refusal> Keep(int64_t kept);
     // Charges an ended request, before its client is notified. Call it once.
     void Charge(const Usage& usage);

@@ -1,6 +1,6 @@
 // Authenticates callers. With --auth-tokens every tenant has tokens, an account, and its own
-// request ids, contexts and prompts; without, there is no authentication, and a request's tenant is
-// trusted.
+// request ids, contexts and prompts; without, there is no authentication, and a request's tenant
+// is trusted.
 //
 // Thread safe.
 #ifndef HYDRANT_SERVER_AUTH_TENANTS_H_

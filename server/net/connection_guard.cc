@@ -291,8 +291,8 @@ void ConnectionGuard::LetIn() {
       return IsFree(waiting, now);
     });
     if (next.lacks_room) EndSlowStarts(now);
-    // The client of a waiting connection may be gone and have left many bytes; gRPC does not get
-    // it.
+    // The client of a waiting connection may be gone and have left many bytes; gRPC does not
+    // get it.
     std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
       const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
       if (ends.has_value()) {
@@ -341,8 +341,8 @@ void ConnectionGuard::FindIds() {
 }
 
 void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule) {
-  // If gRPC has closed the descriptor, its number may have been reused. The copy refers to a fixed
-  // socket.
+  // If gRPC has closed the descriptor, its number may have been reused. The copy refers to a
+  // fixed socket.
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return;
   const bool is_it = InodeOf(copy) == connection.inode;

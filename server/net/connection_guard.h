@@ -108,8 +108,8 @@ class ConnectionGuard {
   const ConnectionLimits limits_;
   ConnectionGuardMetrics* const metrics_;
   std::mutex mutex_;
-  // By descriptor; under mutex_. A closed connection stays for a moment, or until its number is
-  // reused.
+  // By descriptor; under mutex_. A closed connection stays for a moment, or until its number
+  // is reused.
   std::unordered_map<int, Watched> watched_;
   std::unordered_set<int> busy_;    // descriptors to check; under mutex_
   Clock::time_point next_round_{};  // used by the guard's thread only

@@ -28,8 +28,8 @@ double WireBytes(const ConnectionLimits& limits) {
   return static_cast<double>(limits.max_message_bytes) * 9 / 8;
 }
 
-// The counters are not read atomically: a call may be counted as ended before it is counted as
-// started.
+// The counters are not read atomically: a call may be counted as ended before it is counted
+// as started.
 uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }
 
 double More(uint64_t from, uint64_t to) { return to - static_cast<double>(from); }

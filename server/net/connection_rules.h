@@ -56,8 +56,8 @@ class ConnectionRecord {
   };
   Verdict Judge(const ConnectionLimits& limits, const ConnectionCounts& now,
                 std::chrono::duration<double> elapsed);
-  // Estimated memory held for the connection without use: unexplained bytes, and calls without a
-  // message.
+  // Estimated memory held for the connection without use: unexplained bytes, and calls without
+  // a message.
   double held_bytes() const;
   uint64_t calls_without_message() const;  // open calls only
   // Whether the connection has sent a message, or one of its calls has ended.

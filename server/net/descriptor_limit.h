@@ -11,8 +11,8 @@ int RaiseDescriptorLimit();
 // The current limit.
 int DescriptorLimit();
 
-// The share of `limit` for connections; the rest is reserved for files, the metrics port and the
-// log.
+// The share of `limit` for connections; the rest is reserved for files, the metrics port and
+// the log.
 int DescriptorsForConnections(int limit);
 
 }  // namespace hydrant

@@ -32,8 +32,8 @@ class FrontDoor {
   bool HasRoom(const std::string& network) const;
   void SetFull(bool is_full) { is_full_ = is_full; }
   bool IsFull() const { return is_full_; }
-  // Enter(): a new connection of the network was passed to gRPC. Settle(): one of them is no longer
-  // new.
+  // Enter(): a new connection of the network was passed to gRPC. Settle(): one of them is no
+  // longer new.
   void Enter(const std::string& network);
   void Settle(const std::string& network);
 

@@ -26,8 +26,8 @@ struct SocketCalls {
 // nullopt: gRPC has closed the connection, or never had it. `id` as from SocketIds.
 std::optional<SocketCalls> CallsOfSocket(int64_t id);
 
-// gRPC's ids of connections. A connection gets one when its handshake is done. Use it from one
-// thread.
+// gRPC's ids of connections. A connection gets one when its handshake is done. Use it from
+// one thread.
 class SocketIds {
  public:
   // Ids that are new since the last call, of all servers of the process, by the socket's two ends.

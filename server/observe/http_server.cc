@@ -141,8 +141,8 @@ class HttpServer::Impl {
     }
   }
 
-  // Timeout for poll(): -1 without connections. All have the same limit, so the first expires
-  // first.
+  // Timeout for poll(): -1 without connections. All have the same limit, so the first
+  // expires first.
   int MillisToDeadline() const {
     if (connections_.empty()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(connections_.front().deadline() -

@@ -1,7 +1,7 @@
 // A small HTTP server beside gRPC, for scrapes and probes: GET, short answers. Its own thread
-// serves all connections without blocking, so a slow or silent client does not delay the others. A
-// connection has one request and a few seconds; beyond 64 connections the oldest is closed. Thread
-// safe.
+// serves all connections without blocking, so a slow or silent client does not delay the others.
+// A connection has one request and a few seconds; beyond 64 connections the oldest is closed.
+// Thread safe.
 #ifndef HYDRANT_SERVER_OBSERVE_HTTP_SERVER_H_
 #define HYDRANT_SERVER_OBSERVE_HTTP_SERVER_H_
 

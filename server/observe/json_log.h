@@ -12,8 +12,8 @@
 
 namespace hydrant {
 
-// Messages of a registered logger with this name are JSON objects; their fields are merged into the
-// line.
+// Messages of a registered logger with this name are JSON objects; their fields are merged into
+// the line.
 inline constexpr char kFieldsLogger[] = "fields";
 
 std::string RequestFields(const RequestRecord& record);

@@ -57,8 +57,8 @@ class SpanExporter {
 
   // Queues all spans of a request or none. Does not block.
   void Add(std::vector<Span> spans);
-  // Sends queued spans for up to `grace`, drops the rest, and ends the thread. Later spans are
-  // dropped.
+  // Sends queued spans for up to `grace`, drops the rest, and ends the thread. Later spans
+  // are dropped.
   void Stop(std::chrono::milliseconds grace);
 
   const SpanExporterMetrics& metrics() const { return metrics_; }

@@ -37,8 +37,8 @@ std::string_view Trim(std::string_view text) {
 
 bool IsZero(std::string_view bytes) { return bytes.find_first_not_of('\0') == bytes.npos; }
 
-// The fields of `traceparent`: version, trace id, parent id, flags, and additions of later
-// versions.
+// The fields of `traceparent`: version, trace id, parent id, flags, and additions of
+// later versions.
 struct Fields {
   std::string_view version, trace_id, span_id, flags, rest;
 };

@@ -15,8 +15,8 @@ namespace hydrant {
 
 class Tracer {
  public:
-  // `sample_ratio` is in [0, 1]. The sink outlives the tracer's spans and is called from any
-  // thread.
+  // `sample_ratio` is in [0, 1]. The sink outlives the tracer's spans and is called from
+  // any thread.
   Tracer(double sample_ratio, RequestSpan::Sink sink);
 
   // Begins the span of a call to "service/method"; null: the call has no trace.

@@ -62,8 +62,8 @@ class LastingStreams {
   // `what`: the kind of stream, for error messages.
   LastingStreams(size_t most, std::string what) : most_(most), what_(std::move(what)) {}
 
-  // Stores the stream, even if it is refused. Returns a refusal beyond the limit or during
-  // shutdown.
+  // Stores the stream, even if it is refused. Returns a refusal beyond the limit or
+  // during shutdown.
   std::optional<Refusal> Add(const std::shared_ptr<LastingStream>& stream);
   void Remove(const std::shared_ptr<LastingStream>& stream);
   // Ends all streams and refuses new ones.

@@ -1,6 +1,6 @@
-// The output of one request to its client, from `accepted` to its end. The end is counted, charged
-// and logged before the client receives it, so a client that reads the counters afterwards finds
-// it.
+// The output of one request to its client, from `accepted` to its end. The end is counted,
+// charged and logged before the client receives it, so a client that reads the counters
+// afterwards finds it.
 //
 // No gRPC, no lock: a stream keeps it under its own mutex.
 #ifndef HYDRANT_SERVER_REQUESTS_REQUEST_OUTPUT_H_

@@ -63,8 +63,8 @@ class Service {
   // prefixes: null where prefix blocks are not saved.
   void SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
                 PrefixArchive* prefixes = nullptr);
-  // Health reports draining while new requests are still accepted, so that load balancers can
-  // react.
+  // Health reports draining while new requests are still accepted, so that load balancers
+  // can react.
   void SetLeaving();
   void SetDraining();
   void SetEngineLost(const absl::Status& why);
@@ -108,8 +108,8 @@ class Service {
   grpc::ServerUnaryReactor* RunQuery(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      Query query);
-  // Runs a call on a thread that may wait for the context store. The wait ends when the client has
-  // gone.
+  // Runs a call on a thread that may wait for the context store. The wait ends when the client
+  // has gone.
   using StoreJob = std::function<Answer(const ServingState& serving, const Caller& caller,
                                         const grpc::ByteBuffer& bytes, const StoreWait& wait)>;
   grpc::ServerUnaryReactor* RunStoreCall(grpc::CallbackServerContext* context,

@@ -54,8 +54,8 @@ std::string AddValues(const YAML::Node& node, ConfigForm form, std::vector<std::
   return {};
 }
 
-// Counts the documents of a text, up to two: for some malformed texts the library finds documents
-// endlessly.
+// Counts the documents of a text, up to two: for some malformed texts the library finds
+// documents endlessly.
 class Documents : public YAML::EventHandler {
  public:
   void Count(const std::string& yaml) {

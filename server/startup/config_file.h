@@ -5,8 +5,8 @@
 //   enforce-eager: true                              # a switch
 //   listen-as: ["127.0.0.1:50052=echo:cache_ratio=0.2"]   # a flag that may be repeated
 //
-// The flags themselves check their values (server/startup/settings.h); this file checks only the
-// form.
+// The flags themselves check their values (server/startup/settings.h); this file checks only
+// the form.
 #ifndef HYDRANT_SERVER_STARTUP_CONFIG_FILE_H_
 #define HYDRANT_SERVER_STARTUP_CONFIG_FILE_H_
 

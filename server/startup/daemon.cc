@@ -536,8 +536,8 @@ class Daemon {
     return loop_->EngineStatus();
   }
 
-  // gRPC's health service reports as /readyz, except for a full port, which does not affect open
-  // connections.
+  // gRPC's health service reports as /readyz, except for a full port, which does not affect
+  // open connections.
   void ShowHealth() {
     const Health health = CurrentHealth();
     if (health.serves != shown_.serves) SetServing(health.serves);
@@ -546,8 +546,8 @@ class Daemon {
     shown_ = health;
   }
 
-  // Clients that watch the health, and load balancers, stop sending new requests; others are still
-  // served.
+  // Clients that watch the health, and load balancers, stop sending new requests; others are
+  // still served.
   void LetBalancersNotice() {
     if (options_.drain_delay.count() == 0) return;
     spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());

@@ -1,6 +1,6 @@
-// The share of the machine that this process may use: CPUs, cores, NUMA nodes and memory, after
-// cgroups (v1 and v2) and CPU affinity. Read once at start; values that cannot be read do not
-// limit.
+// The share of the machine that this process may use: CPUs, cores, NUMA nodes and memory,
+// after cgroups (v1 and v2) and CPU affinity. Read once at start; values that cannot be read
+// do not limit.
 #ifndef HYDRANT_SERVER_STARTUP_MACHINE_LIMITS_H_
 #define HYDRANT_SERVER_STARTUP_MACHINE_LIMITS_H_
 

@@ -46,8 +46,8 @@ void AddShape(const ModelConfig& config, Sha256* hash) {
   if (config.sliding_rope.has_value()) AddRope(*config.sliding_rope, hash);
 }
 
-// Tensors that determine keys and values; expert weights are left out, because there may be
-// thousands.
+// Tensors that determine keys and values; expert weights are left out, because there may
+// be thousands.
 void AddLayer(const LayerTensors& layer, Sha256* hash) {
   for (const TensorView* tensor : {&layer.attn_norm, &layer.wq, &layer.wk, &layer.wv, &layer.wqkv,
                                    &layer.wo, &layer.gate, &layer.up, &layer.down, &layer.router})

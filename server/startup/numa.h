@@ -9,9 +9,9 @@
 namespace hydrant {
 
 // Interleaves memory first touched by this thread, and by threads it starts later, over the nodes
-// page by page, so that all cores read weights and pages at the nodes' combined bandwidth. A policy
-// set before (numactl) is kept. FailedPrecondition where the kernel does not allow it, as in many
-// containers.
+// page by page, so that all cores read weights and pages at the nodes' combined bandwidth. A
+// policy set before (numactl) is kept. FailedPrecondition where the kernel does not allow it, as
+// in many containers.
 absl::Status InterleaveMemory(const std::vector<int>& nodes);
 
 }  // namespace hydrant

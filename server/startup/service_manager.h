@@ -12,8 +12,8 @@ namespace hydrant {
 inline constexpr std::string_view kServiceReady = "READY=1";
 inline constexpr std::string_view kServiceStopping = "STOPPING=1";
 
-// OK also without $NOTIFY_SOCKET. Does not block. Thread safe as long as the environment does not
-// change.
+// OK also without $NOTIFY_SOCKET. Does not block. Thread safe as long as the environment does
+// not change.
 absl::Status TellServiceManager(std::string_view state);
 
 }  // namespace hydrant

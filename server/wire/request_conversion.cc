@@ -334,8 +334,8 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
   return prompt;
 }
 
-// Number of the chat's tokens after the prefix it shares with the same chat without its last
-// message.
+// Number of the chat's tokens after the prefix it shares with the same chat without its
+// last message.
 absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.prompt_case() != v1::GenerateRequest::kChat) {

@@ -24,12 +24,12 @@ struct Refusal {
 // The refusal for an error found before the scheduler saw the request.
 Refusal RefusalOf(const absl::Status& status);
 
-// An InvalidArgument with a message "field.name: problem" also gets a BadRequest violation of that
-// field.
+// An InvalidArgument with a message "field.name: problem" also gets a BadRequest violation of
+// that field.
 grpc::Status ToGrpcStatus(const Refusal& refusal);
 
-// "sampling.top_p" for "sampling.top_p: is 2 ..."; empty where the message does not begin with a
-// field.
+// "sampling.top_p" for "sampling.top_p: is 2 ..."; empty where the message does not begin with
+// a field.
 std::string_view FieldOf(std::string_view message);
 
 // Any bytes as a UTF-8 message short enough for a trailer.

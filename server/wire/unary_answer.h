@@ -1,5 +1,5 @@
-// A unary method that is answered immediately from the server's state. Include it in .cc files
-// only.
+// A unary method that is answered immediately from the server's state. Include it in .cc
+// files only.
 #ifndef HYDRANT_SERVER_WIRE_UNARY_ANSWER_H_
 #define HYDRANT_SERVER_WIRE_UNARY_ANSWER_H_
 

@@ -23,9 +23,9 @@ using google::protobuf::UnknownFieldSet;
 // Deeper than any message of the contract; bounds the recursion.
 constexpr int kMaxDepth = 8;
 
-// The first string field, in wire order, that is not valid UTF-8; "" if there is none. The fields
-// are parsed without a schema, which does not check strings, and matched with the descriptor by
-// number.
+// The first string field, in wire order, that is not valid UTF-8; "" if there is none. The
+// fields are parsed without a schema, which does not check strings, and matched with the
+// descriptor by number.
 std::string FindBadString(const UnknownFieldSet& fields, const Descriptor& type,
                           const std::string& prefix, int depth) {
   std::map<int, int> counts;  // by field number

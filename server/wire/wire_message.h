@@ -11,8 +11,8 @@
 
 namespace hydrant {
 
-// InvalidArgument names the field that is not valid UTF-8, or reports that the bytes are not such a
-// message.
+// InvalidArgument names the field that is not valid UTF-8, or reports that the bytes are not such
+// a message.
 absl::Status ParseWire(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 grpc::ByteBuffer ToWire(const google::protobuf::Message& message);

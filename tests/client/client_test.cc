@@ -81,8 +81,8 @@ TEST(Client, ResultsThatCannotBeWrittenAreNoSuccess) {
   EXPECT_THAT(batch.err, HasSubstr("hydrant: standard output: cannot be written"));
 }
 
-// If the client cannot write an answer, it cancels the request, which ends although the engine is
-// paused.
+// If the client cannot write an answer, it cancels the request, which ends although the engine
+// is paused.
 TEST(Client, EndsARequestWhoseAnswerCannotBeWritten) {
   TestServer server;
   server.engine.Pause();

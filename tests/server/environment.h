@@ -1,5 +1,5 @@
-// Sets environment variables for the test and its subprocesses during its lifetime. Not thread
-// safe.
+// Sets environment variables for the test and its subprocesses during its lifetime. Not
+// thread safe.
 #ifndef HYDRANT_TESTS_SERVER_ENVIRONMENT_H_
 #define HYDRANT_TESTS_SERVER_ENVIRONMENT_H_
 

@@ -1,5 +1,5 @@
-// HTTP/2 frames as bytes, for test clients with behaviour that no gRPC client has (RFC 9113, RFC
-// 7541).
+// HTTP/2 frames as bytes, for test clients with behaviour that no gRPC client has (RFC 9113,
+// RFC 7541).
 #ifndef HYDRANT_TESTS_SERVER_HTTP2_FRAMES_H_
 #define HYDRANT_TESTS_SERVER_HTTP2_FRAMES_H_
 

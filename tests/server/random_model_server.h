@@ -18,8 +18,8 @@ namespace hydrant {
 
 class RandomModelServer {
  public:
-  // `full_caches`: the number of full caches of 1,024 tokens in the pool. `window`: of the first
-  // layer.
+  // `full_caches`: the number of full caches of 1,024 tokens in the pool. `window`: of the
+  // first layer.
   explicit RandomModelServer(int full_caches, int window = 0, const Tenants* tenants = nullptr)
       : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3), nullptr, false,
                           tenants) {}

@@ -1,6 +1,6 @@
 // A TCP relay on a loopback port: clients connect to it and reach a server through it. After
-// Vanish() it carries no bytes and closes no connection, like an unplugged cable. Runs its own
-// thread.
+// Vanish() it carries no bytes and closes no connection, like an unplugged cable. Runs its
+// own thread.
 #ifndef HYDRANT_TESTS_SERVER_RELAY_H_
 #define HYDRANT_TESTS_SERVER_RELAY_H_
 

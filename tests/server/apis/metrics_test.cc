@@ -42,8 +42,8 @@ class MetricsTest : public testing::Test {
     return scrape;
   }
 
-  // Gives the server time to notice disconnected clients; otherwise it may finish their answers
-  // first.
+  // Gives the server time to notice disconnected clients; otherwise it may finish their
+  // answers first.
   static void LetTheServerHearOfIt() {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -282,8 +282,8 @@ TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
   EXPECT_GE(ScrapeWhenEnded(32)["hydrant_requests_total{outcome=\"deadline\"}"], 28);
 }
 
-// A prompt of 31 letters is two pages in each of 4 heads, with a state page for the scores of each
-// sample.
+// A prompt of 31 letters is two pages in each of 4 heads, with a state page for the scores of
+// each sample.
 TEST_F(MetricsTest, PagesThatHoldScoresAreCounted) {
   TestServer server;
   EXPECT_EQ(ParseScrape(server.MetricsText())["hydrant_state_pages"], 0);

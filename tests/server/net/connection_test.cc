@@ -163,8 +163,8 @@ TEST(Compression, OfRequestsIsRefusedByNameAndTheConnectionLives) {
   EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 2)).status.ok());
 }
 
-// A reflection client. The messages' classes are in gRPC's library, but their headers are not
-// installed.
+// A reflection client. The messages' classes are in gRPC's library, but their headers are
+// not installed.
 class ReflectionClient {
  public:
   explicit ReflectionClient(const TestServer& server) : stub_(server.NewChannel()) {}

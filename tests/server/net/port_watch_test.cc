@@ -1,5 +1,5 @@
-// The watch's verdict on ports that do not answer, refuse, and answer again; and the resulting
-// health.
+// The watch's verdict on ports that do not answer, refuse, and answer again; and the
+// resulting health.
 #include "server/net/port_watch.h"
 
 #include <gmock/gmock.h>

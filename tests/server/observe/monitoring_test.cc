@@ -1,5 +1,5 @@
-// The dashboard and the alert rules compared with a live scrape, and checked by Prometheus' own
-// tool.
+// The dashboard and the alert rules compared with a live scrape, and checked by Prometheus'
+// own tool.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

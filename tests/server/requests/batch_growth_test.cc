@@ -121,8 +121,8 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   }
 }
 
-// A layer with a window holds its last tokens under any policy; the budget applies to the other
-// layer.
+// A layer with a window holds its last tokens under any policy; the budget applies to the
+// other layer.
 TEST(BatchGrowth, WindowsAreNotOfTheBudgetAndUsageSaysSo) {
   constexpr uint64_t kWindow = 100;
   RandomModelServer server(kFullCaches, kWindow);

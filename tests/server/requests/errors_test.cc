@@ -111,8 +111,8 @@ struct CountField {
   std::function<void(v1::GenerateRequest*, uint32_t)> set;
 };
 
-// The largest wire value exceeds the scheduler's range. The error must contain the number that was
-// sent.
+// The largest wire value exceeds the scheduler's range. The error must contain the number that
+// was sent.
 TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
   using R = v1::GenerateRequest;
   constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();

@@ -478,8 +478,8 @@ TEST(Generate, AClientThatNeverReadsIsCutOffAtTheBytesThatTheDocumentsSay) {
   const RequestMetrics& metrics = server.service->request_metrics();
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("slow_reader") == 1; }));
   EXPECT_TRUE(server.WaitUntilEmpty());
-  // All of its output except the last 1 MiB went to gRPC and the kernel, including the client's
-  // buffers.
+  // All of its output except the last 1 MiB went to gRPC and the kernel, including the
+  // client's buffers.
   EXPECT_LT(metrics.sent_bytes, 1u << 20);
 }
 

@@ -59,8 +59,8 @@ class Mutator {
 
   std::string BytesOf(const Descriptor& type) {
     const auto message = New(type);
-    // Few fields: among many random ones at least one is invalid, and all requests would be refused
-    // early.
+    // Few fields: among many random ones at least one is invalid, and all requests would be
+    // refused early.
     Fill(message.get(), OneOf<double>({0.02, 0.05, 0.1, 0.3, 0.8}), 0);
     if (Chance(0.8)) GivePrompt(message.get());
     std::string bytes = message->SerializeAsString();

@@ -1,6 +1,6 @@
-// Prompts that end with a question: the tokens before it are compressed without it; in a chat the
-// question can be the last message. Over a real engine, where the answer depends on the kept
-// entries.
+// Prompts that end with a question: the tokens before it are compressed without it; in a chat
+// the question can be the last message. Over a real engine, where the answer depends on the
+// kept entries.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -358,8 +358,8 @@ TEST(Samples, ManyRequestsSideBySide) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-// Over a real engine: each sample's tokens equal those of a request with its seed, whatever else
-// runs.
+// Over a real engine: each sample's tokens equal those of a request with its seed, whatever
+// else runs.
 class SamplesOfAModel : public testing::Test {
  protected:
   static v1::GenerateRequest Request(uint64_t seed, const std::string& policy) {

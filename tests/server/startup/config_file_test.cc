@@ -1,5 +1,5 @@
-// The file of --config, and --check-config: equivalent to flags, with file, line and key in every
-// error.
+// The file of --config, and --check-config: equivalent to flags, with file, line and key in
+// every error.
 #include "server/startup/config_file.h"
 
 #include <gmock/gmock.h>

@@ -503,8 +503,8 @@ TEST(Probes, TellLoadingFromReady) {
   EXPECT_THAT(daemon.Get("/metrics").body, HasSubstr("hydrant_state{state=\"ready\"} 1\n"));
 }
 
-// A stuck loop is neither live nor ready, and is both again when it continues; an idle loop is not
-// stuck.
+// A stuck loop is neither live nor ready, and is both again when it continues; an idle loop is
+// not stuck.
 TEST(Probes, SayWhenNoStepEnds) {
   LifeOptions options;
   options.stall_timeout = std::chrono::milliseconds(20);

@@ -1,9 +1,9 @@
-// The wire contract only grows. Everything in the stored (released) descriptor set must be in the
-// current file with the same number, name, type and label. After adding to the contract, store it
-// anew:
+// The wire contract only grows. Everything in the stored (released) descriptor set must be in
+// the current file with the same number, name, type and label. After adding to the contract,
+// store it anew:
 //   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1.binpb hydrant/v1/hydrant.proto
 //   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1_control.binpb
-//   hydrant/v1/control.proto
+//     hydrant/v1/control.proto
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
