@@ -11,8 +11,8 @@
 
 namespace hydrant {
 
-// The file's JSON object; an empty object if there is no such file. Errors are ReadSmallFile()'s,
-// and InvalidArgument: the file is a Git LFS pointer, or is no JSON object.
+// The file's JSON object; an empty object if there is no such file. Errors: those of
+// ReadSmallFile(), and InvalidArgument if the file is a Git LFS pointer or not a JSON object.
 absl::StatusOr<nlohmann::json> ReadConfigJson(const std::filesystem::path& path,
                                               uintmax_t max_bytes);
 

@@ -44,7 +44,7 @@ class DummySource final : public ModelSource {
   absl::StatusOr<TensorView> Positions() const override {
     const TensorView stored = Outer(&OuterTensors::positions);
     if (!stored.Exists()) return stored;
-    TensorView positions = stored;  // drawn from its first row on: any rows are as good
+    TensorView positions = stored;  // rows of the position embedding start at its first row
     positions.shape[0] = config_.model.max_context;
     return positions;
   }
@@ -87,7 +87,7 @@ class DummySource final : public ModelSource {
               std::nullopt};
     }
     const auto stddev = static_cast<float>(config_.initializer_range);
-    // The parts of a fused tensor are not alike.
+    // The parts of a fused tensor have different distributions.
     const std::string name =
         tensor.first_row == 0 ? tensor.name : absl::StrCat(tensor.name, "[", tensor.first_row, "]");
     return {config_.weight_dtype, tensor.shape, {}, NormalStream{StreamKey(seed_, name), stddev}};
@@ -96,8 +96,8 @@ class DummySource final : public ModelSource {
   const HfConfig config_;
   const std::string folder_;
   const uint64_t seed_;
-  const std::vector<float> ones_;   // what every norm is
-  const std::vector<float> zeros_;  // what every bias is
+  const std::vector<float> ones_;   // value of every norm
+  const std::vector<float> zeros_;  // value of every bias
 };
 
 }  // namespace

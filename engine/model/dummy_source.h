@@ -1,5 +1,5 @@
-// Random weights for any config.json: load tests and benchmarks of shapes whose weights are not at
-// hand.
+// Random weights for any config.json, for load tests and benchmarks of models whose weights are not
+// available.
 #ifndef HYDRANT_ENGINE_MODEL_DUMMY_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_DUMMY_SOURCE_H_
 
@@ -15,8 +15,8 @@
 namespace hydrant {
 
 // Weights are normal with the configuration's initializer_range as standard deviation, norms are
-// one, biases zero. A weight is a function of (seed, tensor name, index) alone: the same on every
-// machine, whatever was asked for before. Tensors have no bytes: the backend draws them
+// one, biases zero. A weight is a function of (seed, tensor name, index) alone, so it is the same
+// on every machine and in any order of access. Tensors have no bytes: the backend draws them
 // (kernels/normals.h). `folder` may hold tokenizer files; it is only passed on.
 std::unique_ptr<ModelSource> MakeDummySource(HfConfig config, std::string folder, uint64_t seed);
 

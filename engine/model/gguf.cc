@@ -19,7 +19,7 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kMaxKeyLength = 65535;  // the specification's limit
 constexpr uint64_t kDefaultAlignment = 32;
-// "Must be a multiple of 8", says the specification; it keeps every plain type aligned in the map.
+// The specification requires a multiple of 8; it keeps every plain type aligned in the map.
 constexpr uint64_t kMinAlignment = 8;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
 // The smallest pair: key length, one byte of key, type, one byte of value. With it, and with the
@@ -68,8 +68,8 @@ absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
 
 struct GgufFile::Impl {
   std::string path;
-  std::unique_ptr<MappedFile> file;             // null where the caller keeps the bytes
-  std::vector<std::unique_ptr<GgufFile>> rest;  // of a split model
+  std::unique_ptr<MappedFile> file;             // null if the caller owns the bytes
+  std::vector<std::unique_ptr<GgufFile>> rest;  // the other files of a split model
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::map<std::string, TensorView, std::less<>> tensors;
 
@@ -78,7 +78,7 @@ struct GgufFile::Impl {
   absl::Status ReadTensors(std::span<const uint8_t> bytes, ByteReader& reader, uint64_t count);
   absl::Status Load(std::span<const uint8_t> bytes);
 
-  // The value under the key as a T, or why not.
+  // The value under the key as a T, or an error.
   template <typename T>
   absl::StatusOr<const T*> Find(std::string_view key, std::string_view wanted) const;
 };
@@ -121,7 +121,7 @@ absl::StatusOr<uint64_t> GgufFile::Impl::Alignment() const {
 absl::Status GgufFile::Impl::ReadTensors(std::span<const uint8_t> bytes, ByteReader& reader,
                                          uint64_t count) {
   if (count == 0)
-    return absl::OkStatus();  // a vocabulary alone; it may lack the padding before the data
+    return absl::OkStatus();  // vocabulary only; the padding before the data may be missing
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t alignment, Alignment());
   std::vector<GgufTensorEntry> entries(count);
   for (GgufTensorEntry& entry : entries) {

@@ -1,8 +1,7 @@
-// A GGUF v3 file, or the several that a model was split into, mapped into memory and checked before
-// anything is believed: every count, length, offset, alignment and type of the header is validated
-// against the file's size by Open(). Metadata is copied out; tensor data stays in the map and lives
-// as long as the GgufFile. Immutable after Open(), so any thread may read. Format: the GGUF
-// specification of the ggml project (version 3, little endian).
+// A GGUF v3 file, or all files of a split model, mapped into memory. Open() validates every count,
+// length, offset, alignment and type of the header against the file's size. Metadata is copied out;
+// tensor data stays in the map and lives as long as the GgufFile. Immutable after Open(), so any
+// thread may read. Format: the GGUF specification of the ggml project (version 3, little endian).
 #ifndef HYDRANT_ENGINE_MODEL_GGUF_H_
 #define HYDRANT_ENGINE_MODEL_GGUF_H_
 
@@ -28,12 +27,11 @@ using GgufValue = std::variant<bool, int64_t, uint64_t, double, std::string, std
 
 class GgufFile {
  public:
-  // Of files that belong together (gguf_split.h) any one names all.
+  // `path` may be any file of a split model (gguf_split.h); all its files are opened.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
-  // The same checks over bytes the caller keeps alive (tests, fuzzing), of one file alone.
+  // The same checks for one file in memory. The caller keeps the bytes alive (tests, fuzzing).
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(std::span<const uint8_t> bytes);
-  // The files of a split model as one, in their order. InvalidArgument names file and key, or
-  // tensor.
+  // Joins the files of a split model, in order. InvalidArgument names file and key, or tensor.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Join(
       std::vector<std::unique_ptr<GgufFile>> files);
   ~GgufFile();
@@ -50,9 +48,9 @@ class GgufFile {
   absl::StatusOr<std::vector<int64_t>> GetInts(std::string_view key) const;
   absl::StatusOr<std::vector<double>> GetFloats(std::string_view key) const;
   bool Has(std::string_view key) const;
-  absl::Status CheckUnchanged() const;  // as MappedFile's
-  void ReleasePages() const;            // the same
-  const std::string& path() const;      // of the first; empty where it was parsed
+  absl::Status CheckUnchanged() const;  // as MappedFile::CheckUnchanged()
+  void ReleasePages() const;            // as MappedFile::ReleasePages()
+  const std::string& path() const;      // of the first file; empty after Parse()
 
  private:
   struct Impl;

@@ -19,13 +19,13 @@ namespace {
 constexpr char kRopeFreqs[] = "rope_freqs.weight";
 constexpr char kLongFactors[] = "rope_factors_long.weight";
 constexpr char kShortFactors[] = "rope_factors_short.weight";
-constexpr char kRotationTable[] = ".attn_rot_embd";  // in old files; computed here
+constexpr char kRotationTable[] = ".attn_rot_embd";  // written by old converters; computed here
 
-// Keys that change nothing, or nothing where they have this value.
+// Keys that do not change the arithmetic, or not with this value.
 constexpr IdleKey kIdle[] = {
-    {"vocab_size", {}},                            // the embedding says it
-    {"tensor_data_layout", {}},                    // of the file before
-    {"rope.scaling.original_context_length", {}},  // these where the scaling asks for none
+    {"vocab_size", {}},                            // taken from the embedding's shape
+    {"tensor_data_layout", {}},                    // of the predecessor format
+    {"rope.scaling.original_context_length", {}},  // read only by scalings that need it
     {"rope.scaling.factor", {}},
     {"rope.scaling.finetuned", {}},
     {"attention.causal", 1},
@@ -41,7 +41,7 @@ constexpr IdleKey kIdle[] = {
     {"expert_count", 0},
     {"expert_used_count", 0},
     {"expert_gating_func", 1},   // softmax
-    {"expert_weights_norm", 1},  // those of the chosen sum to 1
+    {"expert_weights_norm", 1},  // weights of the chosen experts sum to 1
     {"expert_weights_scale", 1},
     {"pooling_type", 0},
     {"use_parallel_residual", 0},
@@ -84,7 +84,7 @@ absl::Status ReadSizes(GgufFields& fields, ModelConfig* c) {
   return fields.ReadFloat("attention.layer_norm_rms_epsilon", true, &c->norm_eps);
 }
 
-// The vocabulary is as long as the embedding: files pad it, and vocab_size is often missing.
+// The vocabulary size is the embedding's: files pad it, and vocab_size is often missing.
 absl::Status ReadVocabulary(const GgufFile& file, ModelConfig* c) {
   const TensorNames& names = GgufNames();
   const auto it = file.tensors().find(names.embedding);
@@ -102,7 +102,7 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig* c) {
   return absl::OkStatus();
 }
 
-// A file says that a matrix has a bias by having it.
+// A matrix has a bias if the file contains its tensor.
 void FindBiases(const GgufFile& file, ModelConfig* c) {
   const auto has = [&](const char* bias) {
     return file.tensors().contains(absl::StrCat("blk.0.", bias, ".bias"));
@@ -114,7 +114,7 @@ void FindBiases(const GgufFile& file, ModelConfig* c) {
 
 // --- RoPE
 
-// Factors of the frequencies; *out stays empty where the file has no such tensor.
+// Reads frequency factors; *out stays empty if the file has no such tensor.
 absl::Status ReadFactors(const GgufFile& file, const char* name, int rotary_dim,
                          std::vector<float>* out) {
   const auto it = file.tensors().find(name);
@@ -138,7 +138,7 @@ absl::Status ReadLinear(GgufFields& fields, bool has_type, ModelConfig* c) {
                           &c->rope.linear_factor);
 }
 
-// The temperature is that of the paper (arXiv 2309.00071, section 3.4), times attn_factor.
+// The temperature is the paper's (arXiv 2309.00071, section 3.4), times attn_factor.
 absl::Status ReadYarn(GgufFields& fields, ModelConfig* c) {
   YarnRopeScaling& yarn = c->rope.yarn;
   yarn.enabled = true;
@@ -155,7 +155,7 @@ absl::Status ReadYarn(GgufFields& fields, ModelConfig* c) {
   return absl::OkStatus();
 }
 
-// Two tensors of factors; then the file gives the temperature in full.
+// Two tensors of factors; the file then gives the temperature itself.
 absl::Status ReadLongRope(GgufFields& fields, bool required, ModelConfig* c) {
   LongRopeScaling& scaling = c->rope.long_rope;
   HYDRANT_RETURN_IF_ERROR(
@@ -172,7 +172,7 @@ absl::Status ReadLongRope(GgufFields& fields, bool required, ModelConfig* c) {
   return fields.ReadFloat("rope.scaling.attn_factor", false, &c->rope.attention_factor);
 }
 
-// llama.cpp takes a factor without a type for a linear one. Files with LongRoPE often have no type.
+// As in llama.cpp, a factor without a type is linear. Files with LongRoPE often have no type.
 absl::Status ReadScaling(GgufFields& fields, ModelConfig* c) {
   std::string type = "linear";
   const bool has_type = fields.Has("rope.scaling.type");
@@ -206,11 +206,11 @@ absl::Status ReadRope(GgufFields& fields, bool may_be_partial, ModelConfig* c) {
   return ReadFactors(fields.file(), kRopeFreqs, c->RotaryDim(), &c->rope.freq_factors);
 }
 
-// --- Architectures: what each adds to the above
+// --- Architectures: additions to the above
 
 absl::Status ReadQwen2(GgufFields&, GgufConfig*) { return absl::OkStatus(); }
 
-// A window for every layer.
+// A window in every layer.
 absl::Status ReadWindow(GgufFields& fields, ModelConfig* c) {
   int window = 0;
   HYDRANT_RETURN_IF_ERROR(fields.ReadInt("attention.sliding_window", false, &window));
@@ -218,8 +218,8 @@ absl::Status ReadWindow(GgufFields& fields, ModelConfig* c) {
   return absl::OkStatus();
 }
 
-// Experts, where the file has some, as wide as the feed-forward unless a key says otherwise. No
-// layer is dense then, but there may be a feed-forward that all rows share.
+// Experts, if the file has some; their width defaults to the feed-forward's. Every layer then has
+// experts; there may also be a shared feed-forward.
 absl::Status ReadExperts(GgufFields& fields, GgufConfig* config) {
   ModelConfig& c = config->model;
   Experts experts = {.intermediate_size = c.intermediate_size};
@@ -241,7 +241,7 @@ absl::Status ReadExperts(GgufFields& fields, GgufConfig* config) {
   return absl::OkStatus();
 }
 
-// Mixtral's files are of this architecture, too.
+// Mixtral's files use this architecture too.
 absl::Status ReadLlama(GgufFields& fields, GgufConfig* config) {
   HYDRANT_RETURN_IF_ERROR(ReadExperts(fields, config));
   return ReadWindow(fields, &config->model);
@@ -274,7 +274,7 @@ absl::Status ReadGraniteMoe(GgufFields& fields, GgufConfig* config) {
   return ReadExperts(fields, config);
 }
 
-// No key says which layers are not rotated: every fourth.
+// No key lists the layers without RoPE: it is every fourth.
 absl::Status ReadSmolLm3(GgufFields&, GgufConfig* config) {
   ModelConfig& c = config->model;
   c.layer_kinds.resize(c.num_layers);
@@ -290,8 +290,8 @@ absl::Status ReadPhi3(GgufFields& fields, GgufConfig* config) {
   return ReadWindow(fields, &config->model);
 }
 
-// A window in every layer but each `period`-th, where the file has one. `local`: what RoPE is
-// there, if it is not the other layers'.
+// A window in every layer but each `period`-th, if the file has one. `local`: RoPE of the layers
+// with a window, if it differs from the others'.
 absl::Status ReadWindows(GgufFields& fields, int period, std::optional<Rope> local,
                          ModelConfig* c) {
   int window = 0;
@@ -312,7 +312,7 @@ absl::Status ReadWindows(GgufFields& fields, int period, std::optional<Rope> loc
   return absl::OkStatus();
 }
 
-// OLMo 3 has windows.
+// OLMo 3 files have windows.
 absl::Status ReadOlmo2(GgufFields& fields, GgufConfig* config) {
   HYDRANT_RETURN_IF_ERROR(
       ReadWindows(fields, 4, Rope::WithTheta(config->model.rope.theta), &config->model));
@@ -322,7 +322,7 @@ absl::Status ReadOlmo2(GgufFields& fields, GgufConfig* config) {
   return absl::OkStatus();
 }
 
-// That the blend of YaRN begins and ends within a pair is in no key.
+// No key says that YaRN's blend may begin and end within a pair.
 absl::Status ReadGptOss(GgufFields& fields, GgufConfig* config) {
   ModelConfig& c = config->model;
   HYDRANT_RETURN_IF_ERROR(ReadExperts(fields, config));
@@ -337,15 +337,15 @@ absl::Status ReadGptOss(GgufFields& fields, GgufConfig* config) {
   return ReadWindows(fields, 2, std::nullopt, &c);
 }
 
-// The embeddings' scale is in no key; the norms' weights are whole in these files.
+// No key gives the embeddings' scale; the norms' weights include the 1 in these files.
 absl::Status ReadGemma(GgufFields&, GgufConfig* config) {
   config->model.activation = Activation::kGeluTanh;
   config->model.embedding_scale = std::sqrt(config->model.hidden_size);
   return absl::OkStatus();
 }
 
-// The scale of attention is in no key. What llama.cpp takes for a 27B model, whose heads are
-// narrower than its width says, is one of so many layers.
+// No key gives the attention scale. As in llama.cpp, a 27B model, whose heads are narrower than
+// hidden_size / num_heads, is recognised by its number of layers.
 void SetGemmaScale(int layers_of_27b, ModelConfig* c) {
   if (c->num_layers == layers_of_27b)
     c->attention_scale = 1.0 / std::sqrt(static_cast<double>(c->hidden_size) / c->num_heads);
@@ -377,7 +377,7 @@ absl::Status ReadGemma3(GgufFields& fields, GgufConfig* config) {
 struct Architecture {
   const char* name;
   RopePairing pairing;
-  bool partial_rope;  // whether a part of a head may be rotated
+  bool partial_rope;  // whether RoPE may cover part of a head
   absl::Status (*read)(GgufFields& fields, GgufConfig* config);
 };
 constexpr Architecture kArchitectures[] = {

@@ -1,6 +1,6 @@
-// What the metadata of a GGUF file say of its model, architecture by architecture. Names of keys
-// and tensors are those of the ggml project's gguf package; what an architecture computes is what
-// transformers computes of the model that the file was made from.
+// Reads a ModelConfig from the metadata of a GGUF file, architecture by architecture. Names of keys
+// and tensors are those of the ggml project's gguf package; the arithmetic of an architecture is
+// that of the transformers model that the file was converted from.
 #ifndef HYDRANT_ENGINE_MODEL_GGUF_CONFIG_H_
 #define HYDRANT_ENGINE_MODEL_GGUF_CONFIG_H_
 
@@ -18,14 +18,13 @@ struct GgufConfig {
   TensorNames names;
 };
 
-// Anything in the metadata that would change the arithmetic in a way not implemented is refused by
-// its name.
+// Refuses, by name, any metadata that would change the arithmetic in a way not implemented.
 absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file);
 
-// The tensors' names where an architecture has no others.
+// Tensor names of architectures that do not define others.
 const TensorNames& GgufNames();
 
-// Tensors that the configuration is read from, not the weights.
+// Tensors that belong to the configuration, not to the weights.
 bool IsGgufRopeTensor(const std::string& name);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
 // The metadata keys of a GGUF file's architecture ("qwen2.block_count"), with errors that name
-// them. Where a key is missing, readers leave *out alone.
+// them. If a key is missing, readers leave *out unchanged.
 #ifndef HYDRANT_ENGINE_MODEL_GGUF_FIELDS_H_
 #define HYDRANT_ENGINE_MODEL_GGUF_FIELDS_H_
 
@@ -16,18 +16,18 @@
 
 namespace hydrant {
 
-// A key, without the architecture, that no reader asks for and that changes nothing in the forward
-// pass: whatever it says, or where it says `only`.
+// A key, without the architecture, that is not read and does not change the forward pass: with any
+// value, or only with the value `only`.
 struct IdleKey {
   std::string_view key;
   std::optional<double> only = {};
 };
 
-// Remembers what its readers asked for, so that a key that nobody knows is refused rather than
-// ignored. Borrows the file; for one thread.
+// Remembers which keys were read, so that an unknown key is refused rather than ignored. Borrows
+// the file; for one thread.
 class GgufFields {
  public:
-  // `architecture`: what general.architecture says.
+  // `architecture`: the value of general.architecture.
   GgufFields(const GgufFile& file, std::string architecture)
       : file_(file), prefix_(std::move(architecture) + ".") {}
 
@@ -35,12 +35,12 @@ class GgufFields {
   std::string Name(std::string_view key) const { return prefix_ + std::string(key); }
   bool Has(std::string_view key);
 
-  // NotFound where the key is required and missing.
+  // NotFound if the key is required and missing.
   absl::Status ReadInt(std::string_view key, bool required, int* out);
   absl::Status ReadFloat(std::string_view key, bool required, double* out);
   absl::Status ReadString(std::string_view key, std::string* out);
 
-  // Unimplemented, with name and value, where a key of the architecture is neither read nor idle.
+  // Unimplemented, with name and value, if a key of the architecture is neither read nor idle.
   absl::Status RefuseUnread(std::span<const IdleKey> idle) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// Refuses by its name what the file asks for and the engine does not compute.
+// Refuses, by name, features of the file that the engine does not compute.
 absl::StatusOr<std::unique_ptr<ModelSource>> MakeGgufSource(std::unique_ptr<GgufFile> file);
 
 }  // namespace hydrant

@@ -69,7 +69,7 @@ absl::Status CheckGgufSplit(const GgufFile& first, const GgufFile& file, int64_t
                                                    wanted.count, " it must be ", check.wanted));
   }
   for (const auto& [key, value] : file.metadata()) {
-    if (key.starts_with("split.") || key == "general.alignment") continue;  // of each file
+    if (key.starts_with("split.") || key == "general.alignment") continue;  // each file has its own
     const auto it = first.metadata().find(key);
     if (it != first.metadata().end() && it->second == value) continue;
     return absl::InvalidArgumentError(

@@ -15,8 +15,8 @@ namespace {
 constexpr uint64_t kMaxNameLength = 64;  // the specification's limit
 constexpr uint32_t kMaxDims = 4;
 
-// ggml's numbers of the types kept here. The others are old formats without a user, no types of
-// files, or need a codebook of vectors.
+// ggml type numbers of the supported types. The others are obsolete, are not stored in files, or
+// need a codebook of vectors.
 std::optional<DType> DTypeFromGgml(uint32_t type) {
   switch (type) {
     case 0:
@@ -56,7 +56,7 @@ std::optional<DType> DTypeFromGgml(uint32_t type) {
   }
 }
 
-// Names of well-known types that are refused, so that the message says more than a number.
+// Names of well-known refused types, for error messages.
 std::string GgmlTypeName(uint32_t type) {
   static constexpr std::pair<uint32_t, std::string_view> kNames[] = {
       {9, "q8_1"},   {15, "q8_k"},  {16, "iq2_xxs"}, {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},
@@ -75,7 +75,7 @@ absl::Status ReadShape(ByteReader& reader, GgufTensorEntry* entry) {
     return absl::InvalidArgumentError(
         absl::StrCat("number of dimensions is ", num_dims, ", the limit is 1 to ", kMaxDims));
   }
-  // 2^48 elements are more than any file holds and leave room to multiply by the bytes of a block.
+  // 2^48 elements exceed any file and leave room to multiply by the bytes of a block.
   constexpr uint64_t kMaxElements = uint64_t{1} << 48;
   uint64_t elements = 1;
   entry->shape.resize(num_dims);
@@ -120,8 +120,6 @@ absl::Status ReadTensorBody(ByteReader& reader, uint64_t alignment, GgufTensorEn
   }
   return absl::OkStatus();
 }
-
-// No two tensors may share bytes: none do in a sound file, and a damaged offset is most often seen
 
 }  // namespace
 

@@ -12,7 +12,7 @@
 
 namespace hydrant {
 
-// A tensor before its data has been found.
+// A tensor whose data has not been located yet.
 struct GgufTensorEntry {
   std::string name;
   DType dtype = DType::kF32;
@@ -28,8 +28,8 @@ inline constexpr uint64_t kMinGgufTensorEntryBytes = 8 + 1 + 4 + 8 + 4 + 8;
 // tensor.
 absl::Status ReadGgufTensorEntry(ByteReader& reader, uint64_t alignment, GgufTensorEntry* entry);
 
-// No two tensors may share bytes: none do in a sound file, and a damaged offset is most often seen
-// here. REQUIRES: offset + num_bytes of each entry does not overflow.
+// Refuses tensors that share bytes; most damaged offsets are detected here. REQUIRES: offset +
+// num_bytes of each entry does not overflow.
 absl::Status CheckNoOverlap(std::vector<GgufTensorEntry> entries);
 
 }  // namespace hydrant

@@ -14,7 +14,7 @@
 namespace hydrant {
 namespace {
 
-// A string is bounded by the bytes that are left alone.
+// A string is bounded by the remaining bytes alone.
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 enum ValueType : uint32_t {
@@ -33,8 +33,7 @@ enum ValueType : uint32_t {
   kFloat64
 };
 
-// Bytes of a value of the type in the file; the least possible for a string. 0: not an element
-// type.
+// Bytes of a value of the type in the file; the minimum for a string. 0: not an element type.
 uint64_t MinValueBytes(uint32_t type) {
   switch (type) {
     case kUint8:

@@ -11,10 +11,10 @@
 namespace hydrant {
 
 // Reads the type number and the value. Arrays of arrays are refused; an array's length is checked
-// against the bytes that are left before anything is allocated for it.
+// against the remaining bytes before allocation.
 absl::Status ReadGgufValue(ByteReader& reader, GgufValue* out);
 
-// "integer", "array of string": what the value is, for messages.
+// The value's type for messages: "integer", "array of string".
 std::string_view GgufTypeName(const GgufValue& value);
 
 }  // namespace hydrant

@@ -43,7 +43,7 @@ absl::StatusOr<HfFamily> FindFamily(const char* key, const std::string& value,
       absl::StrCat(key, " is ", Quoted(value), "; supported are ", list));
 }
 
-// By architectures and model_type, or by the one that is there. transformers goes by model_type:
+// By architectures and model_type, or by the one that is present. transformers uses model_type:
 // granite, for one, is no Llama whatever its architectures says.
 absl::StatusOr<HfFamily> FindFamily(HfFields& root) {
   std::string type;
@@ -68,10 +68,10 @@ absl::Status ReadWeightType(HfFields& root, HfConfig* config) {
   std::string type = "float32";
   HYDRANT_RETURN_IF_ERROR(ReadString(root, "torch_dtype", &type));
   HYDRANT_RETURN_IF_ERROR(ReadString(root, "dtype", &type));
-  // Half precision is stored as bfloat16 in dummy weights: the same bytes, and nothing else uses
-  // this field.
+  // Half precision becomes bfloat16 in dummy weights: it has the same size, and this field has no
+  // other use.
   config->weight_dtype = type == "bfloat16" || type == "float16" ? DType::kBF16 : DType::kF32;
-  for (const char* key : {"init_std", "initializer_range"}) {  // OPT's name, and the others'
+  for (const char* key : {"init_std", "initializer_range"}) {  // OPT's name, then the common one
     HYDRANT_RETURN_IF_ERROR(ReadReal(root, key, false, &config->initializer_range));
   }
   if (!(config->initializer_range > 0 && config->initializer_range <= 10)) {

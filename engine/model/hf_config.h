@@ -14,19 +14,18 @@
 namespace hydrant {
 
 struct HfConfig {
-  ModelConfig model;  // validated; name is empty unless the file gives one
-  DType weight_dtype =
-      DType::kF32;  // torch_dtype (dtype in newer files); used for dummy weights alone
+  ModelConfig model;                 // validated; name is empty unless the file gives one
+  DType weight_dtype = DType::kF32;  // torch_dtype (dtype in newer files); for dummy weights only
   double initializer_range = 0.02;
   HfQuantization quantization;
 };
 
-// The families of hf_families.h. Anything in the file that would change the arithmetic in a way not
-// implemented is refused by its name.
+// Parses the families of hf_families.h. Refuses, by name, any field that would change the
+// arithmetic in a way not implemented.
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text);
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& path);  // errors name the path
 
-// How the family of such a configuration names its tensors.
+// The tensor names of the configuration's family.
 const TensorNames& HuggingFaceNames(const ModelConfig& config);
 
 }  // namespace hydrant

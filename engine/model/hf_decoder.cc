@@ -1,5 +1,4 @@
-// What the config.json files of Llama and of the families that differ little from it have in
-// common.
+// Fields common to the config.json files of Llama and of similar families.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,7 @@
-// What a config.json says, family by family: each reads its fields into a ModelConfig, with
-// transformers' defaults where models rely on them, and refuses by its name what would change the
-// arithmetic in a way that is not implemented. A field is read, or stands in a table of those that
-// change nothing, or is refused. ParseHfConfig() validates the result.
+// Reads config.json family by family: each family reads its fields into a ModelConfig, with
+// transformers' defaults if models rely on them, and refuses, by name, anything that would change
+// the arithmetic in a way not implemented. A field is read, or listed as idle, or refused.
+// ParseHfConfig() validates the result.
 #ifndef HYDRANT_ENGINE_MODEL_HF_FAMILIES_H_
 #define HYDRANT_ENGINE_MODEL_HF_FAMILIES_H_
 
@@ -17,14 +17,14 @@
 namespace hydrant {
 
 struct HfFamily {
-  const char* architecture;  // what `architectures` says
+  const char* architecture;  // value of `architectures`
   const char* model_type;
   absl::Status (*read)(HfFields& root, ModelConfig* config);
   const TensorNames& (*names)();
-  std::span<const IdleField> idle;  // besides those of any family
+  std::span<const IdleField> idle;  // in addition to IdleHfFields()
 };
 
-// In the file of each: hf_gpt_neox.cc, hf_granite.cc, ...
+// Each in its own file: hf_gpt_neox.cc, hf_granite.cc, ...
 std::span<const HfFamily> HfGemmaFamilies();
 std::span<const HfFamily> HfGptNeoxFamily();
 std::span<const HfFamily> HfGptOssFamily();
@@ -37,15 +37,15 @@ std::span<const HfFamily> HfPhi3Family();
 std::span<const HfFamily> HfQwenFamilies();
 std::span<const HfFamily> HfSmolLm3Family();
 
-// Fields that change nothing in transformers' forward pass, whatever the family.
+// Fields that change nothing in transformers' forward pass, for every family.
 std::span<const IdleField> IdleHfFields();
 
-// What families share.
+// Readers shared by families.
 
-// Where a file is silent: what transformers' configuration class of the family has.
+// Values of fields that the file omits: those of the family's configuration class in transformers.
 struct HfDefaults {
-  int max_context = 0;            // 0: the file has to say it
-  bool kv_heads_as_heads = true;  // false: the file has to say them
+  int max_context = 0;            // 0: the file must give it
+  bool kv_heads_as_heads = true;  // false: the file must give num_key_value_heads
   int head_dim = 0;               // 0: hidden_size / num_attention_heads
   double norm_eps = 1e-6;
   double rope_theta = 10000.0;
@@ -56,50 +56,51 @@ struct HfDefaults {
 };
 
 // A decoder with RMSNorm, RoPE and a gated feed-forward: its sizes, norm_eps, activation, tied
-// embeddings, and of RoPE what stands outside its object. *rotated: the share of a head that turns.
+// embeddings, and the fields of RoPE outside its own object. *rotated: the fraction of a head that
+// RoPE rotates.
 absl::Status ReadHfDecoder(HfFields& root, const HfDefaults& defaults, ModelConfig* config,
                            double* rotated);
-// The same, with its RoPE, of a family whose whole heads turn. Where config->sliding_rope is set,
+// The same including RoPE, for a family that rotates whole heads. If config->sliding_rope is set,
 // it is read too (ReadHfRopeOfKinds).
 absl::Status ReadHfDecoder(HfFields& root, const HfDefaults& defaults, ModelConfig* config);
-// attention_bias: of queries, keys, values and attention's output. mlp_bias: of the feed-forward.
+// attention_bias covers queries, keys, values and attention's output; mlp_bias the feed-forward.
 absl::Status ReadHfBiases(HfFields& root, bool has_mlp_bias, ModelConfig* config);
-// sliding_window, or `absent` where the file does not mention it; 0: null, which means none.
+// sliding_window, or `absent` if the file omits it; null gives 0, no window.
 absl::Status ReadHfWindow(HfFields& root, int absent, int* window);
-// layer_types, or what `is_sliding` says of each layer where the file has none. `window`: keys that
-// a query of a sliding layer sees; 0: there is no window, and no layer may be sliding.
+// layer_types, or `is_sliding` of each layer if the file omits it. `window`: keys visible to a
+// query of a sliding layer; 0: no window, and no layer may be sliding.
 absl::Status ReadHfLayerTypes(HfFields& root, int window,
                               const std::function<bool(int layer)>& is_sliding,
                               ModelConfig* config);
 
-// A mixture of experts: how many, under the file's key, how many a token has, and their width,
-// under the file's key. Where a file is silent: what transformers has.
+// A mixture of experts: the keys of the number of experts, of experts per token and of their width.
+// Defaults are transformers'.
 struct HfExpertKeys {
   const char* count = "num_local_experts";
   int default_count = 8, default_per_token = 2;
   const char* intermediate_size = "intermediate_size";
-  int default_intermediate_size = 0;  // 0: the file has to say it
+  int default_intermediate_size = 0;  // 0: the file must give it
 };
 absl::Status ReadHfExperts(HfFields& root, const HfExpertKeys& keys, ModelConfig* config);
 
-// What every file has to say: layers, widths (the feed-forward's under the file's key), heads and
-// vocabulary. A KV head for each head, until the family says otherwise.
+// The required fields: layers, widths (the feed-forward's under the given key), heads and
+// vocabulary. KV heads default to the number of heads.
 absl::Status ReadHfSizes(HfFields& root, const char* intermediate_key, ModelConfig* config);
-// rope_scaling or rope_parameters, over what stands outside them under the family's own names.
-// *rotated is the share of a head that turns, where the file says it there.
+// Reads rope_scaling or rope_parameters, which take precedence over the family's own fields outside
+// them. *rotated is the fraction of a head that RoPE rotates, if given there.
 struct HfRopeRules {
-  std::optional<int> original_context = {};  // where the family says it outside
-  bool only_longrope = false;                // of all scalings, under older names, too
+  std::optional<int> original_context = {};  // if the family has a field for it outside
+  bool only_longrope = false;                // accept no other scaling; older type names too
 };
 absl::Status ReadHfRope(HfFields& root, const HfRopeRules& rules, ModelConfig* config,
                         double* rotated);
-// Where layers with a window have a RoPE of their own: both are set, but for what the file says in
-// rope_parameters, by kind of layer, or in rope_scaling, which is of the layers without one.
-// REQUIRES: config->sliding_rope is set.
+// For models whose layers with a window have a RoPE of their own. Both hold the family's defaults;
+// the file overrides them in rope_parameters, by kind of layer, or in rope_scaling, which applies
+// to layers without a window. REQUIRES: config->sliding_rope is set.
 absl::Status ReadHfRopeOfKinds(HfFields& root, ModelConfig* config);
-// Where a head is hidden_size / num_attention_heads wide.
+// For families with head_dim = hidden_size / num_attention_heads.
 absl::Status SetHeadDim(ModelConfig* config);
-// Of the feed-forward, under the file's key.
+// The feed-forward's activation, under the given key.
 absl::Status ReadHfActivation(HfFields& root, const char* key, const char* otherwise,
                               ModelConfig* config);
 

@@ -1,5 +1,5 @@
-// Fields of a config.json, with errors that name them. A field whose value is null is a missing
-// one, as transformers has it. Where a field is missing, readers leave *out alone.
+// Fields of a config.json, with errors that name them. As in transformers, a null field counts as
+// missing. If a field is missing, readers leave *out unchanged.
 #ifndef HYDRANT_ENGINE_MODEL_HF_FIELDS_H_
 #define HYDRANT_ENGINE_MODEL_HF_FIELDS_H_
 
@@ -13,16 +13,15 @@
 
 namespace hydrant {
 
-// A field that no reader asks for and that changes nothing in the forward pass: whatever it says,
-// or where it has the one value that says so.
+// A field that is not read and does not change the forward pass: with any value, or only with the
+// value `only`.
 struct IdleField {
   const char* key;
-  const char* only = nullptr;  // that value as JSON; null: any
+  const char* only = nullptr;  // as JSON; null: any value
 };
 
-// One object of a config.json that remembers what its readers asked for. So a field that nobody
-// knows is refused rather than ignored: it might be what makes the model another one. Borrows the
-// object; for one thread.
+// One object of a config.json. Remembers which fields were read, so that an unknown field is
+// refused rather than ignored: it might change the model. Borrows the object; for one thread.
 class HfFields {
  public:
   explicit HfFields(const nlohmann::json& object) : object_(object) {}
@@ -30,7 +29,7 @@ class HfFields {
   const nlohmann::json* Find(const char* key);  // null: missing
   bool Contains(const char* key);               // a null counts
 
-  // Unimplemented, with name and value, where a field is neither read nor idle.
+  // Unimplemented, with name and value, if a field is neither read nor idle.
   absl::Status RefuseUnread(std::span<const std::span<const IdleField>> idle) const;
 
  private:
@@ -41,13 +40,13 @@ class HfFields {
 // "key is 'value', wanted ..."
 absl::Status WrongField(const char* key, const nlohmann::json& value, const char* wanted);
 
-// NotFound where the field is required and missing.
+// NotFound if the field is required and missing.
 absl::Status ReadInt(HfFields& fields, const char* key, bool required, int* out);
 absl::Status ReadReal(HfFields& fields, const char* key, bool required, double* out);
 absl::Status ReadBool(HfFields& fields, const char* key, bool* out);
 absl::Status ReadString(HfFields& fields, const char* key, std::string* out);
 
-// Unimplemented, with the reason, where the field is there and differs from `wanted`.
+// Unimplemented, with the reason, if the field is present and differs from `wanted`.
 absl::Status WantValue(HfFields& fields, const char* key, bool wanted, const char* why);
 
 }  // namespace hydrant

@@ -30,7 +30,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// The weights of a folder, in one file or many.
+// The weights of a folder, in one or several files.
 struct Shards {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;  // by file name
   std::map<std::string, std::string> file_of;                     // tensor name to file name
@@ -46,7 +46,7 @@ struct Shards {
               return files.at(it->second)->FindRaw(name);
             }};
   }
-  // By the families' names.
+  // `name` is the family's tensor name.
   bool Has(const std::string& name) const { return HasTensor(quantization, Raw(), name); }
   absl::StatusOr<TensorView> Find(const std::string& name) const {
     absl::StatusOr<TensorView> view = FindTensorOf(quantization, Raw(), name);
@@ -120,8 +120,8 @@ absl::StatusOr<Shards> OpenShards(const std::string& folder) {
       absl::StrCat("folder ", Quoted(folder), " has neither ", kSingleFile, " nor ", kIndexFile));
 }
 
-// A file may hold an output matrix although its config.json says that it is the embedding. Where
-// the two differ transformers believes the file.
+// A file may hold an output matrix although its config.json ties it to the embedding. If the two
+// differ, transformers uses the file's matrix.
 absl::Status UntieWhereTheyDiffer(const TensorNames& names, const Shards& shards,
                                   ModelConfig* config) {
   if (!config->tied_embeddings || !shards.Has(names.output)) return absl::OkStatus();

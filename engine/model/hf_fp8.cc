@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSharedByScale = BlockElements(DType::kF8_E4M3);
 
-// A scale for each block of so many rows and columns.
+// A scale for each block of block_rows x block_cols.
 struct Scales {
   std::vector<float> values;  // [ceil(rows / block_rows), per_row]
   int64_t block_rows = 1;
@@ -54,13 +54,13 @@ class Fp8Rows final : public RowMaker {
 
   const std::span<const uint8_t> elements_;  // [rows, cols]
   const int64_t cols_;
-  const bool blocks_;  // of kF8_E4M3, else floats
+  const bool blocks_;  // kF8_E4M3 blocks, else floats
   const Scales scales_;
 };
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What the shape of the scales says of their blocks.
+// Derives the block size from the shape of the scales.
 absl::Status FitScales(const HfQuantization& q, const RawTensor& weight, const RawTensor& scale,
                        Scales* scales) {
   const int64_t rows = weight.shape[0], cols = weight.shape[1];

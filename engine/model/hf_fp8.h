@@ -13,9 +13,9 @@
 
 namespace hydrant {
 
-// The matrix as rows that are made when they are packed: kF8_E4M3 where 128 columns in a row share
-// a scale and a row is a whole number of those, else kF32. Borrows the bytes of `weight`.
-// InvalidArgument names the tensor of the scales and its shape.
+// The matrix as rows made at packing time: kF8_E4M3 if 128 columns in a row share a scale and the
+// row length is a multiple of 128, else kF32. Borrows the bytes of `weight`. InvalidArgument names
+// the tensor of the scales and its shape.
 absl::StatusOr<TensorView> Fp8View(const HfQuantization& quantization, const RawTensor& weight,
                                    const std::string& scale_name, const RawTensor& scale);
 

@@ -1,5 +1,5 @@
-// Gemma 1 (arXiv 2403.08295): wide heads, scaled embeddings, GELU in the gate, and norms whose
-// weights files hold less 1.
+// Gemma 1 (arXiv 2403.08295): wide heads, scaled embeddings, GELU in the gate, and norm weights
+// stored minus 1.
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -32,10 +32,10 @@ const TensorNames& GemmaNames() {
   return names;
 }
 
-// What the family's first files said of the activation beside hidden_act.
+// The activation in the family's first files, beside hidden_act.
 constexpr IdleField kGemmaIdle[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""}};
 
-// null: none.
+// null: no cap.
 absl::Status ReadSoftCap(HfFields& root, const char* key, double absent, double* cap) {
   *cap = root.Contains(key) ? 0.0 : absent;
   if (root.Find(key) == nullptr) return absl::OkStatus();
@@ -45,7 +45,7 @@ absl::Status ReadSoftCap(HfFields& root, const char* key, double absent, double*
       absl::StrCat(key, " is ", *cap, ", wanted null or more than 0"));
 }
 
-// What Gemma 2 and 3 share: norms on both sides of attention and feed-forward, attention's scale.
+// Shared by Gemma 2 and 3: norms before and after attention and feed-forward, the attention scale.
 absl::Status ReadBothNorms(HfFields& root, double rope_theta, ModelConfig* c) {
   c->norm_placement = NormPlacement::kBoth;
   HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
@@ -76,8 +76,8 @@ absl::Status ReadGemma2(HfFields& root, ModelConfig* c) {
       root, window, [](int layer) { return layer % 2 == 0; }, c);
 }
 
-// Gemma 3 (arXiv 2503.19786), its text models: a norm of each head of queries and keys, five layers
-// with a window to one without.
+// Text models of Gemma 3 (arXiv 2503.19786): QK norm per head; five layers with a window for each
+// layer without.
 absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
   c->qk_norm = QkNorm::kHead;
   c->sliding_rope = Rope::WithTheta(10000.0);

@@ -1,5 +1,5 @@
-// GPT-NeoX (arXiv 2204.06745, section 2.1): RoPE on a part of each head, and the two halves of a
-// layer side by side. Pythia models are of this family.
+// GPT-NeoX (arXiv 2204.06745, section 2.1): RoPE on a part of each head, and a parallel residual.
+// Pythia models are of this family.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
@@ -7,8 +7,8 @@
 namespace hydrant {
 namespace {
 
-// transformers writes these from those above, and does not read them again: another value there
-// says that the file is not what it seems.
+// transformers writes these fields from the ones above and never reads them; a different value
+// means that the file is inconsistent.
 absl::Status WantAgreement(HfFields& root, const char* key, double used) {
   double said = used;
   HYDRANT_RETURN_IF_ERROR(ReadReal(root, key, false, &said));

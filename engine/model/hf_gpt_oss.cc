@@ -1,5 +1,5 @@
-// GPT-OSS (arXiv 2508.10925): experts with biases whose gate is bounded, a sink logit for each
-// query head, a window in every other layer, YaRN with `truncate` false.
+// GPT-OSS (arXiv 2508.10925): experts with biases and a clamped gate, a sink logit for each query
+// head, a window in every other layer, YaRN with `truncate` false.
 #include <cmath>
 
 #include "engine/model/hf_families.h"
@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// What transformers takes where the file says nothing of RoPE.
+// transformers' defaults for a file without RoPE fields.
 void SetDefaultRope(HfFields& root, ModelConfig* c) {
   if (root.Find("rope_parameters") != nullptr || root.Find("rope_scaling") != nullptr) return;
   c->rope.yarn = {.enabled = true,
@@ -51,7 +51,7 @@ const TensorNames& GptOssNames() {
   return names;
 }
 
-// Of training, of other programs, and what the activation is made for.
+// Fields of training and of other programs, and constants of the activation.
 constexpr IdleField kGptOssIdle[] = {{"output_router_logits"},   {"router_aux_loss_coef"},
                                      {"initial_context_length"}, {"experts_per_token"},
                                      {"swiglu_alpha", "1.702"},  {"swiglu_limit", "7.0"}};

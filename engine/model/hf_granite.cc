@@ -1,6 +1,6 @@
-// Granite 3: Llama with four scales, and the same with experts, beside which there may be a
-// feed-forward that all rows share. Granite 4 under the name of its hybrids, where the file has no
-// layers with states: the shared feed-forward, and experts where it has some.
+// Granite 3: Llama with four scales, and the same with experts, optionally with a shared
+// feed-forward. Granite 4 uses the architecture of its hybrids; accepted if no layer is recurrent:
+// the shared feed-forward, and experts if present.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +27,7 @@ absl::Status ReadGranite(HfFields& root, ModelConfig* c) {
   return ReadScales(root, c);
 }
 
-// Every layer has to be one of attention.
+// Every layer must be an attention layer.
 absl::Status CheckLayerTypes(HfFields& root, const ModelConfig& c) {
   const nlohmann::json* types = root.Find("layer_types");
   if (types == nullptr) {
@@ -52,7 +52,7 @@ absl::Status ReadGraniteMoe(HfFields& root, ModelConfig* c) {
   return ReadScales(root, c);
 }
 
-// Of a file that does not mention what is shared, or says 0, nothing is.
+// There is no shared feed-forward if its field is missing or 0.
 absl::Status ReadGraniteMoeShared(HfFields& root, ModelConfig* c) {
   HYDRANT_RETURN_IF_ERROR(ReadGraniteMoe(root, c));
   int shared = 0;
@@ -63,7 +63,7 @@ absl::Status ReadGraniteMoeShared(HfFields& root, ModelConfig* c) {
   return absl::OkStatus();
 }
 
-// No experts at all where the file says so.
+// The file may declare no experts.
 absl::Status ReadHybridExperts(HfFields& root, ModelConfig* c) {
   HYDRANT_RETURN_IF_ERROR(ReadHfExperts(root, {.default_intermediate_size = 11008}, c));
   c->experts->shared = true;
@@ -106,10 +106,10 @@ const TensorNames& SharedNames() {
   return names;
 }
 
-// Of training alone.
+// Fields of training.
 constexpr IdleField kGraniteMoeIdle[] = {{"output_router_logits"}, {"router_aux_loss_coef"}};
 
-// And of layers with states, where there are none.
+// Fields of recurrent layers, ignored as there are none.
 constexpr IdleField kHybridIdle[] = {
     {"output_router_logits"}, {"router_aux_loss_coef"},
     {"mamba_n_heads"},        {"mamba_n_groups"},

@@ -1,5 +1,5 @@
-// The fields of a config.json that change nothing in the forward pass of transformers' models: what
-// training, generation, other tasks and other programs keep there. Names as in transformers'
+// The fields of a config.json that change nothing in the forward pass of transformers' models:
+// settings of training, generation, other tasks and other programs. Names as in transformers'
 // configuration classes and in published files.
 #include "engine/model/hf_families.h"
 
@@ -7,7 +7,7 @@ namespace hydrant {
 namespace {
 
 constexpr IdleField kAny[] = {
-    // Where the file comes from, and with what it is loaded.
+    // Provenance and loading.
     {"transformers_version"},
     {"_commit_hash"},
     {"auto_map"},
@@ -28,7 +28,7 @@ constexpr IdleField kAny[] = {
     {"gradient_checkpointing"},
     {"chunk_size_feed_forward"},
     {"use_cache"},
-    // Of text, not of numbers: the tokenizer and the scheduler look at these.
+    // Text processing: read by the tokenizer and the scheduler.
     {"bos_token_id"},
     {"eos_token_id"},
     {"pad_token_id"},
@@ -62,7 +62,7 @@ constexpr IdleField kAny[] = {
     {"exponential_decay_length_penalty"},
     {"suppress_tokens"},
     {"begin_suppress_tokens"},
-    // Training, and tasks other than the next token.
+    // Training, and tasks other than next-token prediction.
     {"attention_dropout"},
     {"finetuning_task"},
     {"id2label"},
@@ -70,7 +70,7 @@ constexpr IdleField kAny[] = {
     {"num_labels"},
     {"problem_type"},
     {"tf_legacy_loss"},
-    // Other models: nothing where they say that this is none of them.
+    // Other kinds of models: idle if the value says that this is none of them.
     {"is_encoder_decoder", "false"},
     {"is_decoder"},
     {"add_cross_attention", "false"},

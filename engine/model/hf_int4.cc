@@ -17,9 +17,9 @@ namespace {
 using Method = HfQuantization::Method;
 
 constexpr int kBlock = 32;  // columns of a q4_0 or q5_0 block
-constexpr int kPacked = 8;  // quants of a word
+constexpr int kPacked = 8;  // quants per word
 
-// Where AWQ's words have each of their eight rows: they are laid out for a GPU's unpacking.
+// Position of each of the eight rows in an AWQ word, an order chosen for unpacking on a GPU.
 constexpr int kAwqPlaces[kPacked] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 uint32_t WordAt(std::span<const uint8_t> words, int64_t i) {
@@ -43,7 +43,7 @@ struct Int4Matrix {
     const uint32_t word = WordAt(qweight, col * (rows / kPacked) + row / kPacked);
     return word >> kAwqPlaces[row % kPacked] * 4 & 15;
   }
-  // 16, where the first format of GPTQ would say so, is 0, as AutoGPTQ has it.
+  // In the first format of GPTQ, 16 is 0, as in AutoGPTQ.
   int Zero(int64_t group, int64_t row) const {
     const int64_t place = row % kPacked;
     const uint32_t word = WordAt(qzeros, group * (rows / kPacked) + row / kPacked);
@@ -109,7 +109,7 @@ absl::Status WantWords(const RawTensor& tensor, const std::vector<int64_t>& shap
                                                  ShapeText(shape)));
 }
 
-// Rows and columns follow from qweight; the rest must fit.
+// Rows and columns follow from qweight; the other tensors must fit.
 absl::StatusOr<Int4Matrix> Gather(const HfQuantization& q, const std::string& name,
                                   const Int4Tensors& t) {
   const std::vector<int64_t>& packed = t.qweight.shape;
@@ -171,7 +171,7 @@ bool BlocksAreOfOneGroup(const Int4Matrix& m) {
 }
 
 bool ZerosAreEight(const Int4Matrix& m) {
-  // Eight zero points of a word are alike whatever their order.
+  // The eight zero points of a word are equal, so their order does not matter.
   const uint32_t wanted = 0x11111111u * static_cast<uint32_t>(8 - m.zero_offset);
   for (int64_t i = 0; i < m.groups * m.rows / kPacked; ++i) {
     if (WordAt(m.qzeros, i) != wanted) return false;

@@ -24,11 +24,10 @@ struct Int4Tensors {
   std::optional<RawTensor> g_idx;
 };
 
-// The matrix as rows that are made when they are packed, in the smallest of these that holds every
-// value exactly: q4_0 where each zero point is 8, q5_0 with others, f32 where columns of a block
-// are of several groups (desc_act), where a row is no whole number of blocks, or where a scale does
-// not fit half precision. Borrows the tensors' bytes. `name` is the layer's, for errors: they name
-// the tensor.
+// The matrix as rows made at packing time, in the smallest type that holds every value exactly:
+// q4_0 if each zero point is 8, q5_0 with others, f32 if columns of a block belong to several
+// groups (desc_act), if a row is not a whole number of blocks, or if a scale does not fit half
+// precision. Borrows the tensors' bytes. `name` is the layer's; errors name the tensor.
 absl::StatusOr<TensorView> Int4View(const HfQuantization& quantization, const std::string& name,
                                     const Int4Tensors& tensors);
 

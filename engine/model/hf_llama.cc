@@ -7,9 +7,9 @@ namespace hydrant {
 namespace {
 
 constexpr IdleField kLlamaIdle[] = {
-    {"pretraining_tp"},       // the slices of a product that is whole now
-    {"max_sequence_length"},  // older files', beside max_position_embeddings
-    {"is_llama_config"},      // these two are of the program that trained SmolLM2
+    {"pretraining_tp"},       // the slicing of a matmul in training
+    {"max_sequence_length"},  // of older files, beside max_position_embeddings
+    {"is_llama_config"},      // this and the next: of SmolLM2's training program
     {"rope_interleaved", "false"},
 };
 
@@ -18,7 +18,7 @@ absl::Status ReadLlama(HfFields& root, ModelConfig* config) {
   return ReadHfBiases(root, true, config);
 }
 
-// A file that does not mention the window has one of 4096, here and below.
+// The default window is 4096, here and below.
 absl::Status ReadMistral(HfFields& root, ModelConfig* config) {
   HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root, {.kv_heads_as_heads = false}, config));
   int window = 0;

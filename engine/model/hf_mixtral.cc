@@ -5,7 +5,7 @@
 namespace hydrant {
 namespace {
 
-// Of training alone.
+// Fields of training.
 constexpr IdleField kMixtralIdle[] = {
     {"output_router_logits"}, {"router_aux_loss_coef"}, {"router_jitter_noise"}};
 

@@ -1,5 +1,5 @@
-// OLMo 2 (arXiv 2501.00656): norms after attention and feed-forward and none before, and a norm of
-// all queries and of all keys of a layer.
+// OLMo 2 (arXiv 2501.00656): norms after attention and feed-forward only, and QK norms over whole
+// rows.
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
 
@@ -13,7 +13,7 @@ absl::Status ReadOlmo2(HfFields& root, ModelConfig* config) {
   return ReadHfBiases(root, false, config);
 }
 
-// OLMo 3: as OLMo 2, with windows in three of four layers; RoPE is scaled in the others alone.
+// OLMo 3: OLMo 2 with windows in three of four layers; only the other layers scale RoPE.
 absl::Status ReadOlmo3(HfFields& root, ModelConfig* config) {
   config->norm_placement = NormPlacement::kAfter;
   config->qk_norm = QkNorm::kWhole;

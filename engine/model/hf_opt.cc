@@ -1,5 +1,5 @@
 // OPT (arXiv 2205.01068): learned positions, LayerNorm before each half of a layer, biases
-// everywhere. The 350m model normalises after them and projects its embeddings: it is refused.
+// everywhere. The 350m model is refused: it normalises afterwards and projects its embeddings.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
@@ -31,7 +31,7 @@ absl::Status CheckArithmetic(HfFields& root, int hidden_size) {
 absl::Status ReadOpt(HfFields& root, ModelConfig* c) {
   c->max_context = 2048;
   c->norm = NormKind::kLayer;
-  c->norm_eps = 1e-5;  // no file says it
+  c->norm_eps = 1e-5;  // not in any file
   c->biases = {true, true, true};
   c->gated = false;
   c->rotary_dim = 0;
@@ -45,8 +45,8 @@ absl::Status ReadOpt(HfFields& root, ModelConfig* c) {
   return ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
 }
 
-// Position p has row p + 2: the first two are from the padding of the code OPT was trained with.
-// Some of the published files were saved without "model.".
+// Position p has row p + 2: OPT's training code reserved two rows for padding. Some published files
+// were saved without "model.".
 const TensorNames& OptNames() {
   static const auto& names = *new TensorNames{.embedding = "model.decoder.embed_tokens.weight",
                                               .final_norm = "model.decoder.final_layer_norm.weight",

@@ -1,5 +1,5 @@
 // Phi-3, Phi-3.5 and Phi-4 (arXiv 2404.14219, 2412.08905): fused projections, LongRoPE, and in the
-// small ones RoPE on a part of each head.
+// small models RoPE on a part of each head.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"

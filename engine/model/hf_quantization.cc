@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// Which modules were left out is seen in the tensors; the rest is how the weights were found, and
-// how other programs compute with them.
+// The tensors show which modules are not quantised; the other fields describe calibration and the
+// kernels of other programs.
 constexpr IdleField kFp8Idle[] = {{"activation_scheme"},      {"modules_to_not_convert"},
                                   {"ignored_layers"},         {"dequantize"},
                                   {"scale_fmt", "\"ue8m0\""}, {"kv_cache_scheme", "null"}};
@@ -27,9 +27,9 @@ constexpr IdleField kCompressedIdle[] = {
 constexpr IdleField kGroupIdle[] = {{"targets"}, {"input_activations"}, {"format"}};
 constexpr IdleField kGroupWeightsIdle[] = {{"observer"}, {"observer_kwargs"}, {"group_size"}};
 constexpr IdleField kGptqIdle[] = {
-    // How the weights were found.
-    {"desc_act"},  // g_idx says it
-    {"sym"},       // qzeros say it
+    // Fields of calibration.
+    {"desc_act"},  // g_idx has it
+    {"sym"},       // qzeros have it
     {"static_groups"},
     {"true_sequential"},
     {"damp_percent"},
@@ -49,7 +49,7 @@ constexpr IdleField kGptqIdle[] = {
     {"quantizer"},
     {"meta"},
     {"lm_head"},
-    // How others compute with them.
+    // Fields for the kernels of other programs.
     {"backend"},
     {"use_cuda_fp16"},
     {"use_exllama"},
@@ -58,7 +58,7 @@ constexpr IdleField kGptqIdle[] = {
     {"max_input_length"},
     {"cache_block_outputs"},
     {"is_marlin_format", "false"},
-    // Overrides of single modules: none.
+    // Overrides for single modules must be empty.
     {"dynamic", "{}"},
     {"pack_dtype", "\"int32\""}};
 constexpr IdleField kAwqIdle[] = {{"backend"},         {"modules_to_not_convert"},
@@ -79,7 +79,7 @@ absl::Status WantInt(HfFields& fields, const char* key, int wanted) {
       absl::StrCat(key, " is ", value, ", only ", wanted, " is supported"));
 }
 
-// `wanted` in lower case.
+// Compares in lower case; `wanted` is in lower case.
 absl::Status WantString(HfFields& fields, const char* key, const char* wanted) {
   std::string value = wanted;
   HYDRANT_RETURN_IF_ERROR(ReadString(fields, key, &value));
@@ -126,7 +126,7 @@ absl::Status ReadGroupWeights(HfFields& fields, HfQuantization* q) {
   return RefuseUnread(fields, kGroupWeightsIdle);
 }
 
-// llm-compressor's. Several groups would be several ways to quantise.
+// The format of llm-compressor. Several groups would mean several quantisations.
 absl::Status ReadCompressed(HfFields& fields, HfQuantization* q) {
   HYDRANT_RETURN_IF_ERROR(WantString(fields, "format", "float-quantized"));
   const json* groups = fields.Find("config_groups");
@@ -145,7 +145,7 @@ absl::Status ReadCompressed(HfFields& fields, HfQuantization* q) {
   return RefuseUnread(fields, kCompressedIdle);
 }
 
-// -1: all columns. Else blocks of 32 must lie in one group.
+// -1: all columns. Otherwise blocks of 32 must lie in one group.
 absl::Status ReadGroupSize(HfFields& fields, const char* key, HfQuantization* q) {
   const json* size = fields.Find(key);
   if (size == nullptr) return absl::NotFoundError(absl::StrCat(key, " is missing"));
@@ -160,7 +160,7 @@ absl::Status ReadGroupSize(HfFields& fields, const char* key, HfQuantization* q)
 absl::Status ReadGptq(HfFields& fields, HfQuantization* q) {
   HYDRANT_RETURN_IF_ERROR(WantInt(fields, "bits", 4));
   HYDRANT_RETURN_IF_ERROR(ReadGroupSize(fields, "group_size", q));
-  // Older files have no format, or a newer program's name for it.
+  // Older files omit the format or use a newer program's name.
   std::string format = "gptq";
   HYDRANT_RETURN_IF_ERROR(ReadString(fields, "format", &format));
   HYDRANT_RETURN_IF_ERROR(ReadString(fields, "checkpoint_format", &format));
@@ -168,7 +168,7 @@ absl::Status ReadGptq(HfFields& fields, HfQuantization* q) {
     return absl::UnimplementedError(
         absl::StrCat("checkpoint_format is ", Quoted(format), "; supported are gptq, gptq_v2"));
   }
-  // The first format keeps zero points less one.
+  // The first format stores zero points minus one.
   q->zero_offset = format == "gptq" ? 1 : 0;
   return RefuseUnread(fields, kGptqIdle);
 }

@@ -24,7 +24,7 @@ bool IsInt4(const HfQuantization& q) {
   return q.method == Method::kGptq || q.method == Method::kAwq;
 }
 
-// What is before one of the endings; empty where there is none.
+// `name` without the first matching ending; empty if none matches.
 std::string StemOf(const std::string& name, std::initializer_list<std::string_view> endings) {
   for (const std::string_view ending : endings) {
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
@@ -60,7 +60,7 @@ bool WasMxfp4(const HfQuantization& q, const RawTensors& tensors, const std::str
   return q.method == Method::kMxfp4 && !stem.empty() && tensors.has(stem + "_blocks");
 }
 
-// The matrices of all experts, where they are floats.
+// Whether the stem is a float tensor with the matrices of all experts.
 bool AreStacked(const std::string& stem) {
   return stem.ends_with(".experts.gate_up_proj") || stem.ends_with(".experts.down_proj");
 }
@@ -71,7 +71,7 @@ absl::StatusOr<TensorView> FindMxfp4(const RawTensors& tensors, const std::strin
   return Mxfp4View(stem, blocks, scales);
 }
 
-// The family's name of a tensor of all experts; empty: it is none.
+// The family's name of a tensor with all experts; empty if it is not one.
 std::string StackedName(const HfQuantization& q, const RawTensors& tensors,
                         const std::string& name) {
   if (const std::string stem = StemOf(name, {"_blocks"}); WasMxfp4(q, tensors, stem))

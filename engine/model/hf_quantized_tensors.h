@@ -1,8 +1,8 @@
-// Between a Hugging Face folder, whose quantised matrices are several tensors each, and the
-// families, which know each by the name "x.weight": x.qweight, x.qzeros, x.scales and x.g_idx
-// (GPTQ, AWQ); x.weight beside x.weight_scale_inv or x.weight_scale (fp8); x_blocks and x_scales
-// (MXFP4). So are the matrices of all experts in one (hf_stacked_experts.h). Stateless; any thread
-// may call.
+// Maps the tensors of a Hugging Face folder, where a quantised matrix is several tensors, to the
+// families' names, where it is "x.weight": x.qweight, x.qzeros, x.scales and x.g_idx (GPTQ, AWQ);
+// x.weight beside x.weight_scale_inv or x.weight_scale (fp8); x_blocks and x_scales (MXFP4). It
+// also maps tensors that hold the matrices of all experts (hf_stacked_experts.h). Stateless; any
+// thread may call.
 #ifndef HYDRANT_ENGINE_MODEL_HF_QUANTIZED_TENSORS_H_
 #define HYDRANT_ENGINE_MODEL_HF_QUANTIZED_TENSORS_H_
 
@@ -17,23 +17,23 @@
 
 namespace hydrant {
 
-// The tensors of a folder as they lie there.
+// The tensors of a folder as stored.
 struct RawTensors {
   std::function<bool(const std::string& name)> has;
   std::function<absl::StatusOr<RawTensor>(const std::string& name)> find;
 };
 
-// Whether `name`, or what it was quantised to, is there.
+// Whether `name`, or its quantised form, is present.
 bool HasTensor(const HfQuantization& quantization, const RawTensors& tensors,
                const std::string& name);
 
-// The tensor of a family's name, made of what it was quantised to, if it was. NotFound where it is
-// missing.
+// The tensor of a family's name, converted from its quantised form if there is one. NotFound if it
+// is missing.
 absl::StatusOr<TensorView> FindTensorOf(const HfQuantization& quantization,
                                         const RawTensors& tensors, const std::string& name);
 
-// The families' names of what a folder holds. What belongs to a quantised matrix has none of its
-// own, nor has a bias of zeros beside one, which AutoGPTQ writes for layers that have no bias.
+// The families' names of the tensors in a folder. Skips the parts of a quantised matrix, and the
+// zero biases that AutoGPTQ writes for layers without a bias.
 absl::StatusOr<std::vector<std::string>> FamilyNames(const HfQuantization& quantization,
                                                      const RawTensors& tensors,
                                                      const std::vector<std::string>& present);

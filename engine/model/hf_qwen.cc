@@ -1,5 +1,5 @@
 // Qwen2 and Qwen2.5 (arXiv 2407.10671, 2412.15115): biases of queries, keys and values. Qwen3
-// (arXiv 2505.09388): none, but a norm of each head of queries and keys; and with experts.
+// (arXiv 2505.09388): no biases but QK norm per head; also with experts.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr IdleField kQwenIdle[] = {{"use_mrope", "false"}};
 
-// From max_window_layers on layers have a window, where the file says that it is used.
+// Layers from max_window_layers on have a window, if use_sliding_window is set.
 absl::Status ReadWindow(HfFields& root, ModelConfig* config) {
   bool used = false;
   int window = 0, first = 28;
@@ -39,7 +39,7 @@ absl::Status ReadQwen3(HfFields& root, ModelConfig* config) {
   return ReadWindow(root, config);
 }
 
-// The layers that mlp_only_layers lists, and those that decoder_sparse_step passes over.
+// The layers listed in mlp_only_layers, and those skipped by decoder_sparse_step.
 absl::Status ReadDenseLayers(HfFields& root, ModelConfig* config) {
   int step = 1;
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, "decoder_sparse_step", false, &step));
@@ -60,7 +60,7 @@ absl::Status ReadDenseLayers(HfFields& root, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// A window is in every layer, whatever the files say of max_window_layers.
+// The window applies to every layer; max_window_layers is ignored.
 absl::Status ReadQwen3Moe(HfFields& root, ModelConfig* config) {
   config->qk_norm = QkNorm::kHead;
   HYDRANT_RETURN_IF_ERROR(

@@ -1,4 +1,4 @@
-// How positions turn queries and keys, in either of the ways in which config.json files say it.
+// RoPE in config.json files, in the older and the newer notation.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// What transformers passes over where the type does not use it.
+// Fields that transformers ignores if the type does not use them.
 constexpr IdleField kRopeIdle[] = {{"factor"},           {"low_freq_factor"},
                                    {"high_freq_factor"}, {"original_max_position_embeddings"},
                                    {"attention_factor"}, {"beta_fast"},
@@ -23,13 +23,13 @@ constexpr IdleField kRopeIdle[] = {{"factor"},           {"low_freq_factor"},
                                    {"mscale_all_dim"},   {"truncate"},
                                    {"short_factor"},     {"long_factor"}};
 
-// What the scaling may depend on outside its object.
+// Inputs of the scaling from outside its object.
 struct Outside {
   HfRopeRules rules;
   int max_context = 0;
 };
 
-// The file may say it beside the scaling; the family may, and then it counts more.
+// original_max_position_embeddings in the object; a value of the family takes precedence.
 absl::Status ReadOriginalContext(HfFields& fields, const Outside& outside, int* out) {
   *out = outside.max_context;
   HYDRANT_RETURN_IF_ERROR(ReadInt(fields, "original_max_position_embeddings", false, out));
@@ -126,7 +126,7 @@ absl::Status ReadObject(const json& object, const Outside& outside, Rope* rope, 
   return fields.RefuseUnread(idle);
 }
 
-// Of one kind of layer.
+// RoPE of one kind of layer.
 absl::Status ReadKind(const json& kinds, const char* kind, const ModelConfig& c, Rope* rope) {
   const auto it = kinds.find(kind);
   if (it == kinds.end() || it->is_null()) return absl::OkStatus();
@@ -137,7 +137,7 @@ absl::Status ReadKind(const json& kinds, const char* kind, const ModelConfig& c,
     return absl::UnimplementedError(
         absl::StrCat(kind, ": partial_rotary_factor is ", rotated, ", only 1 is supported"));
   }
-  // transformers looks for it one object further out.
+  // transformers reads it from the enclosing object.
   if (rope->yarn.truncate) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(kind, ": truncate is false, only true is supported here"));
@@ -145,8 +145,8 @@ absl::Status ReadKind(const json& kinds, const char* kind, const ModelConfig& c,
 
 }  // namespace
 
-// transformers 5 keeps everything in rope_parameters, and puts a rope_scaling that says anything in
-// its place as a whole: that is what older files have.
+// transformers 5 keeps everything in rope_parameters; a non-empty rope_scaling, as in older files,
+// replaces it as a whole.
 absl::Status ReadHfRope(HfFields& root, const HfRopeRules& rules, ModelConfig* c, double* rotated) {
   const char* key = "rope_parameters";
   const json* object = root.Find(key);

@@ -1,4 +1,4 @@
-// SmolLM3: Llama whose every fourth layer is not rotated (NoPE, arXiv 2501.18795).
+// SmolLM3: Llama without RoPE in every fourth layer (NoPE, arXiv 2501.18795).
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// no_rope_layers has a 1 for each layer that is rotated, and may be longer than the layers.
+// no_rope_layers has a 1 for each layer with RoPE, and may be longer than the model.
 absl::Status ReadRotatedLayers(HfFields& root, ModelConfig* c) {
   int interval = 4;
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, "no_rope_layer_interval", false, &interval));

@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kSharedByScale = BlockElements(DType::kMXFP4);
 
-// Blocks of a row as GGUF files have them: the exponent, then bytes of which each holds elements
-// 16 apart.
+// Blocks of a row in GGUF's layout: the exponent, then bytes that each hold two elements 16 apart.
 class Mxfp4Rows final : public RowMaker {
  public:
   Mxfp4Rows(const RawTensor& blocks, const RawTensor& scales)

@@ -15,8 +15,7 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 
-// Builds the value while watching the two things the library lets pass: repeated keys and great
-// depth.
+// Builds the value and rejects repeated keys and great depth, which the library accepts.
 template <typename Json>
 class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:

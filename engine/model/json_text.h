@@ -1,4 +1,4 @@
-// Untrusted JSON text to a value, without exceptions.
+// Parses untrusted JSON text without exceptions.
 #ifndef HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
 #define HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
 
@@ -12,10 +12,10 @@ namespace hydrant {
 // One value of any kind. Keys that appear twice in one object and nesting beyond 32 are refused.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
 
-// The same, of text that must be one object.
+// Parses text that must be one object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 
-// The same as ParseJson, with a limit of the caller's; objects keep the order of the text.
+// As ParseJson, with the caller's depth limit; objects keep the order of the text.
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int most_depth);
 
 }  // namespace hydrant

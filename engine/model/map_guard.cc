@@ -15,8 +15,8 @@
 namespace hydrant {
 namespace {
 
-// A list that only grows, so that the handler may walk it whatever the other threads do. Its nodes
-// stay behind their maps: a process opens few files.
+// A list that only grows, so that the signal handler may walk it concurrently. Nodes outlive their
+// maps; a process opens few files.
 struct Guarded {
   std::atomic<const uint8_t*> begin;  // null: the map is gone
   const uint8_t* const end;
@@ -26,7 +26,7 @@ struct Guarded {
 std::atomic<Guarded*> newest_guarded{nullptr};
 std::mutex writers;
 
-// Calls nothing that is not safe in a signal handler.
+// Async-signal-safe.
 void OnBusError(int signal, siginfo_t* info, void*) {
   const auto* at = static_cast<const uint8_t*>(info->si_addr);
   for (const Guarded* map = newest_guarded; map != nullptr; map = map->next) {

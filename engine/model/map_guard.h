@@ -1,10 +1,9 @@
-// What becomes of the process when a mapped file is cut short under it: the next read past its new
-// end raises SIGBUS, which would end the process without a word. The guard says which file it was,
-// in one line on stderr, and ends it with exit code 1. Nothing better is to be had: whoever was
-// reading, a kernel in the middle of a product perhaps, cannot go on.
+// Handles SIGBUS, which a read raises past the end of a mapped file that was truncated. The handler
+// names the file in one line on stderr and ends the process with exit code 1; the interrupted code
+// (perhaps a kernel within a matmul) cannot continue.
 //
-// The first call takes over SIGBUS for the process, unless somebody has it already (a sanitizer);
-// faults elsewhere keep the default action. Thread safe.
+// The first call installs the handler for the process, unless another one is installed already (a
+// sanitizer's); faults elsewhere keep the default action. Thread safe.
 #ifndef HYDRANT_ENGINE_MODEL_MAP_GUARD_H_
 #define HYDRANT_ENGINE_MODEL_MAP_GUARD_H_
 
@@ -15,7 +14,7 @@
 namespace hydrant {
 
 void GuardMap(std::span<const uint8_t> bytes, std::string_view path);
-void UnguardMap(std::span<const uint8_t> bytes);  // before they are unmapped
+void UnguardMap(std::span<const uint8_t> bytes);  // call before munmap
 
 }  // namespace hydrant
 

@@ -16,7 +16,7 @@
 namespace hydrant {
 namespace {
 
-// Closes the descriptor on every path but the good one.
+// Closes the descriptor unless it is released.
 class ScopedFd {
  public:
   explicit ScopedFd(int fd) : fd_(fd) {}

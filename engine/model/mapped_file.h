@@ -27,11 +27,10 @@ class MappedFile {
 
   std::span<const uint8_t> bytes() const { return bytes_; }
 
-  // FailedPrecondition where the file's size or time of writing is another than at Open(): what was
-  // read may be half of one file and half of another, or zeros.
+  // FailedPrecondition if the file's size or modification time differs from Open(): the bytes read
+  // may mix two files, or be zeros.
   absl::Status CheckUnchanged() const;
-  // What has been read may leave this process's memory; it comes back from the file when it is read
-  // again.
+  // Lets the system drop the resident pages of the map; later reads load them from the file again.
   void ReleasePages() const;
 
  private:

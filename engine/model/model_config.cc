@@ -12,8 +12,8 @@
 namespace hydrant {
 namespace {
 
-// Several times what any published model has; they keep products of fields far from overflow and a
-// damaged header from asking for absurd memory.
+// Several times the sizes of any published model; they keep products of fields far from overflow
+// and bound the memory that a damaged header can request.
 constexpr int kMaxLayers = 1024;
 constexpr int kMaxHidden = 1 << 16;
 constexpr int kMaxIntermediate = 1 << 20;
@@ -146,7 +146,7 @@ absl::Status CheckLayerKinds(const ModelConfig& c) {
   return absl::OkStatus();
 }
 
-// Whole numbers of the rows that weights of experts come in.
+// Rows of expert weights are stored in tiles; the size must be a multiple.
 absl::Status CheckExpertRows(const char* field, int value) {
   if (value % kExpertRowStep == 0) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
@@ -221,7 +221,7 @@ int ModelConfig::Window() const {
 }
 
 void SetWindow(int window, ModelConfig* config) {
-  if (window == 0 || window >= config->max_context) return;  // then every query sees all keys
+  if (window == 0 || window >= config->max_context) return;  // every query sees all keys
   config->layer_kinds.resize(config->num_layers);
   for (LayerKind& kind : config->layer_kinds) kind.window = window;
 }

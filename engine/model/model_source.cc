@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenFolder(const std::string& path)
   if (fs::exists(fs::path(path) / "config.json", error)) return OpenHfFolder(path);
   const std::vector<std::string> files = GgufFilesIn(path);
   if (files.size() == 1) return OpenGguf(files.front());
-  if (files.empty()) return OpenHfFolder(path);  // its error says what is missing
+  if (files.empty()) return OpenHfFolder(path);  // reports the missing file
   return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " holds ", files.size(),
                                                  " GGUF files; name one of them, such as ",
                                                  Quoted(files.front())));

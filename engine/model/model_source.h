@@ -1,6 +1,6 @@
-// A model as it lies on disk: its shape, its tensors by role, and where its tokenizer is. Three
-// sources exist: a GGUF file, a Hugging Face folder, and seeded random weights for a config.json
-// ("dummy"), whose tensors have no bytes. Immutable after opening; tensor bytes live as long as the
+// A model on disk: its shape, its tensors by role, and the place of its tokenizer. Three sources
+// exist: a GGUF file, a Hugging Face folder, and seeded random weights for a config.json ("dummy"),
+// whose tensors have no bytes. Immutable after opening; tensor bytes live as long as the
 // ModelSource.
 #ifndef HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
@@ -18,21 +18,21 @@ namespace hydrant {
 
 class GgufFile;
 
-// One expert's part of a layer, shapes as those of a feed-forward.
+// One expert of a layer, shaped like a feed-forward.
 struct ExpertTensors {
   TensorView gate, gate_bias;  // [inter of an expert, hidden]
-  TensorView up, up_bias;      // the same
+  TensorView up, up_bias;      // [inter of an expert, hidden]
   TensorView down, down_bias;  // [hidden, inter of an expert]
 };
 
 // The tensors of one layer; those that a family lacks do not Exist(). [rows, cols] = [outputs,
-// inputs]; norms and biases are f32, a bias is as long as what it is added to.
+// inputs]; norms and biases are f32, a bias has the length of its output.
 struct LayerTensors {
   TensorView attn_norm, attn_norm_bias;  // [hidden]
   TensorView attn_post_norm;             // [hidden]
   TensorView wq, wk, wv;                 // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden]
   TensorView bq, bk, bv;
-  // Instead of these three, rows in the order [head, (query, key, value), head_dim].
+  // Replaces these three; rows in the order [head, (query, key, value), head_dim].
   TensorView wqkv, bqkv;               // [3 q_dim, hidden]
   TensorView q_norm, k_norm;           // [head_dim], or [q_dim] and [kv_dim]
   TensorView sink_logits;              // [heads]
@@ -43,7 +43,7 @@ struct LayerTensors {
   TensorView up, up_bias;              // [inter, hidden]
   TensorView down, down_bias;          // [hidden, inter]
   TensorView router, router_bias;      // [experts, hidden]
-  std::vector<ExpertTensors> experts;  // empty: there are none
+  std::vector<ExpertTensors> experts;  // empty: no experts
 };
 
 class ModelSource {
@@ -61,10 +61,10 @@ class ModelSource {
   // Shapes are checked against config(); the message names the tensor, the shape found and the
   // shape wanted.
   virtual absl::StatusOr<LayerTensors> Layer(int layer) const = 0;
-  // FailedPrecondition where a file was written since it was opened, and what was read of it may be
-  // anything. To be asked when all has been read.
+  // FailedPrecondition if a file was written since it was opened; its bytes are then undefined.
+  // Call it after all reads.
   virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
-  // What has been read of the files may leave this process's memory; it comes back when it is read.
+  // Lets the system drop the resident pages of the files; later reads load them again.
   virtual void ReleasePages() const {}
   // Null unless the source is a GGUF file; the tokenizer and chat template are in its metadata.
   virtual const GgufFile* gguf() const { return nullptr; }
@@ -75,7 +75,7 @@ class ModelSource {
 enum class LoadFormat { kAuto, kDummy };
 
 // The GGUF file of a folder that holds one GGUF model and no config.json: the only file, or the
-// first part. Every other `path` is returned as it is.
+// first part. Returns every other `path` unchanged.
 std::string ModelFileOf(const std::string& path);
 
 // `path`: a .gguf file, a folder with one GGUF model, or a folder with config.json; with kDummy a

@@ -27,8 +27,8 @@ absl::Status NoMemory(const std::string& name, size_t size) {
       absl::StrCat("tensor ", Quoted(name), ": no memory for ", size, " bytes"));
 }
 
-// Norms and biases are few and small, and every kernel wants them in f32. Of values that lie a step
-// apart the view has the first.
+// Norms and biases are small, and every kernel wants them in f32. If values lie a step apart, the
+// view covers the first.
 absl::Status ToFloat(const ExpectedTensor& expected, ModelTensors* owner, TensorView* view) {
   const int64_t step = expected.row_step;
   if (view->dtype == DType::kF32 && expected.offset == 0 && step == 1) return absl::OkStatus();
@@ -47,7 +47,7 @@ absl::Status ToFloat(const ExpectedTensor& expected, ModelTensors* owner, Tensor
   return absl::OkStatus();
 }
 
-// A safetensors header may have any length, so its data may lie at any address; kernels read whole
+// Data may start at any address, as a safetensors header may have any length; kernels need aligned
 // elements.
 absl::Status Align(const std::string& name, ModelTensors* owner, TensorView* view) {
   const size_t alignment = view->dtype == DType::kF32 ? 4 : 2;
@@ -59,7 +59,7 @@ absl::Status Align(const std::string& name, ModelTensors* owner, TensorView* vie
   return absl::OkStatus();
 }
 
-// Rows first, first + step, ... of a matrix that has bytes or a maker of its own.
+// Rows first, first + step, ... of a matrix with bytes or with its own RowMaker.
 class EveryNthRow final : public RowMaker {
  public:
   EveryNthRow(const TensorView& of, int64_t first, int64_t step)
@@ -77,12 +77,12 @@ class EveryNthRow final : public RowMaker {
   const size_t row_bytes_;
 };
 
-// The rows that are expected of a tensor that holds more.
+// The expected rows of a tensor that holds more.
 TensorView RowsOf(const ExpectedTensor& expected, const TensorView& whole) {
   if (expected.row_step == 1) return whole.Rows(expected.first_row, expected.shape[0]);
   TensorView rows = whole;
   rows.shape[0] = expected.shape[0];
-  if (rows.shape.size() == 1) {  // ToFloat() takes steps
+  if (rows.shape.size() == 1) {  // ToFloat() handles steps
     rows.bytes = whole.bytes.subspan(BytesOf(whole.dtype, expected.first_row));
     return rows;
   }
@@ -143,7 +143,7 @@ TensorView& ExpectedTensor::In(LayerTensors* layer) const {
   return layer->experts[expert].*expert_role;
 }
 
-// Rotation tables (inv_freq) are computed here.
+// Rotation tables (inv_freq) are ignored; the engine computes them.
 const TensorNames& HfLlamaNames() {
   static const auto& names = *new TensorNames{.embedding = "model.embed_tokens.weight",
                                               .final_norm = "model.norm.weight",
@@ -196,7 +196,7 @@ class LayerList {
     int64_t rows;
     Role weight, bias;
   };
-  // Matrices that follow each other in one tensor, or the one that is all of it.
+  // Matrices that follow each other in one tensor, or a single matrix that fills it.
   void AddMatrices(const std::string& name, const std::vector<Part>& parts, int64_t cols,
                    bool biased) {
     if (name.empty()) return;
@@ -225,8 +225,7 @@ class LayerList {
     int64_t rows;
     ExpertRole weight, bias;
   };
-  // A matrix of each expert, or some that follow each other, in a tensor an expert or in one for
-  // all of them.
+  // One or several consecutive matrices of each expert, in a tensor per expert or in one for all.
   void AddExpertMatrices(const std::string& name, const std::vector<ExpertPart>& parts,
                          int64_t cols, const Experts& experts) {
     if (name.empty()) return;

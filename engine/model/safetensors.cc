@@ -19,11 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 constexpr size_t kMaxShapeDims = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
-// Of an element; none: not known.
+// Size of an element; nullopt: unknown type.
 std::optional<int> ElementBytes(std::string_view type) {
   static constexpr std::pair<std::string_view, int> kTypes[] = {
       {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8},     {"I64", 8},
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<Entry>> ParseHeader(std::string_view text, uint64_t d
   return entries;
 }
 
-// Tensors without elements lie anywhere and share nothing.
+// Tensors without elements may lie anywhere; they share no bytes.
 absl::Status CheckNoOverlap(const std::vector<Entry>& entries) {
   std::vector<const Entry*> sorted;
   for (const Entry& entry : entries) {

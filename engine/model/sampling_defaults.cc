@@ -18,7 +18,7 @@ namespace {
 constexpr uintmax_t kMaxConfigBytes = 1 << 20;
 constexpr char kFile[] = "generation_config.json";
 
-// Finds a number by its name; nullopt: the file does not have it.
+// Finds a number by name; nullopt if the file does not have it.
 using Find = std::function<absl::StatusOr<std::optional<double>>(const char* name)>;
 
 Find InJson(const nlohmann::json& config) {

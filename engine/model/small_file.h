@@ -1,4 +1,4 @@
-// Files that are read whole: configurations, templates, certificates, tokens. Stateless; any thread
+// Reads small files whole: configurations, templates, certificates, tokens. Stateless; any thread
 // may call.
 #ifndef HYDRANT_ENGINE_MODEL_SMALL_FILE_H_
 #define HYDRANT_ENGINE_MODEL_SMALL_FILE_H_
@@ -12,8 +12,8 @@
 namespace hydrant {
 
 // The file's bytes. Never waits for a writer, and never returns more than `max_bytes`, whatever
-// file the path names. Errors are "PATH: why": NotFound; InvalidArgument: it is no regular file, or
-// is longer; Unavailable: the system refuses to read it.
+// file the path names. Errors are "PATH: why": NotFound; InvalidArgument: not a regular file, or
+// too long; Unavailable: the system refuses to read it.
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, uintmax_t max_bytes);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// A typed view of a tensor in a model file, or of one that is drawn, or made when it is packed.
-// Borrows the bytes from the file that made it.
+// A typed view of a tensor: bytes in a model file, random values, or rows made at packing time.
+// Borrows the bytes from the object that made it.
 #ifndef HYDRANT_ENGINE_MODEL_TENSOR_H_
 #define HYDRANT_ENGINE_MODEL_TENSOR_H_
 
@@ -20,11 +20,10 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::vector<int64_t>
       shape;  // outermost first: a weight is [rows (outputs), cols (inputs)], rows contiguous
-  std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements), or none
-  std::optional<NormalStream> normals =
-      {};  // where there are no bytes: what the elements are, in order
-  std::shared_ptr<const RowMaker> maker = {};  // or who makes the rows
-  int64_t first_made = 0;                      // the maker's number of the first
+  std::span<const uint8_t> bytes;            // exactly BytesOf(dtype, number of elements), or none
+  std::optional<NormalStream> normals = {};  // without bytes: draws the elements, in order
+  std::shared_ptr<const RowMaker> maker = {};  // or makes the rows
+  int64_t first_made = 0;                      // the maker's index of the first row
   std::string name = {};                       // for messages
 
   int64_t NumElements() const {
@@ -32,10 +31,10 @@ struct TensorView {
     for (int64_t d : shape) n *= d;
     return n;
   }
-  // A model need not have every tensor that some model has.
+  // False for an optional tensor that the model lacks.
   bool Exists() const { return !shape.empty(); }
-  // Rows `first` to `first` + `count` - 1. REQUIRES: it has bytes or a maker; a row is a whole
-  // number of blocks
+  // Rows `first` to `first` + `count` - 1. REQUIRES: the view has bytes or a maker; a row is a
+  // whole number of blocks
   TensorView Rows(int64_t first, int64_t count) const {
     TensorView rows = *this;
     rows.shape[0] = count;
@@ -47,7 +46,7 @@ struct TensorView {
   }
 };
 
-// A matrix as backends take it. Borrows the view.
+// A matrix in the form that backends take. Borrows the view.
 inline WeightPart PartOf(const TensorView& tensor) {
   return {.dtype = tensor.dtype,
           .data = tensor.bytes.data(),

@@ -1,6 +1,6 @@
-// Words for error messages about model files. Names and values come from the file, so they are
-// escaped and cut before they are printed: a message stays one line whatever the file holds.
-// Stateless; any thread may call.
+// Text for error messages about model files. Names and values come from the file, so they are
+// escaped and truncated: a message stays one line whatever the file holds. Stateless; any thread
+// may call.
 #ifndef HYDRANT_ENGINE_MODEL_TEXT_H_
 #define HYDRANT_ENGINE_MODEL_TEXT_H_
 

@@ -1,5 +1,5 @@
-// The hash that names a blob: SHA-256 of the bytes of a large file, git's SHA-1 of "blob SIZE\0"
-// and the bytes of any other. Not thread safe.
+// The hash that names a blob: SHA-256 of a large file's bytes; for any other file git's SHA-1 of
+// "blob SIZE\0" and the bytes. Not thread safe.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_BLOB_DIGEST_H_
 #define HYDRANT_ENGINE_MODEL_HUB_BLOB_DIGEST_H_
 
@@ -18,7 +18,7 @@ class BlobDigest {
   explicit BlobDigest(const RepoFile& file);
 
   void Add(std::string_view bytes);
-  std::string Finish();  // in hexadecimal; once
+  std::string Finish();  // in hexadecimal; call once
 
  private:
   std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;

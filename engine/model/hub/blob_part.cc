@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<BlobPart>> BlobPart::Open(
   return part;
 }
 
-// A part that is longer than the file is none of it.
+// A partial file longer than the blob is invalid.
 absl::Status BlobPart::HashWhatIsThere() {
   const off_t end = lseek(descriptor_, 0, SEEK_END);
   if (end < 0) return LastError("cannot read", path_);
@@ -103,7 +103,7 @@ absl::Status BlobPart::FinishAs(const std::string& blob_path) {
                     Quoted(file_.name), file_.sha256.empty() ? "git SHA-1" : "SHA-256", digest,
                     file_.BlobName()));
   }
-  // Others trust a blob by its name alone, also after a loss of power.
+  // Other readers trust a blob by its name alone, also after a power loss.
   if (fsync(descriptor_) != 0) return LastError("cannot write", path_);
   if (std::rename(path_.c_str(), blob_path.c_str()) != 0)
     return LastError("cannot name", blob_path);

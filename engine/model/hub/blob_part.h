@@ -1,5 +1,5 @@
-// A file that is being fetched: what is there of it on disk, and its hash so far. Bytes of an
-// earlier run count. Owns the descriptor; who makes one holds the blob's lock. Not thread safe.
+// A file that is being downloaded: its bytes on disk, including those of an earlier run, and their
+// hash. Owns the descriptor; the creator must hold the blob's lock. Not thread safe.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_BLOB_PART_H_
 #define HYDRANT_ENGINE_MODEL_HUB_BLOB_PART_H_
 
@@ -19,8 +19,8 @@ namespace hydrant::hub {
 
 class BlobPart final : public BodyTaker {
  public:
-  // Reads what is there, which takes as long as hashing it does. `on_bytes` hears how many bytes of
-  // the file are there, at the begin and after each part; an error of it ends the fetching.
+  // Hashes the bytes on disk, which takes time. `on_bytes` gets the number of bytes present, at the
+  // beginning and after each part; an error from it ends the download.
   static absl::StatusOr<std::unique_ptr<BlobPart>> Open(
       std::string path, RepoFile file, std::function<absl::Status(int64_t)> on_bytes);
   ~BlobPart() override;
@@ -33,8 +33,8 @@ class BlobPart final : public BodyTaker {
   absl::Status Restart() override;
   absl::Status Take(std::string_view bytes) override;
 
-  // Checks size and hash, writes everything to the disk and gives it its name. DataLoss where they
-  // are wrong; the part is then gone.
+  // Checks size and hash, syncs to disk and renames. DataLoss on a mismatch; the partial file is
+  // then deleted.
   absl::Status FinishAs(const std::string& blob_path);
 
  private:

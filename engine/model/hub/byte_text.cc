@@ -35,7 +35,7 @@ TransferMeter::TransferMeter(int64_t total_bytes, int64_t present_bytes, Time no
     : total_(total_bytes), samples_{{now, present_bytes}} {}
 
 void TransferMeter::Update(int64_t bytes, Time now) {
-  // A file that begins anew takes bytes back: the speed is measured from there.
+  // A download that restarts reduces the byte count; the speed is measured from there.
   if (bytes < samples_.back().second) samples_.clear();
   if (samples_.size() > 1 && now - samples_[samples_.size() - 2].first < kSampleInterval)
     samples_.pop_back();

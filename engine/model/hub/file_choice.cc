@@ -20,7 +20,7 @@ namespace hydrant::hub {
 namespace {
 
 constexpr size_t kMostNamesListed = 12;
-constexpr size_t kMostLetters = 64;  // of a name that is compared with others
+constexpr size_t kMostLetters = 64;  // longest name compared by edit distance
 constexpr std::array kPreferred{"Q4_K_M", "Q8_0", "Q6_K", "Q5_K_M", "Q4_0",
                                 "Q4_1",   "BF16", "F16",  "F32"};
 constexpr char kIndexFile[] = "model.safetensors.index.json";
@@ -37,7 +37,7 @@ bool IsShard(const std::string& name) {
          name.find('/') == std::string::npos;
 }
 
-// What says how to run the weights beside it, at the top of a repository.
+// Files at the top of a repository that describe how to run its weights.
 bool IsCompanion(const std::string& name) {
   static const std::set<std::string, std::less<>> kNames = {
       "config.json",       "generation_config.json", "special_tokens_map.json",
@@ -47,7 +47,7 @@ bool IsCompanion(const std::string& name) {
                                    name.find('/') == std::string::npos);
 }
 
-// Levenshtein's distance, of names in lower case.
+// Levenshtein distance of names in lower case.
 size_t Distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -65,8 +65,8 @@ std::string Lowered(std::string_view name) {
   return absl::AsciiStrToLower(std::string(name.substr(0, kMostLetters)));
 }
 
-// How far `name` is from what was asked for, by its last part or its last word, whichever is
-// nearer.
+// Distance of `name` from the requested name: of its last part or of its last word, whichever is
+// smaller.
 size_t DistanceTo(const std::string& wanted, const std::string& name) {
   const std::string_view base = std::string_view(name).substr(name.rfind('/') + 1);
   const std::string_view stem = base.substr(0, base.rfind('.'));
@@ -75,7 +75,7 @@ size_t DistanceTo(const std::string& wanted, const std::string& name) {
                   Distance(Lowered(wanted), Lowered(word)));
 }
 
-// The first few of `names`, the nearest to `wanted` first where that is not "".
+// A few of `names`, those nearest to `wanted` first if it is not "".
 std::string NamesText(const std::vector<std::string>& names, const std::string& wanted) {
   if (names.empty()) return "nothing";
   std::vector<std::pair<size_t, size_t>> order;  // distance, index
@@ -140,7 +140,7 @@ bool HasSafetensors(const std::vector<RepoFile>& listing) {
          (Find(listing, kSingleFile) != nullptr || Find(listing, kIndexFile) != nullptr);
 }
 
-// Where there are both, the single file is what is opened.
+// If both exist, the single file is opened.
 FileChoice ChooseSafetensors(const std::vector<RepoFile>& listing) {
   const bool is_single = Find(listing, kSingleFile) != nullptr;
   FileChoice choice;

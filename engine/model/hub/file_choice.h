@@ -1,4 +1,4 @@
-// Which files of a repository serving a model needs. Pure functions of a listing.
+// Chooses the files of a repository that serving a model needs. Pure functions of a listing.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_FILE_CHOICE_H_
 #define HYDRANT_ENGINE_MODEL_HUB_FILE_CHOICE_H_
 
@@ -12,27 +12,26 @@ namespace hydrant::hub {
 
 struct FileChoice {
   std::vector<RepoFile> files;
-  std::string served;  // what a server opens: a file's name, or "" for the folder
-  std::string note;    // a line about what else there was; "" where there was no choice
+  std::string served;  // the file to open, or "" for the folder
+  std::string note;    // one line about alternatives; "" if there were none
 };
 
-// `wanted` is a file's name; or what the name of a GGUF file ends with before ".gguf", as its
-// quantisation ("Q4_K_M", in any case); or "". A file that is one part of a GGUF model brings the
-// others. For "" it is, in this order:
+// `wanted` is a file's name, or the end of a GGUF file's name before ".gguf", such as its
+// quantisation ("Q4_K_M", in any case), or "". If the file is one part of a GGUF model, the other
+// parts are included. For "" the choice is, in this order:
 //
 // - safetensors beside a config.json, at the top of the repository, in one file or by an index,
-// with
-//   what describes the model and its tokenizer; never pickled weights or those of other formats;
-// - the one GGUF model; of several that with the first quantisation that is there of Q4_K_M, Q8_0,
-//   Q6_K, Q5_K_M, Q4_0, Q4_1, BF16, F16, F32.
+//   with the files that describe the model and its tokenizer; never pickled weights or other
+//   formats;
+// - the only GGUF model; of several, the first quantisation present in Q4_K_M, Q8_0, Q6_K, Q5_K_M,
+//   Q4_0, Q4_1, BF16, F16, F32.
 //
-// NotFound lists what there is to choose from, the nearest names first.
+// NotFound lists the alternatives, nearest names first.
 absl::StatusOr<FileChoice> ChooseFiles(const std::vector<RepoFile>& listing,
                                        const std::string& wanted);
 
-// The same of a snapshot of which no list is there, by the files in it: FailedPrecondition where
-// they tell of others that are missing. `index`: the text of model.safetensors.index.json, "" where
-// there is none.
+// Checks a snapshot without a stored listing, by the files in it: FailedPrecondition if they refer
+// to missing files. `index`: the text of model.safetensors.index.json, "" if there is none.
 absl::Status CheckNothingMissing(const FileChoice& choice, const std::string& index);
 
 }  // namespace hydrant::hub

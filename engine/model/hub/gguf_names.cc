@@ -24,7 +24,8 @@ int NumberOf(std::string_view digits) {
   return number;
 }
 
-// Takes "-00001-of-00003" off the end of `stem`; the number of parts, 1 where there is no such end.
+// Removes "-00001-of-00003" from the end of `stem`. Returns the number of parts, 1 without such an
+// end.
 int TakePart(std::string* stem) {
   constexpr size_t kLength = 1 + kPartDigits + kOf.size() + kPartDigits;
   if (stem->size() <= kLength) return 1;
@@ -44,7 +45,7 @@ bool IsLanguageModel(std::string_view name) {
   return !base.starts_with("mmproj") && !base.starts_with("imatrix");
 }
 
-// A word of its own: between the ends of `text` and any of "-._/".
+// A whole word: bounded by the ends of `text` or any of "-._/".
 bool EndsWithWord(const std::string& text, const std::string& word) {
   if (!text.ends_with(word)) return false;
   const size_t before = text.size() - word.size();

@@ -14,7 +14,7 @@ namespace hydrant::hub {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kStallSeconds = 30;  // at less than kStallBytes a second a transfer fails
+constexpr long kStallSeconds = 30;  // a transfer fails after this time below kStallBytes a second
 constexpr long kStallBytes = 1024;
 constexpr long kBufferBytes = 512 * 1024;
 constexpr size_t kMaxHeaders = 128;
@@ -39,17 +39,17 @@ bool IsHopeless(CURLcode code) {
          code == CURLE_SSL_CERTPROBLEM || code == CURLE_FAILED_INIT || code == CURLE_OUT_OF_MEMORY;
 }
 
-// One request: what the callbacks of libcurl write to.
+// State of one request for libcurl's callbacks.
 struct Transfer {
   const BodySink* sink = nullptr;
   HttpHead head;
   absl::Status sink_status;
   size_t unwanted_bytes = 0;
   std::chrono::steady_clock::time_point unwanted_since = {};
-  bool left_unwanted = false;  // reading stopped at these limits
+  bool left_unwanted = false;  // reading stopped at the limits above
 };
 
-// A line of the head. A new status line begins a new head: after "100 Continue" comes another.
+// A header line. A new status line begins a new head, as after "100 Continue".
 size_t OnHeader(const char* bytes, size_t size, size_t count, void* to) {
   HttpHead& head = static_cast<Transfer*>(to)->head;
   const std::string_view line(bytes, size * count);

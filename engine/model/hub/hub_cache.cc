@@ -44,7 +44,7 @@ absl::Status MakeFolder(const fs::path& folder) {
   return error ? FileError("cannot make folder", folder.string(), error) : absl::OkStatus();
 }
 
-// A name beside `path` that no other process takes.
+// A name beside `path` that is unique among processes.
 std::string NameBeside(const std::string& path) {
   static std::atomic<unsigned> count{0};
   return fmt::format("{}.{}-{}.tmp", path, getpid(), count++);
@@ -63,7 +63,7 @@ absl::Status WriteWhole(const std::string& path, const std::string& text) {
   return error ? FileError("cannot write", path, error) : absl::OkStatus();
 }
 
-// As CACHEDIR.TAG asks for (https://bford.info/cachedir/): backups leave such a folder out.
+// Writes CACHEDIR.TAG (https://bford.info/cachedir/), which excludes the folder from backups.
 void TagCache(const std::string& folder) {
   constexpr char kTag[] = "Signature: 8a477f597d28d172789f06886806bc55\n";
   const std::string path = folder + "/CACHEDIR.TAG";
@@ -184,7 +184,7 @@ absl::Status HubCache::Link(const std::string& commit, const RepoFile& file) con
 absl::StatusOr<FileLock> HubCache::Lock(const std::string& blob,
                                         const std::function<absl::Status()>& on_wait) const {
   const std::string path = fmt::format("{}/{}.lock", locks_, blob);
-  // Others of the same group may share the cache, and wait for each other.
+  // Group-writable: users of a group may share the cache and its locks.
   const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
   if (descriptor < 0) return FileError("cannot open lock", path, LastError());
   FileLock lock(descriptor);

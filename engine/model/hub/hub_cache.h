@@ -2,14 +2,14 @@
 // it at the same time:
 //
 //   CACHE/models--ORG--NAME/blobs/HASH              bytes, by their SHA-256, or git's SHA-1
-//                           blobs/HASH.incomplete   what is there of a file that is being fetched
+//                           blobs/HASH.incomplete   a partial download
 //                           refs/REVISION           the commit that a branch or tag stood for
 //                           snapshots/COMMIT/FILE   a relative link to its blob
 //                           trees/COMMIT.json       the files of a commit
-//   CACHE/.locks/models--ORG--NAME/HASH.lock        held (flock) by who fetches that blob
+//   CACHE/.locks/models--ORG--NAME/HASH.lock        held (flock) during the download of that blob
 //
-// Files appear whole: they are written beside their place and renamed. Paths only, no state; any
-// thread may call.
+// Files appear atomically: they are written beside their place and renamed. Paths only, no state;
+// any thread may call.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_HUB_CACHE_H_
 #define HYDRANT_ENGINE_MODEL_HUB_HUB_CACHE_H_
 
@@ -48,27 +48,27 @@ class HubCache {
   std::string BlobPath(const std::string& blob) const;
   std::string PartPath(const std::string& blob) const;
 
-  // The commit that `revision` is or stood for at the last pull.
+  // The commit of `revision`, as of the last pull.
   std::optional<std::string> CommitOf(const std::string& revision) const;
-  // Does nothing where `revision` is the commit. The snapshot's folder must exist.
+  // Does nothing if `revision` is the commit. The snapshot's folder must exist.
   absl::Status WriteRef(const std::string& revision, const std::string& commit) const;
 
-  // NotFound, or InvalidArgument where it is damaged.
+  // NotFound, or InvalidArgument if it is damaged.
   absl::StatusOr<std::vector<RepoFile>> ReadTree(const std::string& commit) const;
   absl::Status WriteTree(const std::string& commit, const std::vector<RepoFile>& files) const;
 
-  bool HasBlob(const RepoFile& file) const;  // whole: as long as it should be
+  bool HasBlob(const RepoFile& file) const;  // at its full size
   int64_t PartBytes(const RepoFile& file) const;
-  // The files in a snapshot whose bytes are there, without hashes.
+  // The files of a snapshot whose bytes are present, without hashes.
   std::vector<RepoFile> FilesOf(const std::string& commit) const;
 
-  // Makes the folders. PermissionDenied and the like name the folder.
+  // Creates the folders. PermissionDenied and similar errors name the folder.
   absl::Status Prepare(const std::string& commit) const;
-  // Puts a file whose blob is there into the snapshot.
+  // Links a file whose blob is present into the snapshot.
   absl::Status Link(const std::string& commit, const RepoFile& file) const;
 
-  // Waits until no other process has the lock; `on_wait` is called several times a second meanwhile
-  // and ends it by an error. A file system without locks gives an empty lock.
+  // Waits for the lock; `on_wait` is called several times a second meanwhile and may end the wait
+  // by an error. A file system without locks gives an empty lock.
   absl::StatusOr<FileLock> Lock(const std::string& blob,
                                 const std::function<absl::Status()>& on_wait) const;
 

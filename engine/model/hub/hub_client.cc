@@ -17,13 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kMaxAttempts = 5;  // in a row that bring nothing
+constexpr int kMaxAttempts = 5;  // in a row without progress
 constexpr int kMaxRedirects = 8;
 constexpr seconds kMaxWait{300};
 constexpr milliseconds kPollInterval{50};
-constexpr milliseconds kTextTimeout{300'000};  // of one attempt at an API call
-// An attempt that brings fewer bytes counts as one without progress, so that a hub which sends a
-// few bytes now and then is given up.
+constexpr milliseconds kTextTimeout{300'000};  // per attempt at an API call
+// Minimum bytes for an attempt to count as progress, so that a hub that sends only a few bytes now
+// and then is given up.
 constexpr size_t kSomeBytes = 64 * 1024;
 
 bool MayPass(int status) {
@@ -31,7 +31,7 @@ bool MayPass(int status) {
          status == 504;
 }
 
-// A 206 must begin where it was asked to: "bytes 100-199/200".
+// A 206 must begin at the requested byte: "bytes 100-199/200".
 absl::Status CheckRange(const HttpHead& head, int64_t first_byte) {
   const std::string range = head.Header("content-range");
   if (range.starts_with(fmt::format("bytes {}-", first_byte))) return absl::OkStatus();
@@ -119,8 +119,8 @@ HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyTaker* taker,
                                                   sink);
   if (!head.ok()) {
     const bool broke = absl::IsUnavailable(head.status());
-    // A name that does not resolve or a port that nobody listens on is hardly a passing fault where
-    // nobody has answered yet.
+    // Before the first answer, an unresolved name or a closed port is unlikely to be a passing
+    // fault.
     return {.result = broke ? Unreached(head.status()) : head.status(),
             .may_pass = broke && reached_,
             .brought_some = brought >= kSomeBytes};
@@ -134,8 +134,8 @@ HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyTaker* taker,
           .retry_after = retry_after};
 }
 
-// Redirects lead to other machines (storage, a CDN) by addresses that are signed: the token is for
-// the endpoint alone.
+// Redirects lead to other hosts (storage, a CDN) by signed URLs; the token is sent to the endpoint
+// only.
 absl::StatusOr<HttpHead> HubClient::FollowRedirects(HttpRequest request, const BodySink& sink) {
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
     request.bearer = OriginOf(request.url) == origin_ ? settings().token : "";

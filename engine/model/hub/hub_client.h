@@ -1,5 +1,5 @@
-// Gets from the hub: follows redirects, sends the token to the hub alone, tries again what may
-// pass, and says what to do where the hub refuses. Not thread safe.
+// Requests to the hub: follows redirects, sends the token to the hub only, retries passing errors,
+// and explains refusals. Not thread safe.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_HUB_CLIENT_H_
 #define HYDRANT_ENGINE_MODEL_HUB_HUB_CLIENT_H_
 
@@ -17,13 +17,13 @@
 
 namespace hydrant::hub {
 
-// Who takes a body over one or several attempts.
+// Receives a body over one or several attempts.
 class BodyTaker {
  public:
   virtual ~BodyTaker() = default;
-  // An attempt begins; returns the first byte that it is to bring.
+  // Begins an attempt; returns the first byte to request.
   virtual absl::StatusOr<int64_t> BeginAttempt() = 0;
-  // The server begins at 0 whatever it was asked for: what is there is dropped.
+  // The server sends from byte 0 regardless of the request: drop the bytes received so far.
   virtual absl::Status Restart() = 0;
   virtual absl::Status Take(std::string_view bytes) = 0;
 };
@@ -31,10 +31,10 @@ class BodyTaker {
 struct HubClientOptions {
   HubSettings settings;
   ModelReference reference;         // for messages
-  std::function<bool()> cancelled;  // polled while it waits; may be empty
-  // Hears why an attempt failed and how long it waits before the next; may be empty.
+  std::function<bool()> cancelled;  // polled during waits; may be empty
+  // Gets the reason of a failed attempt and the wait before the next; may be empty.
   std::function<void(const std::string&)> note;
-  // Waits; a test's does not. Empty: the clock's, which `cancelled` ends.
+  // Waits; replaced in tests. Empty: sleeps, until `cancelled`.
   std::function<void(std::chrono::seconds)> wait;
 };
 
@@ -43,14 +43,14 @@ class HubClient {
   static absl::StatusOr<std::unique_ptr<HubClient>> Create(HubClientOptions options);
 
   // `path` begins with '/' and follows the endpoint. The call fails after five attempts in a row
-  // that bring less than 64 KiB each. `timeout`: of one attempt, as in HttpRequest. Errors are one
+  // that bring less than 64 KiB each. `timeout`: per attempt, as in HttpRequest. Errors are one
   // line: PermissionDenied (gated, or a bad token), NotFound (repository, revision or file),
   // ResourceExhausted (the hub's rate limit), Unavailable (not reached), Cancelled, or the error
   // that `taker` returned.
   absl::StatusOr<HttpHead> Get(const std::string& path, BodyTaker* taker,
                                std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-  // A whole answer of at most `max_bytes`; `link` gets the Link header where it is not null.
+  // A body of at most `max_bytes`; `link`, if not null, gets the Link header.
   absl::StatusOr<std::string> GetText(const std::string& path, size_t max_bytes,
                                       std::string* link = nullptr);
 
@@ -68,7 +68,7 @@ class HubClient {
   const HubClientOptions options_;
   std::string origin_;  // of the endpoint
   std::unique_ptr<HttpSession> session_;
-  bool reached_ = false;  // somebody has answered
+  bool reached_ = false;  // any server has answered
 };
 
 }  // namespace hydrant::hub

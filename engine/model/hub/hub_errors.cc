@@ -63,7 +63,7 @@ absl::Status RefusalOf(const HttpHead& head, const AskedFor& asked) {
         fmt::format("{} does not accept the token in use: set HF_TOKEN to a valid one, or unset it",
                     asked.settings.endpoint));
   }
-  // Who has no token is told 401 of what does not exist as of what is private.
+  // Without a token the hub answers 401 for missing and for private repositories.
   if (code == "RepoNotFound" || head.status == 401) return NoRepository(asked);
   if (head.status == 403) return Forbidden(asked, why);
   if (head.status == 429) return TooMany(head, asked);

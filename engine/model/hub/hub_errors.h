@@ -1,4 +1,4 @@
-// What the hub's refusals mean, and what to do about them. Stateless.
+// Explains the hub's refusals and their remedies. Stateless.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_HUB_ERRORS_H_
 #define HYDRANT_ENGINE_MODEL_HUB_HUB_ERRORS_H_
 
@@ -14,10 +14,10 @@ namespace hydrant::hub {
 struct AskedFor {
   const HubSettings& settings;
   const ModelReference& reference;
-  const std::string& path;  // that follows the endpoint
+  const std::string& path;  // follows the endpoint
 };
 
-// `head` is no 2xx. One line, by its status and by X-Error-Code, the hub's word for it.
+// `head` has a status other than 2xx. One line, from the status and the hub's X-Error-Code.
 absl::Status RefusalOf(const HttpHead& head, const AskedFor& asked);
 
 }  // namespace hydrant::hub

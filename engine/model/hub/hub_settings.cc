@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first that is set and not empty.
+// The first variable that is set and not empty.
 std::string FirstOf(const Environment& environment, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const char* value = environment(name); value != nullptr && *value != '\0') return value;
@@ -37,7 +37,7 @@ std::string WithHome(const Environment& environment, const std::string& path) {
   return home + path.substr(1);
 }
 
-// "" where nothing says where.
+// "" if no variable gives it.
 std::string HuggingFaceHome(const Environment& environment) {
   if (const std::string home = FirstOf(environment, {"HF_HOME"}); !home.empty())
     return WithHome(environment, home);

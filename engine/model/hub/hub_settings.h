@@ -1,4 +1,4 @@
-// Where the hub and its cache on disk are, by the environment variables of Python's
+// The hub's endpoint and its cache on disk, from the environment variables of Python's
 // huggingface_hub, so that both share one cache and one login. Plain data.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_HUB_SETTINGS_H_
 #define HYDRANT_ENGINE_MODEL_HUB_HUB_SETTINGS_H_
@@ -12,10 +12,10 @@
 namespace hydrant::hub {
 
 struct HubSettings {
-  std::string endpoint = "https://huggingface.co";  // no '/' at its end
+  std::string endpoint = "https://huggingface.co";  // without a final '/'
   std::string cache;                                // the folder that holds models--ORG--NAME
   std::string token;                                // "": none
-  bool offline = false;                             // no request is sent
+  bool offline = false;                             // sends no request
 };
 
 using Environment = std::function<const char*(const char* name)>;

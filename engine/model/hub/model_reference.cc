@@ -16,7 +16,7 @@ constexpr size_t kMaxPath = 1024;
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.'; }
 
-// ORG or NAME by itself. The hub wants a word's character at both ends.
+// ORG or NAME. The hub requires a word character at both ends.
 bool IsNamePart(std::string_view part) {
   const auto is_end = [](char c) { return absl::ascii_isalnum(c) || c == '_'; };
   return !part.empty() && part.size() <= kMaxNamePart && is_end(part.front()) &&

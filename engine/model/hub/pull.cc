@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 constexpr int kMaxPages = 200;
 constexpr size_t kMaxInfoBytes = 16u << 20;
 
-// The query of `<URL?QUERY>; rel="next"`; "" where there is no next page. The rest of the address
-// is ours to know: a mirror may hand on links to where it has its pages from.
+// The query of `<URL?QUERY>; rel="next"`; "" if there is no next page. Only the query is used: a
+// mirror may return links to its upstream.
 std::string NextQuery(const std::string& link) {
   const size_t rel = link.find("rel=\"next\"");
   if (rel == std::string::npos) return "";
@@ -62,8 +62,8 @@ class Puller {
     HYDRANT_RETURN_IF_ERROR(Plan(choice->files));
     HYDRANT_RETURN_IF_ERROR(cache_.Prepare(commit_));
     for (const RepoFile& file : choice->files) HYDRANT_RETURN_IF_ERROR(Fetch(file));
-    // Last, so that a branch never stands for a commit of which less is there than before. What is
-    // there already is not written again: the cache may be read-only.
+    // Written last, so that a branch never points to a commit that is less complete than the
+    // previous one. Existing files are not rewritten: the cache may be read-only.
     if (!listing_was_kept_) HYDRANT_RETURN_IF_ERROR(cache_.WriteTree(commit_, listing));
     HYDRANT_RETURN_IF_ERROR(cache_.WriteRef(reference_.revision, commit_));
     return PulledModel{.path = PathOf(cache_, commit_, *choice), .commit = commit_};
@@ -89,7 +89,7 @@ class Puller {
     return commit;
   }
 
-  // A commit never changes, so its list is asked for once.
+  // A commit never changes, so its listing is fetched once.
   absl::StatusOr<std::vector<RepoFile>> Listing() {
     absl::StatusOr<std::vector<RepoFile>> kept = cache_.ReadTree(commit_);
     listing_was_kept_ = kept.ok();
@@ -125,7 +125,7 @@ class Puller {
     std::error_code error;
     while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
     struct statvfs disk {};
-    if (statvfs(folder.c_str(), &disk) != 0) return absl::OkStatus();  // writing will tell
+    if (statvfs(folder.c_str(), &disk) != 0) return absl::OkStatus();  // writing will fail
     const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
     if (wanted <= free) return absl::OkStatus();
     return absl::ResourceExhaustedError(
@@ -148,7 +148,7 @@ class Puller {
       return CheckCancelled();
     };
     HYDRANT_ASSIGN_OR_RETURN(const FileLock lock, cache_.Lock(file.BlobName(), on_wait));
-    if (cache_.HasBlob(file)) return absl::OkStatus();  // it has come meanwhile
+    if (cache_.HasBlob(file)) return absl::OkStatus();  // another process fetched it meanwhile
     const auto on_bytes = [&](int64_t bytes) {
       Report(file, done_bytes_ + bytes);
       return CheckCancelled();
@@ -164,7 +164,7 @@ class Puller {
     return part->FinishAs(cache_.BlobPath(file.BlobName()));
   }
 
-  // Once, where a file's last byte and its end are the same number.
+  // Reports once if the last byte and the end of a file give the same number.
   void Report(const RepoFile& file, int64_t bytes) {
     if (std::exchange(reported_bytes_, bytes) != bytes) listener_->OnProgress(file.name, bytes);
   }
@@ -179,7 +179,7 @@ class Puller {
   HubClient* client_ = nullptr;
   std::string commit_;
   bool listing_was_kept_ = false;
-  int64_t done_bytes_ = 0;  // of files that are there
+  int64_t done_bytes_ = 0;  // of complete files
   int64_t reported_bytes_ = -1;
 };
 
@@ -187,7 +187,7 @@ std::string TextOfFile(const std::string& path) {
   return ReadSmallFile(path, kMaxListingBytes).value_or("");
 }
 
-// By the list of the commit's files where it is kept, else by what the files say of each other.
+// From the commit's stored listing, else from the references between the files.
 absl::StatusOr<FileChoice> ChooseInCache(const HubCache& cache, const std::string& commit,
                                          const std::string& wanted) {
   const std::vector<RepoFile> present = cache.FilesOf(commit);
@@ -212,7 +212,7 @@ absl::Status NotInCache(const ModelReference& reference, const std::string& why)
   return absl::NotFoundError(fmt::format("{} is not in the cache ({})", ToText(reference), why));
 }
 
-// Where no hub can be asked: how the files get here without one.
+// Adds advice for machines that cannot reach the hub.
 absl::Status WithoutHub(const absl::Status& status, const HubCache& cache) {
   return {
       status.code(),

@@ -1,5 +1,5 @@
-// From "ORG/NAME" to files on this machine: out of the cache, or from the hub into it. Blocks; each
-// call is by itself, and several processes may pull the same model at once.
+// From "ORG/NAME" to files on this machine: out of the cache, or from the hub into it. Blocks;
+// calls are independent, and several processes may pull the same model at once.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_PULL_H_
 #define HYDRANT_ENGINE_MODEL_HUB_PULL_H_
 
@@ -18,17 +18,17 @@ struct PullPlan {
   std::string commit;
   size_t num_files = 0;
   int64_t total_bytes = 0;
-  int64_t present_bytes = 0;  // that need not be fetched
+  int64_t present_bytes = 0;  // already in the cache
 };
 
-// Hears how a pull goes, on the thread that pulls.
+// Progress of a pull; called on the pulling thread.
 class PullListener {
  public:
   virtual ~PullListener() = default;
   virtual void OnPlan(const PullPlan& /*plan*/) {}
-  // `file`: which is being fetched; `bytes`: of all files that are there.
+  // `file`: being fetched; `bytes`: present bytes of all files.
   virtual void OnProgress(const std::string& /*file*/, int64_t /*bytes*/) {}
-  virtual void OnNote(const std::string& /*line*/) {}  // a choice, a try again, a wait
+  virtual void OnNote(const std::string& /*line*/) {}  // a choice, a retry, a wait
   virtual bool Cancelled() { return false; }           // polled several times a second
 };
 
@@ -37,19 +37,18 @@ struct PulledModel {
   std::string commit;
 };
 
-// What is in the cache of a revision, without a request. NotFound says what is missing.
+// Looks up a revision in the cache, without a request. NotFound names the missing file.
 absl::StatusOr<PulledModel> FindInCache(const ModelReference& reference,
                                         const HubSettings& settings);
 
-// Asks the hub which commit the revision is and fetches what is missing of it; offline, what is in
-// the cache. What was fetched before an error stays, and the next call goes on there. `wait`: see
-// HubClientOptions.
+// Asks the hub for the revision's commit and fetches its missing files; offline, uses the cache.
+// Files fetched before an error stay, and the next call resumes. `wait`: see HubClientOptions.
 absl::StatusOr<PulledModel> Pull(const ModelReference& reference, const HubSettings& settings,
                                  PullListener* listener,
                                  std::function<void(std::chrono::seconds)> wait = nullptr);
 
-// The path of a model that a flag names: `path` itself, or the place of "hf:ORG/NAME". A model that
-// is whole in the cache costs no request.
+// The path of a model named by a flag: `path` itself, or the local folder of "hf:ORG/NAME". A model
+// that is complete in the cache costs no request.
 absl::StatusOr<std::string> ResolveModelPath(const std::string& path, PullListener* listener);
 
 }  // namespace hydrant::hub

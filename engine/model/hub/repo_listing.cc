@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 50;
 constexpr int kTreeCacheVersion = 1;
 
-// "" where the field is absent or no text.
+// "" if the field is absent or not a string.
 std::string TextOf(const Json& object, const char* field) {
   const auto found = object.find(field);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
@@ -33,7 +33,7 @@ absl::StatusOr<int64_t> SizeOf(const Json& object, const char* field, const std:
       absl::StrCat(field, " of file ", Quoted(name), " is not a number of bytes up to 2^50"));
 }
 
-// The fields by their names in the API and in the cache.
+// Names of the fields in the API and in the cache.
 struct Fields {
   const char *git_sha1, *lfs_sha256, *xet_hash;
 };

@@ -1,6 +1,6 @@
-// The files of one commit of a repository: as the hub's API lists them, and as the list is kept in
-// the cache (trees/COMMIT.json, which huggingface_hub reads and writes, too). What is parsed may be
-// anything: it is bounded, and names that would leave their folder are refused. Stateless.
+// The files of one commit of a repository: as the hub's API lists them, and as stored in the cache
+// (trees/COMMIT.json, shared with huggingface_hub). Input is untrusted: sizes are bounded, and
+// names that would leave their folder are refused. Stateless.
 #ifndef HYDRANT_ENGINE_MODEL_HUB_REPO_LISTING_H_
 #define HYDRANT_ENGINE_MODEL_HUB_REPO_LISTING_H_
 
@@ -15,20 +15,20 @@
 namespace hydrant::hub {
 
 inline constexpr size_t kMaxListedFiles = 100'000;
-inline constexpr size_t kMaxListingBytes = 64u << 20;  // of one answer, or of a list in the cache
+inline constexpr size_t kMaxListingBytes = 64u << 20;  // of one response or one stored listing
 
 struct RepoFile {
   std::string name;      // a relative path, '/' between its parts
   int64_t size = 0;      // bytes
-  std::string git_sha1;  // of git's blob: the file itself, or the pointer to a large one
+  std::string git_sha1;  // of git's blob: the file, or the pointer to a large file
   std::string sha256;    // of a large file (Git LFS); "" otherwise
-  std::string xet_hash;  // passed on to those who know it; "" otherwise
+  std::string xet_hash;  // written back for huggingface_hub; "" otherwise
 
-  // What names its bytes in the cache, and what they are checked by.
+  // The hash that names the file in the cache and verifies its bytes.
   const std::string& BlobName() const { return sha256.empty() ? git_sha1 : sha256; }
 };
 
-// The commit in the answer to /api/models/REPO/revision/REVISION.
+// The commit in the response to /api/models/REPO/revision/REVISION.
 absl::StatusOr<std::string> ParseCommit(std::string_view json);
 
 // Adds the files of one page of /api/models/REPO/tree/COMMIT?recursive=true.
