@@ -1,5 +1,5 @@
-// A conversation to the prompt text a model was trained on, by the model's own Jinja template, as
-// transformers' apply_chat_template does it. Immutable, thread safe.
+// Renders a conversation into prompt text with the model's own Jinja template, as transformers'
+// apply_chat_template does. Immutable, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_CHAT_CHAT_TEMPLATE_H_
 #define HYDRANT_ENGINE_TEXT_CHAT_CHAT_TEMPLATE_H_
 
@@ -19,12 +19,12 @@ namespace hydrant {
 struct ToolCall {
   std::string id;  // "": none
   std::string name;
-  std::string arguments_json;  // a JSON object; "": one without members
+  std::string arguments_json;  // a JSON object; "": no members
 };
 
-// Templates see a field that is not given as undefined.
+// Templates see an unset field as undefined.
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", "tool", or what else the template takes
+  std::string role;  // "system", "user", "assistant", "tool", or another role of the template
   std::optional<std::string> content;
   std::optional<std::string> reasoning = {};  // "reasoning_content" and "thinking" in templates
   std::vector<ToolCall> tool_calls = {};
@@ -43,23 +43,23 @@ class ChatTemplate {
   virtual ~ChatTemplate() = default;
   // The names of the model's templates: "default", or "default, tool_use".
   virtual std::string_view Names() const = 0;
-  // InvalidArgument begins with the field that is wrong: "messages[1].tool_calls[0].arguments_json:
-  // ...", or "messages: the chat template ...", with the words of the template that refuses them.
-  // The text already contains BOS where the template writes it; encode with parse_special_tokens.
+  // InvalidArgument begins with the invalid field: "messages[1].tool_calls[0].arguments_json: ...",
+  // or "messages: the chat template ...", with the template's own message. The text contains BOS if
+  // the template writes it; encode with parse_special_tokens.
   virtual absl::StatusOr<std::string> Render(const Conversation& conversation) const = 0;
 };
 
-// What a model's files say of its chats.
+// Chat templates and special tokens from a model's files.
 struct ChatTemplateSource {
-  std::map<std::string, std::string> templates;       // Jinja texts by name
-  std::map<std::string, std::string> special_tokens;  // "bos_token" and so on to their texts
+  std::map<std::string, std::string> templates;       // Jinja sources by name
+  std::map<std::string, std::string> special_tokens;  // texts of "bos_token" and so on
 };
 
 using ChatClock = std::function<std::tm()>;
 std::tm LocalTime();
 
-// Of several templates "tool_use" is taken where tools are given, else "default"; one that stands
-// alone is taken always. `clock` is asked where a template writes the date. An error names the
+// With several templates, "tool_use" is used if tools are given, else "default"; a single template
+// is always used. `clock` provides the date for templates that print it. An error names the
 // template and the line.
 absl::StatusOr<std::unique_ptr<ChatTemplate>> MakeChatTemplate(const ChatTemplateSource& source,
                                                                ChatClock clock = LocalTime);

@@ -22,7 +22,7 @@ constexpr size_t kMaxTemplates = 64;
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
 
-// "bos_token": a text or {"content": a text}. What is there already stays.
+// "bos_token": a text or {"content": a text}. Keeps tokens that are set already.
 void AddSpecialTokens(const Json& config, std::map<std::string, std::string>* tokens) {
   for (const char* name : kSpecialTokens) {
     auto found = config.find(name);

@@ -1,4 +1,4 @@
-// Where a model's files keep its chat templates and the texts of its special tokens. Stateless.
+// Reads chat templates and the texts of special tokens from a model's files. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_CHAT_CHAT_TEMPLATE_FILES_H_
 #define HYDRANT_ENGINE_TEXT_CHAT_CHAT_TEMPLATE_FILES_H_
 
@@ -12,12 +12,12 @@ namespace hydrant {
 class GgufFile;
 
 // tokenizer.chat_template, and tokenizer.chat_template.NAME for every NAME of
-// tokenizer.chat_templates. NotFound where the file has none.
+// tokenizer.chat_templates. NotFound if the file has none.
 absl::StatusOr<ChatTemplateSource> ReadChatTemplates(const GgufFile& file);
 
 // chat_template.jinja with additional_chat_templates/NAME.jinja, else chat_template of
-// tokenizer_config.json: one text, or a list of {"name", "template"}. NotFound where the folder has
-// none. The special tokens are those of tokenizer_config.json and special_tokens_map.json.
+// tokenizer_config.json: one text, or a list of {"name", "template"}. NotFound if the folder has
+// none. Special tokens come from tokenizer_config.json and special_tokens_map.json.
 absl::StatusOr<ChatTemplateSource> ReadChatTemplates(const std::string& folder);
 
 }  // namespace hydrant

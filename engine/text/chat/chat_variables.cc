@@ -100,7 +100,7 @@ absl::StatusOr<Value> MessageOf(const std::string& field, const ChatMessage& mes
   HYDRANT_RETURN_IF_ERROR(SetText(field, "role", message.role, &dict));
   HYDRANT_RETURN_IF_ERROR(SetText(field, "content", message.content, &dict));
   if (message.reasoning.has_value()) {
-    // Both names, as transformers gives them: templates differ in which they read.
+    // Under both names, as in transformers: templates differ in the one they read.
     HYDRANT_ASSIGN_OR_RETURN(const Value reasoning,
                              TextOf(field + ".reasoning", *message.reasoning));
     dict.Set("reasoning_content", reasoning);

@@ -1,6 +1,5 @@
-// A conversation as the variables of a template, in the form that transformers gives them:
-// messages, tools, documents, add_generation_prompt, special tokens, and what the client adds.
-// Stateless.
+// Converts a conversation to template variables in transformers' form: messages, tools, documents,
+// add_generation_prompt, special tokens, and the client's own variables. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_CHAT_CHAT_VARIABLES_H_
 #define HYDRANT_ENGINE_TEXT_CHAT_CHAT_VARIABLES_H_
 
@@ -14,7 +13,7 @@
 
 namespace hydrant {
 
-// Bytes of JSON in a conversation: a value takes many times its text.
+// Limit of JSON bytes in a conversation: a parsed value takes many times its text.
 inline constexpr size_t kMaxChatJsonBytes = 4 << 20;
 
 // InvalidArgument begins with the field.

@@ -23,7 +23,7 @@ CodePointSet ToCodePointSet(std::vector<CodePointRange> ranges);
 CodePointSet Complement(const CodePointSet& set);
 CodePointSet Intersection(const CodePointSet& a, const CodePointSet& b);
 
-// The value of a hexadecimal digit; nullopt: `c` is none.
+// The value of a hexadecimal digit; nullopt if `c` is not one.
 std::optional<int> HexDigit(char32_t c);
 
 }  // namespace hydrant

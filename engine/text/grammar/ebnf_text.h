@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// How often an element may occur in a row.
+// The allowed number of consecutive occurrences of an element.
 struct Repetition {
   int32_t least = 0;
   int32_t most = -1;  // -1: no upper limit

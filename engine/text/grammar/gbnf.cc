@@ -42,7 +42,7 @@ class Writer {
   }
 
  private:
-  // Alternatives that are being written: those of a rule or of a group.
+  // Alternatives being written, of a rule or of a group.
   struct Alternatives {
     const GbnfToken* begin = nullptr;  // the '(' of a group; null: a rule
     bool is_empty = true;              // the current alternative has no element yet

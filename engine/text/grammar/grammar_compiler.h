@@ -1,6 +1,5 @@
-// Makes the constraint of a structured output for one vocabulary. Compiling takes time (some
-// milliseconds to a few seconds) and memory, so results are kept, the most recently used ones.
-// Thread safe.
+// Compiles structured outputs into token constraints for one vocabulary. Compiling takes time (some
+// milliseconds to a few seconds) and memory, so an LRU cache keeps results. Thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_GRAMMAR_COMPILER_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_GRAMMAR_COMPILER_H_
 
@@ -17,28 +16,28 @@
 
 namespace hydrant {
 
-// Immutable; may outlive its compiler. Any thread may make constraints of it.
+// Immutable; may outlive its compiler. Any thread may create constraints from it.
 class CompiledGrammar {
  public:
   virtual ~CompiledGrammar() = default;
-  // At the beginning of the text.
+  // A constraint at the beginning of the text.
   virtual std::unique_ptr<TokenConstraint> NewConstraint() const = 0;
   virtual size_t MemoryBytes() const = 0;
 };
 
-// The tokens as a grammar sees them.
+// The vocabulary as bytes per token.
 struct GrammarVocabulary {
-  std::vector<std::string> token_bytes;  // by id; "": no text, so no grammar admits it
+  std::vector<std::string> token_bytes;  // by id; "": no text, never admitted
   std::vector<TokenId> eog_ids;
 };
 
-// num_logits: how many ids the model has logits of, at least those of the tokenizer; the rest have
-// no text.
+// num_logits: number of the model's logits, at least the tokenizer's vocabulary size; the remaining
+// ids have no text.
 GrammarVocabulary VocabularyOf(const Tokenizer& tokenizer, int64_t num_logits);
 
-// Steps are counted where the grammar library visits a rule, adds an edge or moves a parser: about
-// 5 nanoseconds each. Automata may take memory by the square of their text, which is why that is
-// short.
+// A step is counted when the grammar library visits a rule, adds an edge or moves a parser: about 5
+// nanoseconds each. An automaton's memory may be quadratic in its text, hence the short limits on
+// text.
 struct GrammarLimits {
   size_t schema_bytes = 64 << 10;        // of a JSON schema, or of all choices
   size_t grammar_bytes = 16 << 10;       // of an EBNF grammar
@@ -46,23 +45,22 @@ struct GrammarLimits {
   int64_t automaton_steps = 32'000'000;  // for a grammar's automata
   int64_t compile_steps = 600'000'000;   // for these once more, and the masks of their states
   int64_t mask_steps =
-      4'000'000;  // for one FillMask(); within a string with maxLength one million is not enough
+      4'000'000;  // for one FillMask(); a string with maxLength needs over one million
   int64_t accept_steps = 100'000;  // for one Accept()
-  // For the Accept()s of a text on average, beside the first accept_steps: what they made is kept.
+  // Average over the Accept()s of a text, beyond the first accept_steps: their states are kept.
   int64_t mean_accept_steps = 2'000;
-  size_t cached_bytes = 256 << 20;  // of compiled grammars that are kept
+  size_t cached_bytes = 256 << 20;  // of compiled grammars in the cache
 };
 
 class GrammarCompiler {
  public:
-  // Unimplemented where the build has no grammar library.
+  // Unimplemented if the build has no grammar library.
   static absl::StatusOr<std::unique_ptr<GrammarCompiler>> Create(GrammarVocabulary vocabulary,
                                                                  const GrammarLimits& limits);
   virtual ~GrammarCompiler() = default;
 
-  // Blocks until it is compiled; compilations wait for each other. InvalidArgument names the field
-  // ("json_schema", "regex", "choice", "grammar") and what is wrong with it, or the limit that it
-  // exceeds.
+  // Blocks until compiled; compilations are serialized. InvalidArgument names the field
+  // ("json_schema", "regex", "choice", "grammar") and the fault, or the limit that it exceeds.
   virtual absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(
       const StructuredOutput& output) = 0;
 

@@ -28,7 +28,7 @@ absl::Status CheckText(const std::string& field, std::string_view text, size_t m
   if (const absl::Status status = ValidateUtf8(text); !status.ok()) {
     return FieldError(field, std::string(status.message()));
   }
-  // The library takes it for the end of the text.
+  // The library treats it as the end of the text.
   if (text.find('\0') != text.npos) return FieldError(field, "contains a null character");
   return absl::OkStatus();
 }
@@ -61,7 +61,7 @@ struct Translator {
     for (const std::string& text : choice.texts) {
       HYDRANT_RETURN_IF_ERROR(CheckText("choice", text, limits.schema_bytes));
       absl::StrAppend(&grammar, grammar.empty() ? "root ::= " : " | ", EbnfString(text));
-      // One for the place in the list: there may be many short ones.
+      // One for the list entry: there may be many short ones.
       bytes += text.size() + 1;
       if (bytes > limits.schema_bytes) {
         return FieldError("choice",

@@ -1,4 +1,4 @@
-// A structured output in a language that the grammar library reads, within the limits. Pure
+// Converts a structured output to a language of the grammar library, within the limits. Pure
 // functions, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_GRAMMAR_TEXT_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_GRAMMAR_TEXT_H_
@@ -18,7 +18,7 @@ enum class GrammarLanguage { kJsonSchema, kEbnf };
 
 struct GrammarText {
   GrammarLanguage language = GrammarLanguage::kEbnf;
-  const char* field = "";  // of a request, for messages
+  const char* field = "";  // of the request, for messages
   std::string text;
   std::optional<int> max_whitespace{};          // of JSON text; unset: the text is not JSON
   std::map<std::string, std::string> places{};  // CheckedSchema::places

@@ -1,4 +1,4 @@
-// Counts the white space at the end of a JSON text, between two of its tokens. Not thread safe.
+// Counts trailing white space between two tokens of a JSON text. Not thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_JSON_WHITE_SPACE_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_JSON_WHITE_SPACE_H_
 
@@ -23,7 +23,7 @@ class JsonWhiteSpace {
 
  private:
   bool in_string_ = false;
-  bool is_escaped_ = false;  // the last byte was a backslash that escapes the next one
+  bool is_escaped_ = false;  // the last byte was an escaping backslash
   int length_ = 0;
 };
 

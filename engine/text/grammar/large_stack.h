@@ -1,5 +1,5 @@
-// Runs a function on a thread of its own whose stack is as large as it is told, and waits. For code
-// of others that recurses as deeply as its input is nested.
+// Runs a function on a new thread with a stack of the given size, and waits. For library code whose
+// recursion depth follows its input.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_LARGE_STACK_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_LARGE_STACK_H_
 
@@ -10,8 +10,8 @@
 
 namespace hydrant {
 
-// REQUIRES: `function` does not throw. ResourceExhausted where the thread cannot be started; the
-// function has not been called then. Pages of the stack that are not touched cost nothing.
+// REQUIRES: `function` does not throw. ResourceExhausted if the thread cannot be started; the
+// function was not called then. Untouched stack pages cost nothing.
 absl::Status RunOnLargeStack(size_t stack_bytes, const std::function<void()>& function);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// Where the build has no XGrammar.
+// For builds without XGrammar.
 #include "absl/status/status.h"
 #include "engine/text/grammar/grammar_compiler.h"
 

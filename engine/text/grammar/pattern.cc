@@ -30,7 +30,7 @@ CodePointSet Just(char32_t c) { return {{c, c}}; }
 bool IsDigit(char32_t c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char32_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
-// The class of an escape such as \d; nullopt: `c` names no class.
+// The class of an escape such as \d; nullopt if `c` names no class.
 std::optional<CodePointSet> ClassEscape(char32_t c) {
   switch (c) {
     case 'd':
@@ -239,8 +239,7 @@ class Reader {
     return Pattern{.kind = Kind::kCharacter, .set = std::move(set)};
   }
 
-  // Reads one character, a range, or the class of an escape. A '-' beside such a class stands for
-  // itself.
+  // Reads one character, a range, or the class of an escape. A '-' beside such a class is literal.
   absl::Status ReadMembers(std::vector<CodePointRange>* ranges) {
     const int position = Position();
     HYDRANT_ASSIGN_OR_RETURN(const CodePointSet first, ReadMember());

@@ -1,4 +1,4 @@
-// Values by key, the most recently used ones as far as their bytes fit. Not thread safe.
+// LRU cache with a byte budget. Not thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_RECENTLY_USED_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_RECENTLY_USED_H_
 
@@ -23,7 +23,8 @@ class RecentlyUsed {
     return found->second->value;
   }
 
-  // bytes: of the value. What is larger than all that may be kept is not. REQUIRES: no such key.
+  // bytes: size of the value; a value larger than the whole budget is not kept. REQUIRES: no such
+  // key.
   void Insert(const std::string& key, Value value, size_t bytes) {
     bytes += 2 * key.size() + sizeof(Entry);
     if (bytes > most_bytes_) return;
@@ -48,7 +49,7 @@ class RecentlyUsed {
   };
 
   const size_t most_bytes_;
-  size_t bytes_ = 0;          // the sum of the entries'; at most most_bytes_
+  size_t bytes_ = 0;          // sum over the entries; at most most_bytes_
   std::list<Entry> entries_;  // the most recently used first
   std::unordered_map<std::string, typename std::list<Entry>::iterator> places_;
 };

@@ -32,7 +32,7 @@ using Json = nlohmann::ordered_json;
 // XGrammar's own recursion is no deeper than this.
 constexpr int kMaxDepth = 64;
 
-// Words that ask for something that is not made.
+// Keywords that are not implemented.
 constexpr std::array kUnsupported = {
     "$anchor",
     "$dynamicAnchor",
@@ -60,10 +60,10 @@ constexpr std::array kUnsupported = {
     "unevaluatedProperties",
 };
 
-// A schema is one of these, and then nothing else; or it has types.
+// A schema has exactly one of these keywords, or it has types.
 constexpr std::array kForms = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
-// Characters that a JSON string holds without escapes. Patterns match these only.
+// Characters that are unescaped in a JSON string. Patterns match only these.
 CodePointSet UnescapedCharacters() { return Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}); }
 
 // The pattern as a regular expression for the library.
@@ -81,7 +81,7 @@ bool IsWritable(const Json& value) {
   return !value.is_structured() || std::ranges::all_of(value, IsWritable);
 }
 
-// Walks a schema and the schemas that it refers to, and rewrites them. path_ is the current node's.
+// Walks a schema and its referenced schemas, and rewrites them. path_ is the current node's.
 class Checker {
  public:
   Checker(const Json& root, size_t most_pattern_bytes)
@@ -148,7 +148,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // A type beside schemas is each one's.
+  // A type beside alternatives applies to each of them.
   absl::Status GiveType(Json* schema, const std::string& form) const {
     if (!form.ends_with("Of") || !schema->contains("type") || !schema->at(form).is_array())
       return absl::OkStatus();
@@ -277,7 +277,7 @@ class Checker {
     return type == "number" ? Located(CheckNumberBounds(*schema)) : absl::OkStatus();
   }
 
-  // The type that the keywords are about; "" where there are none.
+  // The type implied by the keywords; "" if there are none.
   absl::StatusOr<std::string> InferredType(const Json& schema) const {
     const std::vector<std::string> types = TypesOfKeywords(schema);
     if (types.size() > 1) return Error("has keywords of several types, and no 'type'");
@@ -329,8 +329,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // XGrammar makes other names of bytes: behind the first byte of a character that a name begins
-  // with it would admit what is no character.
+  // XGrammar builds other names from bytes: after the first byte of a name that begins with a
+  // multi-byte character, it would admit invalid UTF-8.
   absl::Status CheckNames(const Json& properties) const {
     for (const auto& [name, schema] : properties.items()) {
       const auto is_ascii = [](char c) {
@@ -388,7 +388,7 @@ class Checker {
     HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "prefixItems"));
     Json& places = schema->at("prefixItems");
     for (Json& place : places) {
-      if (place == true) place = Json::object();  // the library reads an object here
+      if (place == true) place = Json::object();  // the library expects an object here
     }
     const auto count = static_cast<int64_t>(places.size());
     const bool is_open = schema->contains("items") && schema->at("items") != false;

@@ -15,12 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The library's limits.
+// Limits of the library.
 constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostMultipleOf = 1024;
 constexpr int64_t kWidestMultipleOf = 10'000;
 
-// The least 64-bit integer has no opposite in 64 bits, so bounds are in [-kMostInteger,
+// The minimum 64-bit integer has no negation in 64 bits, so bounds are in [-kMostInteger,
 // kMostInteger].
 constexpr int64_t kMostInteger = std::numeric_limits<int64_t>::max();
 

@@ -13,7 +13,7 @@ namespace hydrant {
 // The Normalize functions change the schema in place. InvalidArgument names the keyword and the
 // fault.
 
-// The least and the most number of items or characters. A `most` above 2^31 - 1 is removed.
+// Minimum and maximum number of items or characters. A `most` above 2^31 - 1 is removed.
 absl::Status NormalizeCounts(const std::string& least, const std::string& most,
                              nlohmann::ordered_json* schema);
 // "minimum", "maximum", their exclusive forms and "multipleOf" of integers. Bounds become closed

@@ -14,10 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Most references, alternatives and properties below each other; deeper schemas count as
-// overlapping.
+// Maximum nesting of references, alternatives and properties; deeper schemas count as overlapping.
 constexpr int kMostDepth = 8;
-// Most comparisons of schemas and values; a list that needs more counts as overlapping.
+// Maximum number of comparisons; a list that needs more counts as overlapping.
 constexpr int64_t kMostComparisons = 1'000'000;
 
 class Comparison {
@@ -48,7 +47,7 @@ class Comparison {
     return schema.contains("$ref") || !BranchesOf(schema).empty();
   }
 
-  // The schema that "$ref" names; without "$ref" the schema itself. Null: there is no such schema.
+  // The target of "$ref", or the schema itself without "$ref". Null if the target is missing.
   const Json* TargetOf(const Json& schema) const {
     const auto reference = schema.find("$ref");
     if (reference == schema.end()) return &schema;
@@ -98,7 +97,7 @@ class Comparison {
     });
   }
 
-  // The types that both lists have; an empty list stands for all types.
+  // The types in both lists; an empty list means all types.
   static std::vector<std::string> CommonTypes(std::vector<std::string> a,
                                               std::vector<std::string> b) {
     for (auto* types : {&a, &b}) std::ranges::replace(*types, "integer", "number");

@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// Two schemas of a list that one value may match, as indices; nullopt: there is no such pair. Two
+// Indices of two schemas of a list that one value may match; nullopt if there is no such pair. Two
 // schemas exclude each other if their types or constants differ, or if a property that both require
 // has schemas that exclude each other. `root`: the document that references point into.
 std::optional<std::pair<size_t, size_t>> OverlappingPair(const nlohmann::ordered_json& schemas,

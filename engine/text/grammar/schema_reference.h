@@ -20,10 +20,10 @@ absl::StatusOr<std::vector<std::string>> PointerSteps(std::string_view pointer);
 std::string PointerStep(std::string_view step);
 
 // The JSON pointer of a reference into the schema itself, such as "#/$defs/a%20b". Percent escapes
-// are decoded. InvalidArgument: it is no such reference.
+// are decoded. InvalidArgument if it is not such a reference.
 absl::StatusOr<std::string> PointerOfReference(std::string_view reference);
 
-// The value at the pointer; null: there is no value.
+// The value at the pointer; null if there is none.
 const nlohmann::ordered_json* FindByPointer(const nlohmann::ordered_json& document,
                                             std::string_view pointer);
 

@@ -8,9 +8,9 @@
 
 namespace hydrant {
 
-// A pattern that matches whole texts of this format, but not always all of them: addresses have no
-// quotes, comments or brackets, times have no leap seconds. nullopt: the format is unknown, and so
-// an annotation without effect (JSON Schema 2020-12, section 7.2.1).
+// A pattern that matches only valid texts of this format, but not all of them: addresses have no
+// quotes, comments or brackets, times have no leap seconds. nullopt: the format is unknown, so it
+// is an annotation without effect (JSON Schema 2020-12, section 7.2.1).
 std::optional<std::string> PatternOfFormat(std::string_view format);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// The form that a request wants its text in. Plain data, unchecked: GrammarCompiler checks.
+// The requested form of a request's text. Plain data; GrammarCompiler validates it.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_STRUCTURED_OUTPUT_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_STRUCTURED_OUTPUT_H_
 
@@ -8,8 +8,8 @@
 
 namespace hydrant {
 
-// Most white space characters between two tokens of a JSON text. Without a limit some models write
-// white space for ever. 24 is enough for lines that are indented by ten levels of two spaces.
+// Maximum white space between two tokens of a JSON text. Without a limit some models emit white
+// space endlessly. 24 allows lines indented by ten levels of two spaces.
 inline constexpr int kDefaultMaxWhitespace = 24;
 
 // Any JSON object (OpenAI's "json_object").
@@ -18,14 +18,14 @@ struct AnyJsonObject {
   bool operator==(const AnyJsonObject&) const = default;
 };
 
-// JSON that a schema describes. Properties and items that it does not name are left out.
+// JSON described by a schema. Properties and items that it does not name are excluded.
 struct JsonSchema {
   std::string text;
   int max_whitespace = kDefaultMaxWhitespace;  // at least 0
   bool operator==(const JsonSchema&) const = default;
 };
 
-// Text that a regular expression matches from its beginning to its end (ECMAScript's syntax).
+// Text that a regular expression (ECMAScript syntax) matches as a whole.
 struct RegexPattern {
   std::string pattern;
   bool operator==(const RegexPattern&) const = default;
@@ -37,7 +37,7 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-// Text that follows from `root` of a grammar in GBNF, the EBNF of llama.cpp and XGrammar.
+// Text derived from the rule `root` of a grammar in GBNF, the EBNF of llama.cpp and XGrammar.
 struct EbnfGrammar {
   std::string text;
   bool operator==(const EbnfGrammar&) const = default;

@@ -10,7 +10,7 @@ GrammarVocabulary VocabularyOf(const Tokenizer& tokenizer, int64_t num_logits) {
       std::max<size_t>(num_logits > 0 ? num_logits : 0, tokenizer.VocabSize()));
   for (TokenId id = 0; id < tokenizer.VocabSize(); ++id) {
     if (tokenizer.IsSpecial(id)) continue;
-    // What is generated continues a prompt, so it never opens the text.
+    // Generated text continues a prompt, so it never opens the text.
     vocabulary.token_bytes[id] = tokenizer.TokenBytes(id, /*skip_special=*/true, /*first=*/false);
   }
   vocabulary.eog_ids = tokenizer.eog_ids();

@@ -22,7 +22,7 @@
 namespace hydrant {
 namespace {
 
-// The library lets its recursion grow to some thousand calls.
+// The library may recurse some thousand calls deep.
 constexpr size_t kStackBytes = 256 << 20;
 
 class XgrammarCompiled final : public CompiledGrammar {
@@ -84,14 +84,14 @@ class XgrammarCompiler final : public GrammarCompiler {
     grammar_warning.clear();
     std::optional<xgrammar::CompiledGrammar> compiled;
     std::optional<xgrammar::Grammar> grammar;
-    // Without tokens first: automata grow by the square of what they are made from, and their steps
-    // take more memory than those of masks.
+    // First without tokens: automata may be quadratic in their source, and their steps take more
+    // memory than those of masks.
     absl::Status status = CallXgrammar(limits_.automaton_steps, [&] {
       grammar = Read(text);
       xgrammar::GrammarCompiler(no_tokens_, /*max_threads=*/1, /*cache_enabled=*/false)
           .CompileGrammar(*grammar);
     });
-    // Without the library's caches steps do not depend on what was compiled before.
+    // Disables the library's caches, so that steps do not depend on earlier compilations.
     if (status.ok()) {
       status = CallXgrammar(limits_.compile_steps, [&] {
         compiled = xgrammar::GrammarCompiler(tokenizer_, /*max_threads=*/1, /*cache_enabled=*/false)
@@ -102,7 +102,7 @@ class XgrammarCompiler final : public GrammarCompiler {
       return absl::InvalidArgumentError(
           absl::StrCat("is too large to compile: it ", status.message()));
     }
-    // What it warns of, it leaves out.
+    // The library ignores anything that it warns about.
     if (status.ok() && !grammar_warning.empty())
       status = absl::InvalidArgumentError(grammar_warning);
     if (!status.ok()) return InOurWords(status, text);
@@ -151,7 +151,7 @@ class XgrammarCompiler final : public GrammarCompiler {
   const xgrammar::TokenizerInfo no_tokens_{std::vector<std::string>()};
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
-  std::mutex compiling_;  // taken before cache_mutex_
+  std::mutex compiling_;  // acquired before cache_mutex_
   std::mutex cache_mutex_;
   RecentlyUsed<Compiled> cache_;  // guarded by cache_mutex_
 };
@@ -173,7 +173,7 @@ bool Breaks(const MaskShape::AfterLead& lead, char next) {
   return byte < lead.first || byte > lead.last;
 }
 
-// Within it, what no UTF-8 holds.
+// Whether the bytes form invalid UTF-8 within the token.
 bool IsBroken(const MaskShape::AfterLead& lead, const std::string& bytes) {
   for (size_t i = 0; i + 1 < bytes.size(); ++i) {
     if (static_cast<unsigned char>(bytes[i]) == lead.lead && Breaks(lead, bytes[i + 1]))

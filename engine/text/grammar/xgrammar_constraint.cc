@@ -83,7 +83,7 @@ class XgrammarConstraint final : public TokenConstraint {
            white_space_.length() < *parts_->max_whitespace;
   }
 
-  // That the token ends with; null: none.
+  // The lead byte at the token's end; null: none.
   const MaskShape::AfterLead* LeadOf(TokenId token) const {
     for (const MaskShape::AfterLead& lead : shape_.after_leads) {
       if (HasBit(lead.ends_in, token)) return &lead;
@@ -105,11 +105,12 @@ class XgrammarConstraint final : public TokenConstraint {
     tensor.ndim = 1;
     tensor.dtype = {kDLInt, 32, 1};
     tensor.shape = &shape;
-    // Where all tokens may follow, the words may have been left as they were.
+    // If all tokens are allowed, the library may not have written the words.
     if (!matcher_.FillNextTokenBitmask(&tensor)) std::ranges::fill(words, ~uint32_t{0});
   }
 
-  // Of what the library found, only tokens with text, and the ends of generation where they belong.
+  // Reduces the library's mask to tokens with text, plus end-of-generation ids if the text is
+  // complete.
   NextTokens Judge(std::span<uint32_t> words) const {
     const bool is_complete = IsComplete();
     const bool may_be_space = MayBeSpace();
@@ -133,10 +134,10 @@ class XgrammarConstraint final : public TokenConstraint {
   int64_t accept_steps_left_;
   int64_t mask_steps_ = 0;
   JsonWhiteSpace white_space_;                   // counts only if max_whitespace is set
-  const MaskShape::AfterLead* after_ = nullptr;  // with whose byte the text so far ends
+  const MaskShape::AfterLead* after_ = nullptr;  // the lead byte at the end of the text so far
   bool has_begun_ = false;                       // a token was accepted
   bool has_ended_ = false;                       // an end of generation was accepted
-  bool is_too_costly_ = false;                   // matcher_ must not be used any more
+  bool is_too_costly_ = false;                   // matcher_ must no longer be used
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The one place that XGrammar's exceptions end at, and that its steps are counted from. For .cc
-// files of this folder only.
+// Catches XGrammar's exceptions and limits its steps. For .cc files of this folder only.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_XGRAMMAR_GUARD_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_XGRAMMAR_GUARD_H_
 
@@ -13,9 +12,9 @@
 
 namespace hydrant {
 
-// Calls the library on this thread. ResourceExhausted where it took more steps than `most_steps`,
-// or memory was short; InvalidArgument with the library's own words where it threw. What it was
-// working on is then in no state to go on with. steps_taken: may be null.
+// Calls the library on this thread. ResourceExhausted if it exceeded `most_steps` or memory was
+// short; InvalidArgument with the library's message if it threw. Its objects are then unusable.
+// steps_taken: may be null.
 template <typename Function>
 absl::Status CallXgrammar(int64_t most_steps, const Function& function,
                           int64_t* steps_taken = nullptr) {

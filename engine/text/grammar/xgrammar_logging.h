@@ -1,11 +1,10 @@
 // Compiled into XGrammar in place of its support/logging.h (cmake/Xgrammar.cmake), which prints
-// warnings and only throws. Here
-//   a warning is kept, because what it says was ignored must be refused;
-//   an internal check is made in every build, and throws;
-//   each of these checks is a step of a budget. They stand wherever the library visits a rule, adds
-//   an edge or moves a parser, so the budget bounds its time and memory, and means the same on
-//   every machine. The library has no way to be cancelled.
-// The state is the calling thread's.
+// warnings and only throws. Differences:
+// - a warning is kept, because the ignored part of a grammar must be refused;
+// - an internal check is active in every build, and throws;
+// - each of these checks counts as a step of a budget. The library checks whenever it visits a
+//   rule, adds an edge or moves a parser, so the budget bounds its time and memory, equally on
+//   every machine. The library cannot be cancelled otherwise. The state is thread local.
 #ifndef XGRAMMAR_SUPPORT_LOGGING_H_
 #define XGRAMMAR_SUPPORT_LOGGING_H_
 
@@ -20,12 +19,12 @@
 
 namespace hydrant {
 
-// Thrown where the steps have been used up. It is no std::exception: nothing in the library may
-// take it for an error of its own and go on.
+// Thrown when the steps are used up. Not a std::exception, so that the library cannot catch it as
+// an error of its own and continue.
 struct GrammarTooCostly {};
 
-// Two variables: the one that is counted down must be constant at the start, or every step would
-// call a function to ask whether it has been made.
+// Two variables: the counter must be constant-initialized, or every step would call a function to
+// check its initialization.
 inline thread_local int64_t grammar_steps_left = std::numeric_limits<int64_t>::max();
 inline thread_local std::string grammar_warning;  // the first one
 
@@ -43,7 +42,7 @@ class LogFatalError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Throws at the end of the statement that it is made in.
+// Throws at the end of the statement that creates it.
 class LogFatal {
  public:
   explicit LogFatal(const char* condition = "") : condition_(condition) {}

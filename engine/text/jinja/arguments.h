@@ -1,4 +1,4 @@
-// The arguments of a call, and how a function takes its parameters from them.
+// Arguments of a call, and their binding to a function's parameters.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_ARGUMENTS_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_ARGUMENTS_H_
 
@@ -20,8 +20,8 @@ struct Arguments {
   const Value* Keyword(std::string_view name) const;  // null: not given
 };
 
-// The values of the named parameters, in order, by position or by name, as Python binds them; one
-// that is not given has no value. An error names what was given too much. `function` is for the
+// The values of the named parameters, in order, bound by position or by name as in Python; a
+// missing argument has no value. An error names the surplus argument. `function` is for the
 // message.
 class Bound {
  public:
@@ -30,10 +30,10 @@ class Bound {
                                     size_t required);
 
   bool Has(size_t parameter) const { return given_[parameter]; }
-  // Undefined where it was not given.
+  // Undefined if it was not given.
   const Value& operator[](size_t parameter) const { return values_[parameter]; }
 
-  // With the default where it was not given; InvalidArgument where it is of another type.
+  // The default if it was not given; InvalidArgument if it has another type.
   absl::StatusOr<int64_t> Int(size_t parameter, int64_t otherwise) const;
   absl::StatusOr<std::string> String(size_t parameter, std::string otherwise) const;
   bool True(size_t parameter, bool otherwise) const;

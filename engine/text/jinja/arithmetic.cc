@@ -1,4 +1,4 @@
-// The operators of operators.h that make a new value: + - * / // % **.
+// The operators of operators.h that compute a new value: + - * / // % **.
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

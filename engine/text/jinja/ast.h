@@ -1,5 +1,5 @@
-// A template as a tree, as the parser makes it and the evaluator walks it. Immutable once it is
-// made, so any number of threads may walk it.
+// The syntax tree of a template, built by the parser and walked by the evaluator. Immutable once
+// built, so any number of threads may walk it.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_AST_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_AST_H_
 
@@ -40,11 +40,11 @@ struct Attribute {  // object.name
 struct Subscript {  // object[index]
   ExpressionPtr object, index;
 };
-struct SliceSubscript {  // object[start:stop:step]; null: left out
+struct SliceSubscript {  // object[start:stop:step]; null: omitted
   ExpressionPtr object, start, stop, step;
 };
 
-// Positional, then `name=value`, then *sequence and **dict where they are given.
+// Positional, then `name=value`, then *sequence and **dict if present.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
@@ -103,7 +103,7 @@ struct Expression {
       node;
 };
 
-// What `set`, `for` and `with` assign to: a name, an attribute of a namespace, or a tuple of these.
+// Left side of `set`, `for` and `with`: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;      // of the namespace `name`; else ""
@@ -146,7 +146,7 @@ struct FilterBlock {
   ExpressionPtr filter;
   Body body;
 };
-// A macro, or what a call block hands on as `caller`.
+// A macro, or the body of a call block, passed as `caller`.
 struct MacroDefinition {
   std::string name;  // "caller" of a call block
   std::vector<std::string> parameters;
@@ -161,7 +161,7 @@ struct CallBlock {
   ExpressionPtr call;  // a CallExpression
   std::shared_ptr<const MacroDefinition> caller;
 };
-struct GenerationBlock {  // transformers' tag for what the model has written; rendered as its body
+struct GenerationBlock {  // transformers' tag around assistant text; renders its body
   Body body;
 };
 struct BreakStatement {};

@@ -1,5 +1,5 @@
-// "function.name" or 0, as filters such as map and sort take it: attributes of attributes, with
-// numbers as indices. Stateless.
+// An attribute path such as "function.name" or 0, as filters like map and sort accept it: nested
+// attributes, with numbers as indices. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_ATTRIBUTE_PATH_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_ATTRIBUTE_PATH_H_
 
@@ -13,18 +13,18 @@ namespace hydrant::jinja {
 
 class AttributePath {
  public:
-  AttributePath() = default;  // of a value itself
+  AttributePath() = default;  // the value itself
   // `path` is a string, an integer, or none for the value itself.
   explicit AttributePath(const Value& path);
 
-  // What is undefined on the way becomes `*otherwise`, where that is given.
+  // An undefined value on the path becomes `*otherwise`, if given.
   absl::StatusOr<Value> Of(Runtime* runtime, Value value, const Value* otherwise = nullptr) const;
 
  private:
   std::vector<Value> parts_;
 };
 
-// A key by which values are sorted or compared: lower case where `ignore_case` and it is a string.
+// A key for sorting or comparing values: lower case if `ignore_case` and it is a string.
 absl::StatusOr<Value> SortKey(Runtime* runtime, const AttributePath& path, const Value& value,
                               bool ignore_case);
 

@@ -66,7 +66,7 @@ bool IsUnsafe(const Value& object, std::string_view name) {
   return object.AsDict() != nullptr && IsOneOf(name, kChangesDict);
 }
 
-// Nothing where the object has no such attribute.
+// nullopt if the object has no such attribute.
 std::optional<Value> FindAttribute(const Value& object, std::string_view name) {
   if (IsUnsafe(object, name)) {
     return Value::UndefinedBecause(absl::StrCat("access to attribute '", std::string(name),

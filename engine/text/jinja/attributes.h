@@ -1,6 +1,6 @@
-// object.name and object[name] as Jinja's sandbox looks them up, methods of strings, lists and
-// dicts included. Those that would change a list or dict are refused, as in transformers'
-// environment. Stateless.
+// object.name and object[name] as in Jinja's sandbox, including methods of strings, lists and
+// dicts. Methods that would modify a list or dict are refused, as in transformers' environment.
+// Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_ATTRIBUTES_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_ATTRIBUTES_H_
 
@@ -13,12 +13,12 @@
 
 namespace hydrant::jinja {
 
-// The attribute first, then the item. Undefined where there is neither.
+// The attribute first, then the item. Undefined if neither exists.
 absl::StatusOr<Value> GetAttribute(Runtime* runtime, const Value& object, std::string_view name);
-// The item first, then, where `index` is a string, the attribute.
+// The item first, then, if `index` is a string, the attribute.
 absl::StatusOr<Value> GetItem(Runtime* runtime, const Value& object, const Value& index);
 
-// Of a type's method; `self` is of that type.
+// A method of a type; `self` has that type.
 using Method = absl::StatusOr<Value> (*)(Runtime* runtime, const Value& self,
                                          const Arguments& arguments);
 struct NamedMethod {

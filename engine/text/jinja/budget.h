@@ -1,5 +1,5 @@
-// What one rendering may still spend of its Limits. Spending more than there is fails with an
-// InvalidArgument that names the limit. Used by one thread.
+// The remaining budget of one rendering (Limits). Exceeding it is an InvalidArgument that names the
+// limit. Used by one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_BUDGET_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_BUDGET_H_
 
@@ -21,13 +21,13 @@ class Budget {
   const Limits& limits() const { return limits_; }
 
   absl::Status Step(int64_t steps = 1);
-  // Before so many bytes of one value are allocated.
+  // Call before allocating `bytes` for one value.
   absl::Status Allocate(int64_t bytes);
   absl::Status AllocateItems(size_t items);
-  // Whether a list may be so long.
+  // Whether a list may have this length.
   absl::Status CheckItems(size_t items) const;
   absl::Status CheckExtent(const Extent& extent) const;
-  // Before a walk over all of a value, such as a comparison.
+  // Call before a walk over a whole value, such as a comparison.
   absl::Status Walk(const Value& value) { return Step(value.GetExtent().weight / 16); }
 
   absl::StatusOr<Value> NewString(std::string text, bool markup = false);
@@ -44,8 +44,8 @@ class Budget {
   int64_t allocated_bytes_ = 0;
 };
 
-// A string that grows piece by piece within the budget of one value: once a piece does not fit, the
-// rest is dropped, and the error comes at the end. Borrows the budget.
+// A string built piece by piece within the limit of one value: after a piece that does not fit, the
+// rest is dropped, and the error is returned at the end. Borrows the budget.
 class BoundedText {
  public:
   explicit BoundedText(Budget* budget) : budget_(budget) {}

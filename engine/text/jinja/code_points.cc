@@ -21,8 +21,8 @@ utf8proc_category_t CategoryOf(char32_t c) {
 
 bool Within(char32_t c, char32_t low, char32_t high) { return c >= low && c <= high; }
 
-// Unicode's Case_Ignorable, but for rare punctuation: what may stand between a sigma and the
-// letters that decide its form.
+// Unicode's Case_Ignorable, except rare punctuation: characters skipped when the form of a sigma is
+// decided.
 bool IsCaseIgnorable(char32_t c) {
   switch (CategoryOf(c)) {
     case UTF8PROC_CATEGORY_MN:
@@ -264,7 +264,7 @@ std::string Lower(std::string_view text) {
 std::string Title(std::string_view text) {
   const std::vector<char32_t> points = CodePoints(text);
   std::string out;
-  bool inside = false;  // of a word
+  bool inside = false;  // within a word
   for (size_t i = 0; i < points.size(); ++i) {
     if (inside) {
       AppendLower(points, i, &out);

@@ -1,5 +1,5 @@
-// Strings as Python sees them, as sequences of code points, over UTF-8. Pure functions, thread
-// safe. REQUIRES of every text: it is valid UTF-8.
+// Python's view of strings, as sequences of code points, on UTF-8. Pure functions, thread safe.
+// REQUIRES of every text: it is valid UTF-8.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_CODE_POINTS_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_CODE_POINTS_H_
 
@@ -11,9 +11,9 @@
 namespace hydrant::jinja {
 
 int64_t CountCodePoints(std::string_view text);
-// The byte at which code point `index` begins; text.size() where there are fewer.
+// The byte offset of code point `index`; text.size() if there are fewer.
 size_t ByteOffset(std::string_view text, int64_t index);
-// The byte at which the last code point begins. REQUIRES: `text` is not empty.
+// The byte offset of the last code point. REQUIRES: `text` is not empty.
 size_t LastCharacter(std::string_view text);
 std::vector<char32_t> CodePoints(std::string_view text);
 std::vector<std::string_view> Characters(std::string_view text);  // one view a code point
@@ -29,11 +29,11 @@ bool IsLower(char32_t c);
 bool IsTitle(char32_t c);
 bool IsWord(char32_t c);  // \w of Python's regular expressions
 
-// The ends of `text` without what str.strip() takes: white space.
+// `text` without white space at its ends, as str.strip() removes it.
 std::string_view StripLeft(std::string_view text);
 std::string_view StripRight(std::string_view text);
 std::string_view Strip(std::string_view text);
-// The same with the code points of `characters`.
+// The same for the code points of `characters`.
 std::string_view StripLeft(std::string_view text, std::string_view characters);
 std::string_view StripRight(std::string_view text, std::string_view characters);
 

@@ -1,4 +1,4 @@
-// The methods of dicts, lists and tuples that do not change them.
+// The non-modifying methods of dicts, lists and tuples.
 #include "absl/strings/str_cat.h"
 #include "engine/text/jinja/attributes.h"
 #include "engine/text/jinja/operators.h"
@@ -47,7 +47,7 @@ absl::StatusOr<Value> Get(Runtime* runtime, const Value& self, const Arguments& 
 
 absl::StatusOr<Value> Copy(Runtime*, const Value& self, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(Bound::Bind("copy()", arguments, {}, 0).status());
-  return self;  // it never changes
+  return self;  // immutable, so no copy
 }
 
 absl::StatusOr<Value> Count(Runtime* runtime, const Value& self, const Arguments& arguments) {

@@ -1,5 +1,5 @@
-// Walks a template's tree with one set of variables and writes its text. Made for one rendering;
-// used by one thread.
+// Walks a template's tree with one set of variables and writes its text. One per rendering; used by
+// one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_EVALUATOR_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_EVALUATOR_H_
 
@@ -18,16 +18,16 @@ namespace hydrant::jinja {
 
 class Evaluator {
  public:
-  // Borrows both. `variables` are what the template is given.
+  // Borrows both. `variables`: the template's input.
   Evaluator(Runtime* runtime, const Dict& variables);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  // An error is "line 3: what is wrong", or raise_exception()'s own words.
+  // An error is "line 3: MESSAGE", or raise_exception()'s own message.
   absl::StatusOr<std::string> Render(const Body& body);
 
-  // Of a macro that was defined in `scope`.
+  // Calls a macro defined in `scope`.
   absl::StatusOr<Value> CallMacro(const MacroDefinition& macro, const std::shared_ptr<Scope>& scope,
                                   const Arguments& arguments);
 
@@ -85,7 +85,7 @@ class Evaluator {
   absl::StatusOr<bool> Compare(const Comparison::Part& part, const Value& left, const Value& right);
 
   absl::Status Enter(int line);  // one evaluation deeper; goes with --depth_
-  // Remembers where it went wrong: the innermost line.
+  // Records the innermost line of an error.
   void NoteError(int line) {
     if (error_line_ == 0) error_line_ = line;
   }
@@ -97,7 +97,7 @@ class Evaluator {
   const Value* filter_input_ = nullptr;  // the text of a filter block, for its innermost filter
   int depth_ = 0;
   int error_line_ = 0;
-  std::vector<std::shared_ptr<Scope>> captured_;  // by macros, which they may hold themselves
+  std::vector<std::shared_ptr<Scope>> captured_;  // by macros, which the scope may hold in a cycle
 };
 
 }  // namespace hydrant::jinja

@@ -13,7 +13,7 @@
 namespace hydrant::jinja {
 namespace {
 
-// A macro as a value. The evaluator outlives it, for values die with a rendering.
+// A macro as a value. The evaluator outlives it, as values die with a rendering.
 class Macro final : public Object {
  public:
   Macro(Evaluator* evaluator, std::shared_ptr<const MacroDefinition> definition,
@@ -46,7 +46,7 @@ bool HasParameter(const MacroDefinition& macro, std::string_view name) {
 
 }  // namespace
 
-// A scope within the current one, or within `around`, for as long as it lives.
+// A scope within the current one, or within `around`, during its lifetime.
 class Evaluator::InnerScope {
  public:
   explicit InnerScope(Evaluator* evaluator) : InnerScope(evaluator, evaluator->scope_) {}
@@ -58,7 +58,7 @@ class Evaluator::InnerScope {
   InnerScope(const InnerScope&) = delete;
   InnerScope& operator=(const InnerScope&) = delete;
 
-  // Forgets the variables. A macro may go on using them.
+  // Starts with new variables; a macro may hold the old ones.
   void Renew() {
     if (evaluator_.scope_.use_count() == 1) {
       evaluator_.scope_->Clear();
@@ -72,7 +72,7 @@ class Evaluator::InnerScope {
   const std::shared_ptr<Scope> outer_, around_;
 };
 
-// Sends the output into a text of its own for as long as it lives.
+// Captures the output in its own text during its lifetime.
 class Evaluator::Capture {
  public:
   explicit Capture(Evaluator* evaluator) : evaluator_(*evaluator), outer_(evaluator->out_) {
@@ -177,7 +177,7 @@ absl::StatusOr<Evaluator::Flow> Evaluator::Run(const ForStatement& statement) {
     reached_end = reached_end || flow == Flow::kNormal;
     if (flow == Flow::kBreak) break;
   }
-  // Jinja's rule: the body has not once been run to its end, be it by continue or break.
+  // As in Jinja: `else` runs if no iteration reached the body's end, also after continue or break.
   if (reached_end) return Flow::kNormal;
   scope.Renew();
   return Run(statement.otherwise);
@@ -236,7 +236,7 @@ absl::StatusOr<Evaluator::Flow> Evaluator::Run(const SetBlock& statement) {
 }
 
 absl::StatusOr<Evaluator::Flow> Evaluator::Run(const WithStatement& statement) {
-  // The values do not see each other's names.
+  // Values are evaluated outside the scope of the new names.
   std::vector<Value> values;
   for (const auto& [target, expression] : statement.variables) {
     HYDRANT_ASSIGN_OR_RETURN(Value value, Evaluate(*expression));
@@ -330,7 +330,7 @@ absl::Status Evaluator::BindParameters(const MacroDefinition& macro, const Argum
   return absl::OkStatus();
 }
 
-// caller, varargs and kwargs, where the body names them.
+// caller, varargs and kwargs, if the body names them.
 absl::Status Evaluator::BindSpecials(const MacroDefinition& macro, const Arguments& arguments) {
   if (macro.uses_caller) {
     const Value* caller = arguments.Keyword("caller");

@@ -53,7 +53,7 @@ std::optional<Operator> ProductOf(const Token& token) {
   return std::nullopt;
 }
 
-// Counts how deep the parser has called itself.
+// Counts the parser's recursion depth.
 class Nesting {
  public:
   explicit Nesting(int* depth) : depth_(*depth) { ++depth_; }
@@ -205,7 +205,7 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::ParseProduct() {
   return left;
 }
 
-// From left to right, unlike Python's.
+// Left-associative, unlike Python's.
 absl::StatusOr<ExpressionPtr> ExpressionParser::ParsePower() {
   HYDRANT_ASSIGN_OR_RETURN(ExpressionPtr left, ParseUnary(/*with_filter=*/true));
   while (tokens_.Current().IsOperator("**")) {
@@ -276,7 +276,7 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::ParseName() {
   return Make(token.line, 0, Name{name});
 }
 
-// Neighbouring strings are one.
+// Adjacent string literals are concatenated.
 absl::StatusOr<ExpressionPtr> ExpressionParser::ParseStrings() {
   const int line = tokens_.line();
   std::string text;

@@ -1,5 +1,4 @@
-// The part of the parser that reads expressions. One object serves one template; used by one
-// thread.
+// The expression part of the parser. One object per template; used by one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_EXPRESSION_PARSER_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_EXPRESSION_PARSER_H_
 
@@ -23,25 +22,25 @@ class ExpressionParser {
   ExpressionParser(TokenStream* tokens, const Limits& limits) : tokens_(*tokens), limits_(limits) {}
 
   absl::StatusOr<ExpressionPtr> Parse(bool with_conditional = true);
-  // An expression, or a tuple without parentheses. `end_name` ends it, too.
+  // An expression, or a tuple without parentheses. `end_name` also ends it.
   absl::StatusOr<ExpressionPtr> ParseTuple(bool with_conditional = true,
                                            std::string_view end_name = "");
-  // name(arguments)|name..., over what a block has rendered. The stream is at the first name.
+  // name(arguments)|name..., applied to a block's text. The stream is at the first name.
   absl::StatusOr<ExpressionPtr> ParseFilterChain();
   absl::StatusOr<Target> ParseTarget(bool with_namespace, std::string_view end_name = "");
 
-  // A use of a name that may not be there.
+  // A use of a name that may be undefined.
   struct Use {
-    std::string kind;  // "filter", "test": there is none; "function": if the template binds none
+    std::string kind;  // "filter", "test": unknown; "function": if the template does not bind it
     std::string name;
     int line;
   };
   const std::vector<Use>& uses() const { return uses_; }
-  // What is used in a branch that may not be taken is looked up when it is: as in Jinja, the
-  // template may have asked before whether it is there.
+  // Names used in a conditional branch are looked up when the branch runs: as in Jinja, the
+  // template may have tested for them.
   void ForgetUsesAfter(size_t count) { uses_.resize(std::min(count, uses_.size())); }
 
-  // Names that were read since `names` was begun; a macro's body is looked at in this way.
+  // Records names read from now on into `names`; used for a macro's body.
   void StartRecording(absl::flat_hash_set<std::string>* names) { recorders_.push_back(names); }
   void StopRecording() { recorders_.pop_back(); }
 

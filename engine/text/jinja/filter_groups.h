@@ -1,4 +1,4 @@
-// The filters of Jinja in the groups that have a file each. Stateless.
+// Jinja's filters in groups, one file each. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_FILTER_GROUPS_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_FILTER_GROUPS_H_
 
@@ -16,8 +16,8 @@ struct NamedFilter {
 
 std::span<const NamedFilter> TextFilters();      // of strings: trim, indent, ...
 std::span<const NamedFilter> ValueFilters();     // of one value: default, int, tojson, ...
-std::span<const NamedFilter> SequenceFilters();  // of what can be iterated: join, sort, ...
-std::span<const NamedFilter> MappingFilters();   // with a filter, test or attribute: map, select
+std::span<const NamedFilter> SequenceFilters();  // of iterables: join, sort, ...
+std::span<const NamedFilter> MappingFilters();   // by a filter, test or attribute: map, select
 
 }  // namespace hydrant::jinja
 

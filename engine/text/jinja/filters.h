@@ -14,7 +14,7 @@ namespace hydrant::jinja {
 using Filter = absl::StatusOr<Value> (*)(Runtime* runtime, const Value& input,
                                          const Arguments& arguments);
 
-// Null: there is none, or it is of Jinja's that chat templates have no use for (HTML's, random).
+// Null if it is unknown, or a Jinja filter without use in chat templates (HTML's, random).
 Filter FindFilter(std::string_view name);
 
 }  // namespace hydrant::jinja

@@ -1,5 +1,4 @@
-// Filters that take a filter, a test or an attribute by its name and apply it to every item: map,
-// select and their kin.
+// Filters that apply a named filter, test or attribute to every item: map, select and similar.
 #include "absl/strings/str_cat.h"
 #include "engine/text/jinja/attribute_path.h"
 #include "engine/text/jinja/filter_groups.h"
@@ -13,7 +12,7 @@ namespace {
 using Result = absl::StatusOr<Value>;
 using Items = std::vector<Value>;
 
-// The arguments without their first `count`.
+// The arguments after the first `count`.
 Arguments Without(const Arguments& arguments, size_t count) {
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin(),
@@ -60,7 +59,7 @@ Result MapFilter(Runtime* runtime, const Value& input, const Arguments& argument
   return runtime->budget().NewSequence(Sequence::Kind::kIterator, std::move(mapped));
 }
 
-// Keeps the items of which the test, or without one the truth, is `wanted`.
+// Keeps items whose test result, or truth without a test, equals `wanted`.
 Result Choose(Runtime* runtime, const Value& input, const Arguments& arguments, bool by_attribute,
               bool wanted) {
   HYDRANT_ASSIGN_OR_RETURN(const Items items, ItemsIfTrue(runtime, input));

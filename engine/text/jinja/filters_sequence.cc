@@ -1,5 +1,5 @@
-// Filters of what can be iterated. Where Jinja makes a generator, the result is an iterator whose
-// items are already there.
+// Filters of iterables. If Jinja returns a generator, the result is an iterator with its items
+// already computed.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -76,7 +76,7 @@ Result ReverseFilter(Runtime* runtime, const Value& input, const Arguments& argu
     return runtime->budget().NewString(std::move(text), input.AsText().markup);
   }
   if (!IsIterable(input)) return absl::InvalidArgumentError("argument must be iterable");
-  // What cannot be reversed in place becomes a list.
+  // Values that cannot be reversed in place become a list.
   const Sequence* sequence = input.AsSequence();
   const bool was_iterator = sequence != nullptr && sequence->IsIterator();
   HYDRANT_ASSIGN_OR_RETURN(Items items, Iterate(&runtime->budget(), input));
@@ -90,7 +90,7 @@ struct Keyed {
   Value value;
 };
 
-// Sorts by the keys, the first first; what is equal keeps its order.
+// Stable sort by the keys, the first key first.
 absl::Status SortByKeys(Runtime* runtime, bool reverse, std::vector<Keyed>* entries) {
   absl::Status status;
   const auto before = [&](const Keyed& a, const Keyed& b) {

@@ -1,4 +1,4 @@
-// Filters of strings. What is no string is made one by str() first, where Jinja does so.
+// Filters of strings. Other values are converted by str() where Jinja does so.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +16,7 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-// A filter that is a string's method of the same arguments.
+// A filter equal to a string method with the same arguments.
 Result ByMethod(std::string_view name, Runtime* runtime, const Value& input,
                 const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Value text, ToString(&runtime->budget(), input));
@@ -45,7 +45,7 @@ Result CenterFilter(Runtime* runtime, const Value& input, const Arguments& argum
   return ByMethod("center", runtime, input, {.positional = {width}, .keywords = {}});
 }
 
-// Unlike str.title(), words begin at white space, hyphens and opening brackets alone.
+// Unlike str.title(), words begin only after white space, hyphens and opening brackets.
 Result TitleFilter(Runtime* runtime, const Value& input, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(Bound::Bind("title", arguments, {}, 0).status());
   HYDRANT_ASSIGN_OR_RETURN(const std::string all, ToText(&runtime->budget(), input));
@@ -93,7 +93,7 @@ Result IndentFilter(Runtime* runtime, const Value& input, const Arguments& argum
     HYDRANT_RETURN_IF_ERROR(runtime->budget().Allocate(std::max<int64_t>(width, 0)));
     indention = std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
-  // Jinja splits the text with one more newline: a text that ends in one keeps it.
+  // Jinja appends a newline before splitting: a text that ends in one keeps it.
   const std::string text = input.AsString() + "\n";
   const std::vector<std::string_view> lines = SplitLines(text, /*keep_ends=*/false);
   BoundedText out(&runtime->budget());

@@ -75,7 +75,7 @@ Result AbsFilter(Runtime*, const Value& input, const Arguments& arguments) {
   return input.AsInt() < 0 ? Negate(input) : Value(input.AsInt());
 }
 
-// Half to even, of the exact binary value, as Python's round().
+// Rounds half to even on the exact binary value, as Python's round().
 double RoundDecimals(double value, int decimals) {
   if (!std::isfinite(value)) return value;
   if (decimals < 0) {
@@ -148,7 +148,7 @@ Result ToJsonFilter(Runtime* runtime, const Value& input, const Arguments& argum
   return WriteJson(&runtime->budget(), input, style);
 }
 
-// Attributes alone: an item of that name does not count.
+// Attributes only; items of that name are ignored.
 Result AttrFilter(Runtime* runtime, const Value& input, const Arguments& arguments) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("attr", arguments, {"name"}, 1));
   HYDRANT_ASSIGN_OR_RETURN(const std::string name, bound.String(0, ""));

@@ -40,9 +40,9 @@ Result RaiseException(Runtime* runtime, const Arguments& arguments) {
   return absl::InvalidArgumentError(message.substr(0, 4096));
 }
 
-// The format for C's strftime() that gives the text of Python's strftime() for a time without a
-// zone: %Z and %z are empty, and %f (microseconds) is 000000. The format ends in a dot, so that C's
-// result is never empty.
+// A format for C's strftime() with the result of Python's strftime() for a time without a zone: %Z
+// and %z are empty, and %f (microseconds) is 000000. The format ends in a dot, so that C's result
+// is never empty.
 std::string FormatWithoutZone(std::string_view format) {
   std::string without;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -135,7 +135,7 @@ Result NamespaceFunction(Runtime* runtime, const Arguments& arguments) {
   return Value(std::shared_ptr<Object>(space));
 }
 
-// Gives its values by turns.
+// Returns its values cyclically.
 class Cycler final : public Object, public std::enable_shared_from_this<Cycler> {
  public:
   explicit Cycler(std::vector<Value> items) : items_(std::move(items)) {
@@ -192,7 +192,7 @@ Result CyclerFunction(Runtime* runtime, const Arguments& arguments) {
   return Value(std::shared_ptr<Object>(std::move(cycler)));
 }
 
-// Nothing at its first call, the separator afterwards.
+// Returns nothing at its first call, then the separator.
 class Joiner final : public Object {
  public:
   explicit Joiner(Value separator) : separator_(std::move(separator)) {

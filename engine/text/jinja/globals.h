@@ -1,4 +1,4 @@
-// The functions that every template sees: Jinja's range, dict, namespace, cycler and joiner, and
+// The functions available to every template: Jinja's range, dict, namespace, cycler and joiner, and
 // transformers' raise_exception and strftime_now. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_GLOBALS_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_GLOBALS_H_
@@ -11,9 +11,9 @@
 namespace hydrant::jinja {
 
 bool IsGlobal(std::string_view name);
-Value FindGlobal(std::string_view name);  // undefined: there is none
+Value FindGlobal(std::string_view name);  // undefined if unknown
 
-// transformers keeps names that begin with an underscore out of namespaces.
+// As in transformers, names with a leading underscore are refused in namespaces.
 absl::Status CheckNamespaceName(std::string_view name);
 
 }  // namespace hydrant::jinja

@@ -1,4 +1,4 @@
-// JSON to values and back, as Python's json module does it. Stateless.
+// JSON to values and back, as in Python's json module. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_JSON_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_JSON_H_
 
@@ -12,9 +12,8 @@
 
 namespace hydrant::jinja {
 
-// InvalidArgument with the byte offset where `text` is not JSON, nests deeper than
-// `limits.max_nesting`, or has an integer beyond 64 bits. A key that comes twice has its last
-// value.
+// InvalidArgument with the byte offset if `text` is not JSON, nests deeper than
+// `limits.max_nesting`, or has an integer beyond 64 bits. The last value of a repeated key counts.
 absl::StatusOr<Value> ParseJson(std::string_view text, const Limits& limits);
 
 // json.dumps().

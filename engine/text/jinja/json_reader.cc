@@ -6,7 +6,7 @@
 namespace hydrant::jinja {
 namespace {
 
-// Hears the parser's events and builds values from the innermost container outwards.
+// Receives the parser's events and builds values from the innermost container outwards.
 class Builder {
  public:
   explicit Builder(const Limits& limits) : limits_(limits) {}
@@ -24,7 +24,7 @@ class Builder {
     return Add(Value(static_cast<int64_t>(value)));
   }
   bool number_float(double value, const std::string& text) {
-    // The library reads an integer that fits nowhere else as a float.
+    // The library reads an integer beyond 64 bits as a float.
     if (text.find_first_of(".eE") == std::string::npos) return Fail("an integer beyond 64 bits");
     return Add(Value(value));
   }
@@ -66,7 +66,8 @@ class Builder {
   }
 
   bool Open(bool is_object) {
-    // A container around this one is left to the caller: a list of messages, or of tools.
+    // The other half is for the caller's containers around this value: a list of messages, or of
+    // tools.
     const int most = limits_.max_nesting / 2;
     if (static_cast<int>(open_.size()) >= most)
       return Fail(absl::StrCat("nesting deeper than ", most));

@@ -16,7 +16,7 @@
 namespace hydrant::jinja {
 namespace {
 
-// The longer first.
+// Longer operators first.
 constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
@@ -67,8 +67,8 @@ class Lexer {
     return std::string_view::npos;
   }
 
-  // `data` without what the tag behind it takes: white space before "-", or, before a statement or
-  // comment that begins its line, the indentation.
+  // `data` without the part trimmed by the next tag: white space before "-", or, before a statement
+  // or comment that begins its line, the indentation.
   std::string_view TrimBeforeTag(std::string_view data, char kind, char sign) const {
     if (sign == '-') return StripRight(data);
     if (sign == '+' || kind == '{') return data;
@@ -99,10 +99,10 @@ class Lexer {
                        : ReadTag(Token::Kind::kStatementEnd, "%}");
   }
 
-  // Whether a statement's inside begins "raw %}".
+  // Whether a statement is "raw %}".
   static bool IsRaw(std::string_view inside) { return RawTagLength(inside, "raw") > 0; }
 
-  // The length of "raw %}" or "endraw %}" with its spaces and sign; 0: it is another statement.
+  // The length of "raw %}" or "endraw %}" with its spaces and sign; 0: another statement.
   static size_t RawTagLength(std::string_view inside, std::string_view name) {
     std::string_view text = StripLeft(inside);
     if (!text.starts_with(name)) return 0;
@@ -133,8 +133,8 @@ class Lexer {
     return Fail("Missing end of raw directive");
   }
 
-  // Past the end of a statement or comment, and what it trims: white space after "-", else a
-  // newline, which "+" keeps.
+  // Skips the end of a statement or comment, and the trimmed text: white space after "-", else a
+  // newline, unless "+".
   void TakeTagEnd(char sign, size_t length) {
     Take(length);
     if (sign == '-') {
@@ -153,7 +153,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Whether the tag ends here; then it is taken.
+  // Consumes the tag's end, if it is here.
   bool TakeEnd(Token::Kind end_kind, std::string_view end) {
     const bool signed_end = !rest_.empty() &&
                             (rest_[0] == '-' || (rest_[0] == '+' && end == "%}")) &&
@@ -171,7 +171,7 @@ class Lexer {
   }
 
   absl::Status ReadTag(Token::Kind end_kind, std::string_view end) {
-    std::string open;  // brackets that are to be closed
+    std::string open;  // brackets not closed yet
     while (true) {
       if (open.empty() && TakeEnd(end_kind, end)) return absl::OkStatus();
       TakeSpace();
@@ -237,7 +237,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Digits with single underscores between them; 0 where there are none.
+  // Length of digits with single underscores between them; 0: none.
   size_t DigitsAt(size_t at, int base) const {
     size_t length = 0;
     const auto is_digit = [&](size_t i) {
@@ -254,7 +254,7 @@ class Lexer {
     return length;
   }
 
-  // The length of a float literal at the front; 0: it is an integer.
+  // Length of a float literal at the front; 0: an integer.
   size_t FloatLength() const {
     const size_t whole = DigitsAt(0, 10);
     size_t length = whole;
@@ -293,12 +293,12 @@ class Lexer {
       if (head == 2 && rest_.size() > 2 && rest_[2] == '_') head = 3;
     }
     size_t length = DigitsAt(head, base);
-    if (length == 0) {  // "0x" alone is 0 and a name
+    if (length == 0) {  // "0x" alone is 0 followed by a name
       base = 10;
       head = 0;
       length = 1;
     }
-    if (base == 10 && rest_[0] == '0') {  // "012" is 0 and 12
+    if (base == 10 && rest_[0] == '0') {  // "012" is 0 followed by 12
       const std::string_view digits = rest_.substr(0, length);
       length = std::min(digits.find_first_not_of("0_"), digits.size());
     }

@@ -1,6 +1,6 @@
-// A template's source to tokens, with Jinja's whitespace control as transformers sets it:
-// trim_blocks and lstrip_blocks are on, one newline at the end of the source is dropped. Comments
-// are left out, `raw` blocks become data.
+// Tokenizes a template with Jinja's whitespace control in transformers' settings: trim_blocks and
+// lstrip_blocks are on, one newline at the end of the source is dropped. Comments are dropped,
+// `raw` blocks become data.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_LEXER_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_LEXER_H_
 

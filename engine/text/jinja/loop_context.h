@@ -1,4 +1,4 @@
-// What `loop` is inside a for statement: its counters, its neighbours, cycle() and changed().
+// The variable `loop` of a for statement: its counters, its neighbours, cycle() and changed().
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_LOOP_CONTEXT_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_LOOP_CONTEXT_H_
 
@@ -26,7 +26,7 @@ class LoopContext final : public Object, public std::enable_shared_from_this<Loo
 
   const std::vector<Value> items_;
   size_t index_ = 0;
-  mutable Value last_changed_;  // a tuple, of changed()
+  mutable Value last_changed_;  // a tuple, for changed()
 };
 
 }  // namespace hydrant::jinja

@@ -11,7 +11,7 @@
 namespace hydrant::jinja {
 namespace {
 
-// Without the underscores that stand between two digits; nothing where one stands elsewhere.
+// Removes single underscores between digits; nullopt if one is elsewhere.
 std::optional<std::string> WithoutUnderscores(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -26,7 +26,7 @@ std::optional<std::string> WithoutUnderscores(std::string_view text) {
   return out;
 }
 
-// Takes a sign off the front; true: it was a minus.
+// Removes a leading sign; true: it was a minus.
 bool TakeSign(std::string_view* text) {
   const bool minus = text->starts_with("-");
   if (minus || text->starts_with("+")) text->remove_prefix(1);
@@ -80,7 +80,7 @@ std::optional<double> ParseFloat(std::string_view text) {
         !(absl::ascii_isdigit((*digits)[0]) || (*digits)[0] == '.'))
       return std::nullopt;
     char* end = nullptr;
-    number = std::strtod(digits->c_str(), &end);  // infinite or 0 beyond a double's range
+    number = std::strtod(digits->c_str(), &end);  // infinite or 0 outside a double's range
     const bool hexadecimal = digits->find('x') != std::string::npos;
     if (*end != '\0' || hexadecimal) return std::nullopt;
   }

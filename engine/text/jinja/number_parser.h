@@ -8,8 +8,8 @@
 
 namespace hydrant::jinja {
 
-// With white space around it, a sign, single underscores between digits, and the prefix of the
-// base. Nothing where it is no integer, or one beyond 64 bits.
+// Accepts surrounding white space, a sign, single underscores between digits, and the prefix of the
+// base. nullopt if it is not an integer of 64 bits.
 std::optional<int64_t> ParseInt(std::string_view text, int base);
 std::optional<double> ParseFloat(std::string_view text);
 

@@ -31,7 +31,7 @@ bool EqualDicts(const Dict& a, const Dict& b) {
   });
 }
 
-// The sign of a - b, exact for integers beside floats; nullopt where one is not a number.
+// The sign of a - b, exact for integers beside floats; nullopt if one is not a number.
 std::optional<int> CompareNumbers(const Value& a, const Value& b) {
   if (a.IsIntegral() && b.IsIntegral())
     return a.AsInt() < b.AsInt() ? -1 : a.AsInt() > b.AsInt() ? 1 : 0;
@@ -76,7 +76,7 @@ bool Holds(Comparator comparator, int sign) {
   return false;
 }
 
-// The first items that differ decide, else the lengths.
+// The first differing items decide, else the lengths.
 absl::StatusOr<bool> CompareSequences(Comparator comparator, const Sequence& a, const Sequence& b) {
   const size_t shared = std::min(a.items().size(), b.items().size());
   for (size_t i = 0; i < shared; ++i) {
@@ -144,7 +144,7 @@ absl::StatusOr<bool> Compare(Comparator comparator, const Value& a, const Value&
     const std::optional<int> sign = CompareNumbers(a, b);
     return sign.has_value() && Holds(comparator, *sign);
   }
-  // UTF-8 sorts as code points do.
+  // UTF-8 bytes sort like code points.
   if (a.IsString() && b.IsString()) return Holds(comparator, a.AsString().compare(b.AsString()));
   const Sequence *x = a.AsSequence(), *y = b.AsSequence();
   const bool lists =

@@ -1,4 +1,4 @@
-// Python's operators on values. An error is an InvalidArgument in Python's words.
+// Python's operators on values. Errors are InvalidArgument with Python's messages.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_OPERATORS_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_OPERATORS_H_
 
@@ -28,19 +28,19 @@ absl::StatusOr<Value> Apply(Budget* budget, Operator op, const Value& a, const V
 absl::StatusOr<Value> Negate(const Value& value);
 absl::StatusOr<Value> Plus(const Value& value);  // unary
 
-// len(value); an error where it has none.
+// len(value); an error if it has no length.
 absl::StatusOr<int64_t> Length(const Value& value);
-// What `for` sees of it: characters, items, a dict's keys. Uses an iterator up.
+// Items as `for` sees them: characters, items, a dict's keys. Exhausts an iterator.
 absl::StatusOr<std::vector<Value>> Iterate(Budget* budget, const Value& value);
 bool IsIterable(const Value& value);
 
-// value[index], or nothing where Python raises a TypeError or a LookupError.
+// value[index]; nullopt where Python raises a TypeError or a LookupError.
 absl::StatusOr<std::optional<Value>> Index(Budget* budget, const Value& value, const Value& index);
-// value[start:stop:step]; an undefined or none part is left out.
+// value[start:stop:step]; an undefined or none part counts as omitted.
 absl::StatusOr<Value> Slice(Budget* budget, const Value& value, const Value& start,
                             const Value& stop, const Value& step);
 
-// "'x' is undefined", as the error of a use that is not allowed.
+// "'x' is undefined", the error for a forbidden use.
 absl::Status UndefinedError(const Value& value);
 absl::Status TypeError(const std::string& message);
 

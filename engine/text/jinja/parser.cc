@@ -11,7 +11,7 @@
 namespace hydrant::jinja {
 namespace {
 
-// Tags of Jinja that need other templates, and one that only HTML needs.
+// Jinja's tags that need other templates, and one for HTML.
 constexpr std::string_view kRefusedTags[] = {"autoescape", "block",  "extends",
                                              "from",       "import", "include"};
 
@@ -28,8 +28,8 @@ class Parser {
   }
 
  private:
-  // Up to one of the tags `ends`, which is the current token afterwards, or to the template's end
-  // where there are none.
+  // Parses up to one of the tags `ends`, which is then the current token; without `ends` up to the
+  // template's end.
   absl::StatusOr<Body> ParseBody(std::initializer_list<std::string_view> ends) {
     if (++nesting_ > limits_.max_nesting)
       return tokens_.Fail(absl::StrCat("statements nest deeper than ", limits_.max_nesting));
@@ -63,13 +63,13 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // The end of the tag that opens a block. A colon before it is allowed, as in Jinja.
+  // The end of a block's opening tag. A colon before it is allowed, as in Jinja.
   absl::Status EndTag() {
     tokens_.TakeIfOperator(":");
     return tokens_.Expect(Token::Kind::kStatementEnd, "%}");
   }
 
-  // A block's body and its closing tag's name; the tag's end is left to ParseStatement().
+  // A block's body and its closing tag's name; ParseStatement() reads the tag's end.
   absl::StatusOr<Body> ParseBlock(std::string_view end) {
     HYDRANT_RETURN_IF_ERROR(EndTag());
     HYDRANT_ASSIGN_OR_RETURN(Body body, ParseBody({end}));
@@ -282,8 +282,8 @@ class Parser {
     for (const Target& item : target.items) Bind(item);
   }
 
-  // Filters and tests that are not there. A variable that comes from outside is never a function,
-  // so a name that is called has to be a global, or bound by the template.
+  // Reports unknown filters and tests. Input variables are never functions, so a called name must
+  // be a global or bound by the template.
   absl::Status CheckUses() const {
     for (const ExpressionParser::Use& use : expressions_.uses()) {
       const bool is_bound = bound_.contains(use.name) || use.name == "caller" || use.name == "loop";
@@ -297,7 +297,7 @@ class Parser {
   ExpressionParser expressions_;
   const Limits limits_;
   int nesting_ = 0;
-  int loops_ = 0;                           // that are open within the macro
+  int loops_ = 0;                           // open within the macro
   absl::flat_hash_set<std::string> bound_;  // by set, for, with, macro, and as parameters
 };
 

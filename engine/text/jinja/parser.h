@@ -1,6 +1,6 @@
-// Tokens to a tree, by the grammar of Jinja 3.1. Unknown tags, and unknown filters, tests
-// and functions outside of branches, are errors here: a model's template is to fail when the model
-// is loaded and not in the middle of a conversation. Stateless.
+// Parses tokens into a tree, by the grammar of Jinja 3.1. Unknown tags, and unknown filters, tests
+// and functions outside branches, are errors here: a bad template must fail when the model is
+// loaded, not during a conversation. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_PARSER_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_PARSER_H_
 
@@ -12,7 +12,7 @@
 
 namespace hydrant::jinja {
 
-// InvalidArgument "line 3: what is wrong"; Unimplemented where Jinja has what this does not.
+// InvalidArgument "line 3: MESSAGE"; Unimplemented for Jinja features that are missing here.
 absl::StatusOr<Body> ParseTemplate(std::string_view source, const Limits& limits);
 
 }  // namespace hydrant::jinja

@@ -23,7 +23,7 @@ struct Conversion {
   char type = 0;
 };
 
-// Walks over a format and the values that it asks for.
+// Walks over a format and its values.
 class PercentFormatter {
  public:
   PercentFormatter(Budget* budget, std::string_view format, const Value& values)
@@ -40,7 +40,7 @@ class PercentFormatter {
     }
     const Sequence* tuple = values_.AsSequence();
     const bool many = tuple != nullptr && tuple->kind() == Sequence::Kind::kTuple;
-    // One value may be left over where it could be looked into by name, as far as Python can tell.
+    // One surplus value is allowed if it could be indexed by name, as in Python.
     const bool could_name =
         values_.AsDict() != nullptr || tuple != nullptr || values_.IsUndefined();
     const bool left_over = many ? next_ < tuple->items().size() : next_ == 0 && !could_name;
@@ -180,7 +180,7 @@ class PercentFormatter {
     if (conversion.left) out_.AppendTimes(" ", padding);
   }
 
-  // `digits` have no sign; `prefix` is "0x" or so.
+  // `digits` have no sign; `prefix` is "0x" or similar.
   void PadNumber(const Conversion& conversion, bool negative, std::string_view prefix,
                  std::string_view digits) {
     std::string head = negative ? "-" : conversion.plus ? "+" : conversion.space ? " " : "";
@@ -243,7 +243,7 @@ class PercentFormatter {
   std::string_view rest_;
   const Value values_;
   BoundedText out_;
-  size_t next_ = 0;  // of the tuple
+  size_t next_ = 0;  // index into the tuple
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace hydrant::jinja {
 
 absl::StatusOr<Value> PercentFormat(Budget* budget, std::string_view format, const Value& values);
 
-// What `<`, `>`, `&`, `'` and `"` become in HTML, as MarkupSafe writes them.
+// Escapes `<`, `>`, `&`, `'` and `"` for HTML, as MarkupSafe does.
 absl::StatusOr<Value> EscapeHtml(Budget* budget, std::string_view text);
 
 }  // namespace hydrant::jinja

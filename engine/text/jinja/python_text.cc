@@ -13,8 +13,8 @@
 namespace hydrant::jinja {
 namespace {
 
-// Appends str() or repr() of a value and of what it holds. A namespace may hold itself, so the
-// nesting is counted.
+// Appends str() or repr() of a value, recursively. A namespace may contain itself, so depth is
+// limited.
 class PythonWriter {
  public:
   explicit PythonWriter(Budget* budget) : budget_(budget), out_(budget) {}
@@ -107,7 +107,7 @@ class PythonWriter {
   void WriteRange(const Sequence& range) {
     const std::vector<Value>& items = range.items();
     if (!range.range_text().empty()) return out_.Append(range.range_text());
-    // A slice of one: its own bounds, as far as they show.
+    // A slice of a range: bounds recovered from its items.
     const int64_t start = items.empty() ? 0 : items.front().AsInt();
     const int64_t step = items.size() < 2 ? 1 : items[1].AsInt() - start;
     const int64_t stop = items.empty() ? 0 : items.back().AsInt() + step;
@@ -155,7 +155,7 @@ std::string FloatRepr(double value) {
                        .ptr;
   const std::string scientific(buffer.data(), end);
   const int exponent = std::stoi(scientific.substr(scientific.find('e') + 1));
-  if (exponent < -4 || exponent >= 16) return scientific;  // "1e-05", "1.5e+16", as Python
+  if (exponent < -4 || exponent >= 16) return scientific;  // "1e-05", "1.5e+16", as in Python
   const auto fixed_end =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed)
           .ptr;

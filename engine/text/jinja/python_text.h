@@ -1,4 +1,4 @@
-// str() and repr() of values, as Python writes them. Stateless.
+// Python's str() and repr() of values. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_PYTHON_TEXT_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_PYTHON_TEXT_H_
 
@@ -13,7 +13,7 @@ namespace hydrant::jinja {
 
 // The shortest digits that read back as `value`: "1.0", "1e+16", "nan".
 std::string FloatRepr(double value);
-// In quotes, what is not printable escaped.
+// In quotes, with unprintable characters escaped.
 std::string QuotedRepr(std::string_view text);
 
 absl::StatusOr<std::string> ToText(Budget* budget, const Value& value);  // str()

@@ -1,4 +1,4 @@
-// What filters, tests and functions see of the rendering that they run in. Used by one thread.
+// The state of a rendering available to filters, tests and functions. Used by one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_RUNTIME_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_RUNTIME_H_
 
@@ -14,7 +14,7 @@ namespace hydrant::jinja {
 class Runtime {
  public:
   Runtime(const Limits& limits, const std::tm& now) : budget_(limits), now_(now) {}
-  // A namespace may hold itself.
+  // Breaks cycles: a namespace may contain itself.
   ~Runtime() {
     for (const std::shared_ptr<Namespace>& space : namespaces_) space->Clear();
   }
@@ -29,7 +29,7 @@ class Runtime {
     return namespaces_.back();
   }
 
-  // The error is the template's own words, raise_exception()'s.
+  // The error is raise_exception()'s message.
   bool raised() const { return raised_; }
   void set_raised() { raised_ = true; }
 

@@ -1,5 +1,5 @@
-// The variables of a block, and of those around it. A macro shares the scope that it was defined
-// in. Used by one thread.
+// The variables of a block and of its enclosing blocks. A macro shares the scope of its definition.
+// Used by one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_SCOPE_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_SCOPE_H_
 
@@ -17,7 +17,7 @@ class Scope {
  public:
   explicit Scope(std::shared_ptr<Scope> parent) : parent_(std::move(parent)) {}
 
-  // Null where neither this scope nor one around it has the name.
+  // Null if neither this scope nor an enclosing one has the name.
   const Value* Find(const std::string& name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->parent_.get()) {
       const auto found = scope->variables_.find(name);

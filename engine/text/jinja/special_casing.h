@@ -1,6 +1,5 @@
-// What becomes of a code point whose upper or title case is more than one: the unconditional part
-// of Unicode's SpecialCasing.txt (version 14), as Python 3.11's str.upper() and str.title() give
-// it.
+// Code points with an upper or title case of several code points: the unconditional part of
+// Unicode's SpecialCasing.txt (version 14), as in Python 3.11's str.upper() and str.title().
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_SPECIAL_CASING_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_SPECIAL_CASING_H_
 

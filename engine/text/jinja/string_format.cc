@@ -181,7 +181,7 @@ absl::Status FormatValue(Budget* budget, const Value& value, std::string_view te
   return absl::OkStatus();
 }
 
-// Walks over a format and the values that it names.
+// Walks over a format and its named values.
 class Formatter {
  public:
   Formatter(Runtime* runtime, std::string_view format, const Arguments& arguments)
@@ -278,7 +278,7 @@ class Formatter {
   const Arguments& arguments_;
   BoundedText out_;
   int64_t next_ = 0;                         // of the positional arguments
-  bool automatic_ = false, manual_ = false;  // how the fields are numbered
+  bool automatic_ = false, manual_ = false;  // numbering of the fields
 };
 
 }  // namespace
@@ -294,7 +294,7 @@ absl::StatusOr<Value> ReplaceText(Runtime* runtime, const Value& self, std::stri
   std::string_view rest = self.AsString();
   BoundedText out(&runtime->budget());
   for (; count != 0 && out.ok(); --count) {
-    if (before.empty()) {  // in front of every character, and at the end
+    if (before.empty()) {  // before every character, and at the end
       out.Append(after);
       if (rest.empty()) break;
       const size_t first = ByteOffset(rest, 1);

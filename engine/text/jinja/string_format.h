@@ -1,4 +1,4 @@
-// str.format() and what strings' methods and filters share. Stateless.
+// str.format(), and functions shared by string methods and filters. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_STRING_FORMAT_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_STRING_FORMAT_H_
 

@@ -14,7 +14,7 @@ int DigitOf(char c) {
   return 16;
 }
 
-// Takes up to `most` digits off the front of `*rest`.
+// Parses up to `most` digits from the front of `*rest`.
 char32_t TakeNumber(int base, size_t most, std::string_view* rest, size_t* taken) {
   char32_t number = 0;
   for (*taken = 0; *taken < most && !rest->empty() && DigitOf((*rest)[0]) < base; ++*taken) {
@@ -37,7 +37,7 @@ absl::Status AppendHex(char kind, std::string_view* rest, std::string* out) {
   return absl::OkStatus();
 }
 
-// The character that a backslash and `c` stand for; 0: none.
+// The character of the escape \c; 0: none.
 char SimpleEscape(char c) {
   switch (c) {
     case 'n':
@@ -63,7 +63,7 @@ char SimpleEscape(char c) {
   }
 }
 
-// `*rest` begins behind the backslash.
+// `*rest` begins after the backslash.
 absl::Status AppendEscape(std::string_view* rest, std::string* out) {
   const char c = (*rest)[0];
   if (c >= '0' && c <= '7') {
@@ -75,7 +75,7 @@ absl::Status AppendEscape(std::string_view* rest, std::string* out) {
   if (c == 'x' || c == 'u' || c == 'U') return AppendHex(c, rest, out);
   if (c == 'N')
     return absl::InvalidArgumentError("a string has a \\N escape, which is not supported");
-  if (c == '\n') return absl::OkStatus();  // the line goes on
+  if (c == '\n') return absl::OkStatus();  // line continuation
   if (const char simple = SimpleEscape(c); simple != 0) {
     *out += simple;
   } else {

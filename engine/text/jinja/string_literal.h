@@ -1,4 +1,4 @@
-// The value of a string literal: Python's escapes, with unknown ones left as they are. Stateless.
+// The value of a string literal: Python's escapes; unknown ones stay unchanged. Stateless.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_STRING_LITERAL_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_STRING_LITERAL_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant::jinja {
 
-// `body` is what stands between the quotes.
+// `body`: the text between the quotes.
 absl::StatusOr<std::string> UnescapeString(std::string_view body);
 
 }  // namespace hydrant::jinja

@@ -1,5 +1,5 @@
-// The methods of str. encode(), maketrans() and translate() are not there: templates get no bytes
-// and no tables.
+// The methods of str, without encode(), maketrans() and translate(): templates have neither bytes
+// nor tables.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +23,7 @@ absl::Status NoArguments(const Arguments& arguments) {
   return Bound::Bind("the string's method", arguments, {}, 0).status();
 }
 
-// upper() and the like: a pure function of the text.
+// upper() and similar methods: a pure function of the text.
 template <std::string (*function)(std::string_view)>
 Result Mapped(Runtime* runtime, const Value& self, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(NoArguments(arguments));
@@ -31,7 +31,7 @@ Result Mapped(Runtime* runtime, const Value& self, const Arguments& arguments) {
   return Like(runtime, self, function(self.AsString()));
 }
 
-// isdigit() and the like: true of every code point, of which there is one.
+// isdigit() and similar methods: not empty, and the predicate holds for every code point.
 template <bool (*predicate)(char32_t)>
 Result AllAre(Runtime* runtime, const Value& self, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(NoArguments(arguments));
@@ -53,7 +53,7 @@ Result IsPrintableText(Runtime*, const Value& self, const Arguments& arguments) 
   return Value(std::all_of(points.begin(), points.end(), IsPrintable));
 }
 
-// islower() or isupper(): there is a cased code point, and none of another case.
+// islower() or isupper(): some code point is cased, and none has the other case.
 template <bool (*is)(char32_t), bool (*is_other)(char32_t)>
 Result IsCase(Runtime* runtime, const Value& self, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(NoArguments(arguments));
@@ -83,8 +83,8 @@ Result StripSide(Runtime* runtime, const Value& self, const Arguments& arguments
   return Like(runtime, self, text);
 }
 
-// The bytes of text[start:stop] by the optional arguments `first` and `first + 1` of find(),
-// count(), startswith() and their kin.
+// The bytes of text[start:stop] given by the optional arguments `first` and `first + 1` of find(),
+// count(), startswith() and similar methods.
 struct Window {
   std::string_view text;
   int64_t start = 0;  // in code points
@@ -114,7 +114,7 @@ absl::StatusOr<Window> WindowOf(const Value& self, const Bound& bound, size_t fi
   return Window{.text = rest.substr(0, ByteOffset(rest, stop - start)), .start = start};
 }
 
-// -1 where it is not there.
+// -1 if it is not found.
 absl::StatusOr<int64_t> Position(Runtime* runtime, const Value& self, const Arguments& arguments,
                                  bool last) {
   HYDRANT_ASSIGN_OR_RETURN(const Bound bound,
@@ -190,8 +190,7 @@ Result RemoveAffix(Runtime* runtime, const Value& self, const Arguments& argumen
   return Like(runtime, self, text);
 }
 
-// At most `most` cuts where it is not negative. What is left after them keeps the white space at
-// its far end, as Python's does.
+// At most `most` cuts, unless negative. The rest keeps its trailing white space, as in Python.
 std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t most) {
   std::vector<std::string_view> parts;
   for (text = StripLeft(text); !text.empty(); text = StripLeft(text)) {
@@ -326,7 +325,7 @@ Result Justify(Runtime* runtime, const Value& self, const Arguments& arguments) 
     return TypeError("The fill character must be exactly one character long");
   HYDRANT_ASSIGN_OR_RETURN(const int64_t length, Length(self));
   const int64_t padding = std::max<int64_t>(width - length, 0);
-  // As CPython: an odd column goes to the left where the width is odd.
+  // As in CPython: an odd column goes to the left if the width is odd.
   const int64_t left = side == Side::kLeft    ? 0
                        : side == Side::kRight ? padding
                                               : padding / 2 + (padding & width & 1);

@@ -23,7 +23,7 @@ absl::StatusOr<int64_t> SlicePart(const Value& part, int64_t otherwise) {
   return TypeError("slice indices must be integers or None or have an __index__ method");
 }
 
-// Which indices a slice takes of `length` items, as Python's slice.indices().
+// The indices of a slice over `length` items, as Python's slice.indices().
 struct SliceIndices {
   int64_t start, stop, step;
 
@@ -39,7 +39,7 @@ absl::StatusOr<SliceIndices> Indices(int64_t length, const Value& start, const V
   HYDRANT_ASSIGN_OR_RETURN(indices.step, SlicePart(step, 1));
   if (indices.step == 0) return absl::InvalidArgumentError("slice step cannot be zero");
   indices.step = std::clamp<int64_t>(indices.step, -length - 1, length + 1);
-  if (indices.step == 0) indices.step = 1;  // of nothing
+  if (indices.step == 0) indices.step = 1;  // the slice is empty
   const bool forward = indices.step > 0;
   const int64_t lowest = forward ? 0 : -1, highest = forward ? length : length - 1;
   const auto clamp = [&](int64_t index) {

@@ -1,6 +1,6 @@
-// A chat template in Jinja's language, as transformers renders it: its sandbox, its whitespace
-// control, its tojson, raise_exception and strftime_now. Parsed once, immutable, and rendered by
-// any number of threads at the same time.
+// A chat template in Jinja, rendered as in transformers: its sandbox, whitespace control, tojson,
+// raise_exception and strftime_now. Parsed once, immutable, rendered by any number of threads
+// concurrently.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_TEMPLATE_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_TEMPLATE_H_
 
@@ -17,14 +17,14 @@ namespace hydrant::jinja {
 
 class Template {
  public:
-  // InvalidArgument or Unimplemented, "line 3: ...", where the source is wrong or asks for what is
-  // not there: a filter, a test, a function, a tag.
+  // InvalidArgument or Unimplemented, "line 3: ...", if the source is invalid or uses an unknown
+  // filter, test, function or tag.
   static absl::StatusOr<std::unique_ptr<Template>> Parse(std::string_view source,
                                                          const Limits& limits = {});
   ~Template();
 
-  // `now` is what strftime_now() tells. InvalidArgument where the template raises an exception
-  // (the message is its own), fails at something ("line 3: ..."), or goes over a limit.
+  // `now`: the time of strftime_now(). InvalidArgument if the template raises an exception (with
+  // its own message), fails ("line 3: ..."), or exceeds a limit.
   absl::StatusOr<std::string> Render(const Dict& variables, const std::tm& now) const;
 
  private:

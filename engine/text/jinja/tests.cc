@@ -15,7 +15,7 @@ namespace {
 
 using TestResult = absl::StatusOr<bool>;
 
-// A test without arguments that never fails.
+// A test without arguments that cannot fail.
 template <bool (*predicate)(const Value&)>
 TestResult Is(Runtime*, const Value& value, const Arguments& arguments) {
   HYDRANT_RETURN_IF_ERROR(Bound::Bind("the test", arguments, {}, 0).status());
@@ -35,8 +35,8 @@ bool IsStringValue(const Value& value) { return value.IsString(); }
 bool IsMapping(const Value& value) { return value.AsDict() != nullptr; }
 bool IsEscaped(const Value& value) { return value.IsString() && value.AsText().markup; }
 
-// What has a length and can be indexed, as Python sees it: dicts do, views do not. Undefined has a
-// length alone: its __getitem__ is one of its errors, but it is there.
+// Whether Python sees a length and __getitem__: true for dicts, false for views. True for undefined
+// as well: its __getitem__ exists, although it raises.
 bool IsSequence(const Value& value) {
   const Sequence* sequence = value.AsSequence();
   return value.IsUndefined() || value.IsString() || value.AsDict() != nullptr ||

@@ -14,7 +14,7 @@ namespace hydrant::jinja {
 using Test = absl::StatusOr<bool> (*)(Runtime* runtime, const Value& value,
                                       const Arguments& arguments);
 
-Test FindTest(std::string_view name);  // null: there is none
+Test FindTest(std::string_view name);  // null: unknown
 
 }  // namespace hydrant::jinja
 

@@ -1,6 +1,5 @@
-// The values of a template, with Python's types. They are immutable once made, but for namespaces
-// and for iterators, which are used up. Copies share what they hold. One rendering's values belong
-// to one thread.
+// The values of a template, with Python's types. Immutable, except namespaces and iterators, which
+// are consumed. Copies share their contents. The values of one rendering belong to one thread.
 #ifndef HYDRANT_ENGINE_TEXT_JINJA_VALUE_H_
 #define HYDRANT_ENGINE_TEXT_JINJA_VALUE_H_
 
@@ -23,23 +22,23 @@ class Runtime;
 class Sequence;
 struct Arguments;
 
-// What a missing name or attribute gives: printed as nothing, an error in most other uses.
+// The result of a missing name or attribute: printed as nothing, an error in most other uses.
 struct Undefined {
-  std::shared_ptr<const std::string> why;  // "'x' is undefined"; null: no name is known
+  std::shared_ptr<const std::string> why;  // "'x' is undefined"; null: name unknown
 };
 struct None {};
 
 struct Text {
   std::string utf8;  // valid
-  bool ascii;        // an index of bytes is one of code points
-  bool markup;       // made by `safe` or `escape`: what is added to it gets escaped
+  bool ascii;        // byte indices are code point indices
+  bool markup;       // made by `safe` or `escape`: text appended to it is escaped
 };
 
-// How large a value is as a tree: what several containers share counts for each. A walk over a
-// value takes as many steps.
+// The size of a value as a tree: shared parts count once per container. A walk over a value takes
+// as many steps.
 struct Extent {
-  int height = 0;      // of its containers; 0: it is none
-  int64_t weight = 1;  // values in it, and a share for every 64 bytes of text
+  int height = 0;      // of its containers; 0: not a container
+  int64_t weight = 1;  // number of values in it, plus text bytes / 64
 
   void Add(const Extent& part);
 };
@@ -79,7 +78,7 @@ class Value {
   const std::string& AsString() const { return AsText().utf8; }
   const Undefined& AsUndefined() const { return std::get<Undefined>(data_); }
 
-  // Null where the value is of another type.
+  // Null if the value has another type.
   Sequence* AsSequence() const;
   const Dict* AsDict() const;
   Object* AsObject() const;
@@ -89,7 +88,7 @@ class Value {
   bool IsTrue() const;           // Python's truth
   std::string TypeName() const;  // Python's: "str", "NoneType"
   Extent GetExtent() const;
-  // Whether two values are the same object, as far as templates can tell.
+  // Python's `is`, as far as templates can observe it.
   bool IsSameAs(const Value& other) const;
 
  private:
@@ -98,13 +97,13 @@ class Value {
       data_;
 };
 
-// list, tuple, range, a view of a dict, or an iterator (what filters such as map make; here its
-// items are all computed, but it is used up like Python's).
+// list, tuple, range, a view of a dict, or an iterator (the result of filters such as map; its
+// items are precomputed, but it is consumed as in Python).
 class Sequence {
  public:
   enum class Kind { kList, kTuple, kRange, kKeys, kValues, kItems, kIterator };
 
-  // `range_text` is how a range was written.
+  // `range_text`: the source form of a range.
   Sequence(Kind kind, std::vector<Value> items, std::string range_text = "");
 
   Kind kind() const { return kind_; }
@@ -115,20 +114,20 @@ class Sequence {
   bool HasIndex() const { return kind_ <= Kind::kRange; }
   std::string_view TypeName() const;
 
-  // What an iteration sees; an iterator is empty afterwards.
+  // All items; exhausts an iterator.
   std::vector<Value> TakeAll();
-  // The next item of an iterator, or the first of anything else; nullptr: there is none.
+  // The next item of an iterator, or the first of any other sequence; nullptr: none.
   const Value* TakeFirst();
 
  private:
   const Kind kind_;
   const std::vector<Value> items_;
   const std::string range_text_;
-  size_t next_ = 0;  // of an iterator
+  size_t next_ = 0;  // position of an iterator
   Extent extent_{.height = 1};
 };
 
-// In the order of insertion. Keys are what Python can hash (Hash in operators.h).
+// In insertion order. Keys must be hashable (Hash in operators.h).
 class Dict {
  public:
   using Entry = std::pair<Value, Value>;
@@ -137,39 +136,39 @@ class Dict {
   size_t size() const { return entries_.size(); }
   const Extent& extent() const { return extent_; }
 
-  const Value* Find(const Value& key) const;  // null: not there
+  const Value* Find(const Value& key) const;  // null: absent
   const Value* Find(std::string_view key) const;
-  // A key that is there keeps its place. REQUIRES: `key` is hashable.
+  // An existing key keeps its position. REQUIRES: `key` is hashable.
   void Set(const Value& key, Value value);
   void Set(std::string_view key, Value value);
 
  private:
-  static constexpr size_t kLinear = 8;  // up to so many entries are compared one by one
+  static constexpr size_t kLinear = 8;  // up to this size entries are compared one by one
 
-  size_t IndexOf(const Value& key) const;  // size(): not there
+  size_t IndexOf(const Value& key) const;  // size(): absent
 
   std::vector<Entry> entries_;
   absl::flat_hash_map<uint64_t, std::vector<uint32_t>> index_;  // by hash; empty while linear
   Extent extent_{.height = 1};
 };
 
-// What has attributes or can be called: functions, methods, macros, namespaces, `loop`.
+// Values with attributes or a call operator: functions, methods, macros, namespaces, `loop`.
 class Object {
  public:
   virtual ~Object() = default;
   virtual std::string TypeName() const = 0;
   virtual bool IsCallable() const { return false; }
   virtual absl::StatusOr<Value> Call(Runtime* runtime, const Arguments& arguments);
-  // Undefined where there is none.
+  // Undefined if there is none.
   virtual Value Attribute(std::string_view name) const;
   virtual std::string Repr() const { return "<" + TypeName() + ">"; }
   const Extent& extent() const { return extent_; }
 
  protected:
-  Extent extent_;  // with what the object holds; what a namespace holds does not count
+  Extent extent_;  // includes the object's contents, but not a namespace's
 };
 
-// What `namespace(...)` makes: the one thing that templates may change.
+// The value of `namespace(...)`: the only mutable value in templates.
 class Namespace final : public Object {
  public:
   std::string TypeName() const override { return "Namespace"; }

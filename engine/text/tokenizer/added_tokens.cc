@@ -94,7 +94,7 @@ std::vector<AddedTokenFinder::Section> AddedTokenFinder::Split(std::string_view 
     if (token->special && !parse_special) continue;
     if (token->single_word && (EndsInWord(text.substr(0, begin)) || StartsInWord(text.substr(end))))
       continue;
-    // Space that the token before has taken stays with it.
+    // White space stripped by the previous token stays with it.
     if (token->lstrip) begin = std::max(done, StripEnd(text.substr(0, begin)));
     if (token->rstrip) end += CountLeadingSpace(text.substr(end));
     if (done < begin) sections.push_back({done, begin, std::nullopt});

@@ -1,5 +1,5 @@
-// Finds added and special tokens in text before anything else looks at it: leftmost, then longest,
-// with the stripping and whole-word rules of Hugging Face's AddedToken. Immutable, thread safe.
+// Finds added and special tokens in text before normalization: leftmost, then longest, with the
+// stripping and whole-word rules of Hugging Face's AddedToken. Immutable, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_ADDED_TOKENS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_ADDED_TOKENS_H_
 
@@ -24,8 +24,8 @@ class AddedTokenFinder {
   AddedTokenFinder() = default;
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  // The text as sections in order, none of them empty except a token that a neighbour's stripping
-  // has swallowed. `parse_special` false: special tokens are ordinary text.
+  // The text as sections in order; only a token swallowed by a neighbour's stripping is empty.
+  // `parse_special` false: special tokens are ordinary text.
   std::vector<Section> Split(std::string_view text, bool parse_special) const;
 
  private:
@@ -36,7 +36,7 @@ class AddedTokenFinder {
   // A trie: (node, byte) -> node, node 0 is the root; end_[node] is an index into tokens_ or -1.
   absl::flat_hash_map<uint64_t, uint32_t> edges_;
   std::vector<int32_t> end_;
-  std::array<bool, 256> starts_{};  // bytes with which some token starts
+  std::array<bool, 256> starts_{};  // first bytes of the tokens
 };
 
 }  // namespace hydrant

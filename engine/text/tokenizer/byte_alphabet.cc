@@ -14,7 +14,7 @@ constexpr bool StandsForItself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-// By code point; -1 where it stands for no byte.
+// By code point; -1: not a byte of the alphabet.
 constexpr std::array<int16_t, kAlphabetEnd> MakeBytes() {
   std::array<int16_t, kAlphabetEnd> bytes{};
   for (auto& entry : bytes) entry = -1;

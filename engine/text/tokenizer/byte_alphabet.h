@@ -1,5 +1,5 @@
 // The byte alphabet of GPT-2: every byte has a printable code point, and vocabularies are written
-// in those. Printable Latin-1 bytes stand for themselves; the 68 others are numbered from U+0100
+// in those. Printable Latin-1 bytes map to themselves; the 68 others are numbered from U+0100
 // upwards. Source: the byte encoder published with GPT-2 (Radford et al., 2019). Pure functions,
 // thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_BYTE_ALPHABET_H_
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// The bytes a vocabulary entry stands for; nullopt where it holds a character outside the alphabet.
+// The bytes of a vocabulary entry; nullopt if it has a character outside the alphabet.
 std::optional<std::string> BytesFromAlphabet(std::string_view entry);
 
 }  // namespace hydrant

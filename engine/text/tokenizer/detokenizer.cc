@@ -9,7 +9,7 @@ IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer* tokenizer, bool 
     : tokenizer_(tokenizer), skip_special_(skip_special), first_(!continues) {}
 
 std::string IncrementalDetokenizer::Push(TokenId id) {
-  // A skipped token does not open the text: the next one is still the first.
+  // A skipped token does not open the text: the next one is still first.
   if (skip_special_ && tokenizer_->IsSpecial(id)) return "";
   pending_ += tokenizer_->TokenBytes(id, skip_special_, first_);
   first_ = false;

@@ -32,12 +32,12 @@ bool Has(const std::vector<AddedToken>& tokens, std::string_view text) {
 }  // namespace
 
 std::vector<TokenId> KnownEndsOfGeneration(const std::vector<AddedToken>& tokens) {
-  // In gpt-oss's format one answer is several messages, and <|end|> ends only one of them.
+  // In gpt-oss's format an answer has several messages, and <|end|> ends only one message.
   const bool harmony = Has(tokens, "<|return|>") && Has(tokens, "<|call|>");
   std::vector<TokenId> ids;
   for (const AddedToken& token : tokens) {
     if (std::ranges::find(kEnds, token.content) == kEnds.end()) continue;
-    if (token.content == "</s>" && !token.special) continue;  // Gemma's is a tag of HTML
+    if (token.content == "</s>" && !token.special) continue;  // an HTML tag in Gemma
     if (token.content == "<|end|>" && harmony) continue;
     ids.push_back(token.id);
   }

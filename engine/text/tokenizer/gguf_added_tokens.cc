@@ -25,7 +25,7 @@ TokenKind KindOf(int64_t type) {
   }
 }
 
-// Gemma's runs of spaces. Converters write them as spaces or leave SentencePiece's writing.
+// Gemma's runs of spaces. Converters write spaces or keep SentencePiece's U+2581.
 bool HasSpaces(std::string_view text) {
   return text.find(' ') != std::string_view::npos ||
          text.find(kSpaceMark) != std::string_view::npos;
@@ -79,7 +79,7 @@ void SetGgufStripping(std::string_view architecture, std::string_view pre, Token
                                                              "<|endofprompt|>"};
   if (architecture != "phi3") return;
   const bool phi4 = pre == "dbrx";                           // strips on both sides of every token
-  const bool phi3_or_mini = pre.empty() || pre == "gpt-4o";  // behind all but the plain ones
+  const bool phi3_or_mini = pre.empty() || pre == "gpt-4o";  // strips after all but kPlain
   for (AddedToken& token : spec->added) {
     const bool plain = std::ranges::find(kPlain, token.content) != kPlain.end();
     token.lstrip = phi4;

@@ -1,5 +1,5 @@
-// The added tokens of a GGUF file: what its token types say of them, and what the file leaves out.
-// For .cc files only. Pure functions, thread safe.
+// The added tokens of a GGUF file: from its token types, and from rules for facts that the file
+// omits. For .cc files only. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_ADDED_TOKENS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_ADDED_TOKENS_H_
 
@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// tokenizer.ggml.token_type, SentencePiece's numbers.
+// tokenizer.ggml.token_type, with SentencePiece's numbers.
 enum GgufTokenType : int64_t {
   kGgufNormal = 1,
   kGgufUnknown = 2,
@@ -20,17 +20,16 @@ enum GgufTokenType : int64_t {
   kGgufByte = 6
 };
 
-// Appends token `id` to `spec->vocab`, and to `spec->added` where it is one that text is searched
-// for.
+// Appends token `id` to `spec->vocab`, and to `spec->added` if text is searched for it.
 void AppendGgufToken(std::string_view text, int64_t type, float score, TokenizerSpec* spec);
 
-// Lets merges make those of the user's own tokens that the list of merges makes. REQUIRES:
+// Makes user-defined tokens that the list of merges can produce available to merging. REQUIRES:
 // `spec->merges` is complete.
 void AdmitMergedTokens(TokenizerSpec* spec);
 
-// Which tokens swallow the white space beside them. A GGUF file does not say; in the published
-// tokenizers of the Phi family (architecture "phi3") many do, and their chat templates rely on it.
-// `pre`: tokenizer.ggml.pre, "" for a SentencePiece vocabulary.
+// Sets the tokens that strip the white space beside them. A GGUF file does not record this; in the
+// published tokenizers of the Phi family (architecture "phi3") many tokens do, and their chat
+// templates rely on it. `pre`: tokenizer.ggml.pre, "" for a SentencePiece vocabulary.
 void SetGgufStripping(std::string_view architecture, std::string_view pre, TokenizerSpec* spec);
 
 }  // namespace hydrant

@@ -14,7 +14,7 @@ namespace {
 
 struct Row {
   std::vector<std::string_view> names;
-  std::vector<std::string_view> splits;  // one after the other, each match a piece of its own
+  std::vector<std::string_view> splits;  // applied in order; each match becomes a piece
   bool nfc = false;
   bool ignore_merges = false;
   bool add_bos = false;
@@ -25,7 +25,7 @@ const std::vector<Row>& Rows() {
       {{"default", "gpt-2", "phi-2"}, {kGpt2Pattern}},
       // GPT-NeoX's tokenizer and its descendants.
       {{"olmo", "mpt"}, {kGpt2Pattern}, /*nfc=*/true},
-      // "refact" is Granite 3 as well, which has StarCoder's.
+      // Granite 3 uses StarCoder's rules under the name "refact".
       {{"smollm", "starcoder", "refact"}, {kDigitPattern, kGpt2Pattern}},
       {{"command-r"}, {kDigitPattern, kGpt2Pattern}, /*nfc=*/true},
       {{"llama-bpe", "llama3", "llama-v3", "pixtral"},
@@ -33,7 +33,7 @@ const std::vector<Row>& Rows() {
        /*nfc=*/false,
        /*ignore_merges=*/true,
        /*add_bos=*/true},
-      // Llama 3's without BOS: SmolLM3.
+      // SmolLM3: Llama 3's without BOS.
       {{"smaug-bpe"}, {kLlama3Pattern}, /*nfc=*/false, /*ignore_merges=*/true},
       // cl100k: Phi-4, OLMo 2 and 3, Granite 4.
       {{"dbrx"}, {kLlama3Pattern}},

@@ -1,6 +1,6 @@
-// What the names in a GGUF file's "tokenizer.ggml.pre" stand for: how the tokenizer of that name
-// normalises and splits text. Converters recognise a tokenizer by its ids of one test text and
-// write only the name. The parts are those of the published tokenizer.json. For .cc files only.
+// Normalization and pre-tokenization for each name in a GGUF file's "tokenizer.ggml.pre".
+// Converters identify a tokenizer by its ids for a test text and write only the name. The rules are
+// those of the published tokenizer.json. For .cc files only.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_PRETOKENIZERS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_GGUF_PRETOKENIZERS_H_
 
@@ -11,8 +11,8 @@
 
 namespace hydrant {
 
-// Fills in the normalizers, the pre-tokenizers and `ignore_merges`. `add_bos` gets what holds where
-// the file does not say whether BOS is added. Unimplemented lists the known names. Thread safe.
+// Sets the normalizers, the pre-tokenizers and `ignore_merges`. `add_bos` gets the default for
+// files that do not say whether BOS is added. Unimplemented lists the known names. Thread safe.
 absl::Status ApplyGgufPreTokenizer(const std::string& name, TokenizerSpec* spec, bool* add_bos);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// GGUF metadata ("tokenizer.ggml.*") to a TokenizerSpec.
+// Reads GGUF metadata ("tokenizer.ggml.*") into a TokenizerSpec.
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf.h"
 #include "engine/model/text.h"
@@ -50,7 +50,7 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
   return absl::OkStatus();
 }
 
-// -1 where the key is absent.
+// -1 if the key is absent.
 absl::StatusOr<int64_t> SpecialId(const GgufFile& file, const std::string& name,
                                   size_t vocab_size) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
@@ -98,7 +98,7 @@ absl::Status ReadSentencePiece(const GgufFile& file, TokenizerSpec* spec) {
   return absl::OkStatus();
 }
 
-// Of the byte-level kind. `pre` gets the name of its rules, `add_bos` their default.
+// Reads a byte-level BPE. `pre` gets the name of its rules, `add_bos` their default.
 absl::Status ReadBytePairs(const GgufFile& file, std::string* pre, bool* add_bos,
                            TokenizerSpec* spec) {
   *pre = "default";
@@ -113,7 +113,7 @@ absl::Status ReadBytePairs(const GgufFile& file, std::string* pre, bool* add_bos
   return absl::OkStatus();
 }
 
-// What other kinds of models have would change the ids.
+// Refuses keys of other kinds of models that would change the ids.
 absl::Status CheckIdle(const GgufFile& file) {
   for (const char* name : {"remove_extra_whitespaces", "add_sep_token"}) {
     const std::string key = absl::StrCat("tokenizer.ggml.", name);

@@ -192,8 +192,8 @@ absl::Status AppendIds(const Json& ids, const std::string& where, std::vector<To
   return absl::OkStatus();
 }
 
-// "single": what stands around one text, e.g. [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id":
-// "A"}}].
+// "single": the template around one text, e.g. [{"SpecialToken": {"id": "<s>"}}, {"Sequence":
+// {"id": "A"}}].
 absl::Status ReadTemplate(const Json& component, TokenizerSpec* spec) {
   const std::string where = "post_processor TemplateProcessing";
   const auto single = component.find("single"), tokens = component.find("special_tokens");

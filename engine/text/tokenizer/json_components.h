@@ -1,5 +1,5 @@
-// The components of tokenizer.json, each into its part of the spec; null means there is none. For
-// .cc files only. Unimplemented names a component that is not supported. Thread safe.
+// Reads the components of tokenizer.json, each into its part of the spec; null means that there is
+// none. For .cc files only. Unimplemented names an unsupported component. Thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_JSON_COMPONENTS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_JSON_COMPONENTS_H_
 

@@ -1,5 +1,5 @@
-// Typed look-ups in one JSON object that remember the first thing that was wrong. For .cc files
-// only (it includes the JSON library). Borrows the object; not thread safe.
+// Typed look-ups in one JSON object that remember the first error. For .cc files only (it includes
+// the JSON library). Borrows the object; not thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_JSON_FIELDS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_JSON_FIELDS_H_
 

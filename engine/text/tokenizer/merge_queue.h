@@ -1,5 +1,5 @@
-// Greedy merging of neighbouring symbols, the lowest rank first and the leftmost of equals, in O(n
-// log n): what both kinds of byte-pair encoding share. Scratch for one call; not thread safe.
+// Greedy merging of adjacent symbols, lowest rank first and leftmost on ties, in O(n log n). Shared
+// by both kinds of byte-pair encoding. Scratch for one call; not thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_MERGE_QUEUE_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_MERGE_QUEUE_H_
 
@@ -22,14 +22,14 @@ struct MergeStep {
   int64_t id;  // of the result
 };
 
-// `pair(left, right)` gives std::optional<MergeStep>. The symbols cover the piece without gaps.
-// On return those of length 0 are gone into their left neighbour.
+// `pair(left, right)` returns std::optional<MergeStep>. The symbols cover the piece without gaps.
+// On return, symbols of length 0 have been merged into their left neighbour.
 template <typename PairRule>
 void MergeSymbols(std::vector<MergeSymbol>* symbols, PairRule pair) {
   struct Candidate {
     double rank;
     size_t left;
-    size_t length;  // of both, to recognise a candidate that a merge has overtaken
+    size_t length;  // of both, to detect a stale candidate
     int64_t id;
     bool operator<(const Candidate& other) const {
       return rank != other.rank ? rank > other.rank : left > other.left;
@@ -48,7 +48,7 @@ void MergeSymbols(std::vector<MergeSymbol>* symbols, PairRule pair) {
   };
   for (size_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // wraps for the first, which is never asked
+    previous[i] = i - 1;  // wraps for the first, which is never used
     if (i + 1 < count) consider(i, i + 1);
   }
   while (!candidates.empty()) {

@@ -1,5 +1,5 @@
-// What is done to a piece of text before it is split: a list of steps, as in the "normalizer" of
-// tokenizer.json. Immutable, thread safe.
+// Normalization of a piece of text before pre-tokenization: a list of steps, as in the "normalizer"
+// of tokenizer.json. Immutable, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_NORMALIZER_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_NORMALIZER_H_
 

@@ -41,7 +41,7 @@ std::optional<char> ParseByteToken(std::string_view text) {
   return static_cast<char>(value);
 }
 
-// How one token reads, at the start of the text and elsewhere.
+// The text of one token, at the start of the text and elsewhere.
 std::string RenderToken(const DecoderSpec& decoder, const std::string& text, bool first) {
   if (decoder.byte_alphabet) return BytesFromAlphabet(text).value_or(text);
   std::string bytes = text;
@@ -96,8 +96,7 @@ class PipelineTokenizer final : public Tokenizer {
     return ids;
   }
 
-  // Repeats until nothing changes: when one special token has been broken up, the rest of it may be
-  // the text of another.
+  // Repeats until nothing changes: once a special token is broken up, its remains may form another.
   std::string Literal(std::string_view text) const override {
     std::string literal(text);
     while (true) {
@@ -218,7 +217,7 @@ class PipelineTokenizer final : public Tokenizer {
     return absl::OkStatus();
   }
 
-  // A stretch without raw added tokens: normalized, searched for normalized ones, split and merged.
+  // A section without raw added tokens: normalized, searched for normalized ones, split and merged.
   absl::Status EncodeSection(std::string_view text, bool opens_text, const EncodeOptions& options,
                              std::vector<TokenId>* ids) const {
     HYDRANT_ASSIGN_OR_RETURN(auto normalized, normalizer_.Apply(std::string(text)));
@@ -250,8 +249,8 @@ class PipelineTokenizer final : public Tokenizer {
   absl::flat_hash_map<TokenId, std::string> added_texts_;
   std::vector<TokenId> prefix_, suffix_, eog_ids_;
   int64_t bos_id_ = -1, eos_id_ = -1;
-  int64_t longest_ = 4;  // bytes of a token as it is matched; an unknown character has up to 4
-  std::optional<int64_t> shrinkage_;  // of the text on its way there (text_shrinkage.h)
+  int64_t longest_ = 4;  // bytes of the longest token; an unknown character has up to 4
+  std::optional<int64_t> shrinkage_;  // of the text by normalization (text_shrinkage.h)
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A Tokenizer made of parts: added tokens, normalizer, pre-tokenizer, merging model, decoder. Made
-// from a TokenizerSpec, whatever file that came from.
+// A Tokenizer composed of added tokens, normalizer, pre-tokenizer, merging model and decoder. Built
+// from a TokenizerSpec of any file format.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_PIPELINE_TOKENIZER_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_PIPELINE_TOKENIZER_H_
 
@@ -11,15 +11,13 @@
 
 namespace hydrant {
 
-// InvalidArgument or Unimplemented names the part of the spec that cannot be used.
+// InvalidArgument or Unimplemented names the unusable part of the spec.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(const TokenizerSpec& spec);
 
-// The ids of those added tokens at which generation conventionally ends ("<|im_end|>", "</s>",
-// ...).
+// The ids of added tokens that conventionally end generation ("<|im_end|>", "</s>", ...).
 std::vector<TokenId> KnownEndsOfGeneration(const std::vector<AddedToken>& tokens);
 
-// Puts `prefix` and `suffix` around `ids` where they are not there already (no BOS is ever
-// doubled).
+// Adds `prefix` and `suffix` around `ids` unless already present (BOS is never doubled).
 std::vector<TokenId> SurroundOnce(const std::vector<TokenId>& prefix, std::vector<TokenId> ids,
                                   const std::vector<TokenId>& suffix);
 

@@ -31,7 +31,7 @@ std::vector<Part> AllParts(const std::vector<Regex::Match>& matches, size_t size
   return parts;
 }
 
-// A match joins the part before it (in the order given) unless that one is a match too.
+// A match joins the previous part (in the given order) unless that is a match too.
 template <typename Extend>
 std::vector<Part> JoinMatches(const std::vector<Part>& parts, Extend extend) {
   std::vector<Part> joined;

@@ -1,5 +1,5 @@
-// Cuts text into the pieces inside which the model may merge: a list of steps, as in the
-// "pre_tokenizer" of tokenizer.json. Immutable, thread safe.
+// Splits text into pieces; merges never cross them: a list of steps, as in the "pre_tokenizer" of
+// tokenizer.json. Immutable, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_PRETOKENIZER_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_PRETOKENIZER_H_
 
@@ -14,11 +14,11 @@
 
 namespace hydrant {
 
-// Text and the pieces it is cut into, in order; no piece is empty.
+// Text and its pieces, in order; no piece is empty.
 struct PieceList {
   struct Piece {
     size_t begin, end;  // bytes of `text`
-    bool opens_text;    // starts where the caller's whole text starts
+    bool opens_text;    // starts at the beginning of the caller's text
   };
   std::string text;
   std::vector<Piece> pieces;
@@ -28,8 +28,7 @@ class PreTokenizer {
  public:
   static absl::StatusOr<PreTokenizer> Create(const std::vector<PreTokenizerSpec>& specs);
 
-  // `opens_text`: nothing of the caller's text stands before `text`. REQUIRES: `text` is valid
-  // UTF-8.
+  // `opens_text`: `text` is at the beginning of the caller's text. REQUIRES: `text` is valid UTF-8.
   absl::StatusOr<PieceList> Apply(std::string text, bool opens_text) const;
 
  private:

@@ -14,7 +14,7 @@
 namespace hydrant {
 namespace {
 
-// Up to this many symbols, looking through all pairs beats keeping a queue of them.
+// Up to this many symbols, scanning all pairs is faster than a queue.
 constexpr size_t kShortWord = 24;
 
 struct RankedMerge {
@@ -92,7 +92,7 @@ class RankedBpe final : public SubwordModel {
     return absl::OkStatus();
   }
 
-  // In byte-level mode entries are looked up by the bytes they stand for.
+  // In byte-level mode entries are looked up by their bytes.
   void LoadPieces(const absl::flat_hash_map<std::string, TokenId>& ids) {
     first_symbol_.fill(-1);
     for (const auto& [text, id] : ids) {
@@ -107,7 +107,7 @@ class RankedBpe final : public SubwordModel {
     }
   }
 
-  // The greedy rule of MergeSymbols by looking at every pair, without a queue.
+  // The greedy rule of MergeSymbols by scanning all pairs, without a queue.
   void EncodeShort(std::string_view piece, std::vector<TokenId>* ids) const {
     constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
     std::array<TokenId, kShortWord> symbols;
@@ -140,8 +140,7 @@ class RankedBpe final : public SubwordModel {
     ids->insert(ids->end(), symbols.begin(), symbols.begin() + static_cast<ptrdiff_t>(count));
   }
 
-  // A byte without a token of its own is dropped, as the reference does where no unknown token is
-  // named.
+  // A byte without a token is dropped, as in the reference without an unknown token.
   void SplitBytes(std::string_view piece, std::vector<MergeSymbol>* symbols) const {
     for (size_t i = 0; i < piece.size(); ++i) {
       const int64_t id = first_symbol_[static_cast<uint8_t>(piece[i])];
@@ -192,7 +191,8 @@ class RankedBpe final : public SubwordModel {
     return found == merges_.end() ? nullptr : &found->second;
   }
 
-  // A map that std::string_view can search; Debian's absl does not take it as a key of std::string.
+  // A hash for look-ups by std::string_view; Debian's absl does not accept it for keys of
+  // std::string.
   struct PieceHash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -201,7 +201,7 @@ class RankedBpe final : public SubwordModel {
   bool byte_level_ = false, ignore_merges_ = false, fuse_unknown_ = false;
   int64_t unknown_id_ = -1;
   absl::flat_hash_map<uint64_t, RankedMerge> merges_;
-  std::array<int64_t, 256> first_symbol_{};  // byte-level: id of each byte, -1 where it has none
+  std::array<int64_t, 256> first_symbol_{};  // byte-level: id of each byte, -1: none
   std::unordered_map<std::string, TokenId, PieceHash, std::equal_to<>> pieces_;
   std::vector<int64_t> byte_tokens_;  // empty, or 256 ids
 };

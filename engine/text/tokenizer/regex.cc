@@ -37,9 +37,8 @@ std::string ErrorText(int error) {
   return reinterpret_cast<const char*>(text);
 }
 
-// One thread's run over one text. The JIT starts on the machine stack; a text that needs more gets
-// a stack of its own, and one that needs more than that goes to the interpreter, which works on the
-// heap.
+// One thread's scan of one text. The JIT starts on the machine stack; a text that needs more gets
+// its own stack, and beyond that the interpreter runs, which uses the heap.
 class Matcher {
  public:
   explicit Matcher(const pcre2_code* code)
@@ -109,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(std::string_view pattern) 
     return absl::InvalidArgumentError(
         absl::StrCat("regular expression ", Quoted(pattern), ": ", ErrorText(error)));
   }
-  // Without JIT support on this machine the interpreter gives the same matches.
+  // Without JIT support the interpreter gives the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   auto impl = std::make_unique<Impl>();
   impl->code = std::move(code);

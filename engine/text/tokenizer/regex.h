@@ -1,6 +1,6 @@
-// The regular expressions of tokenizer files, run by PCRE2 (JIT) with the meaning Oniguruma gives
-// them: Unicode classes, White_Space for \s, ^ and $ at every line. A construct the two engines
-// read differently is refused by name when the pattern is compiled. Immutable, thread safe.
+// The regular expressions of tokenizer files, run by PCRE2 (JIT) with Oniguruma's semantics:
+// Unicode classes, White_Space for \s, ^ and $ at every line. Constructs that the two engines
+// interpret differently are refused by name at compilation. Immutable, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_REGEX_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_REGEX_H_
 
@@ -21,14 +21,14 @@ class Regex {
     size_t begin, end;  // bytes
   };
 
-  // InvalidArgument: not a regular expression. Unimplemented: a construct outside the common
-  // ground.
+  // InvalidArgument: not a regular expression. Unimplemented: a construct on which the engines
+  // differ.
   static absl::StatusOr<std::unique_ptr<Regex>> Compile(std::string_view pattern);
   ~Regex();
 
-  // Appends all matches, left to right, not overlapping; empty ones too, but none directly behind a
-  // match. ResourceExhausted where the text drives the matcher beyond its limits; never a silent
-  // stop. REQUIRES: `text` is valid UTF-8.
+  // Appends all matches, left to right, not overlapping; empty ones too, but none directly after a
+  // match. ResourceExhausted if the text exceeds the matcher's limits; it never stops silently.
+  // REQUIRES: `text` is valid UTF-8.
   absl::Status FindAll(std::string_view text, std::vector<Match>* matches) const;
 
  private:
@@ -37,7 +37,7 @@ class Regex {
   std::unique_ptr<Impl> impl_;
 };
 
-// The pattern in PCRE2's words; separate for its tests.
+// The pattern in PCRE2's syntax; exposed for tests.
 absl::StatusOr<std::string> TranslateRegex(std::string_view pattern);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// From Oniguruma's reading of a pattern to PCRE2's: \d, \s and the general categories become
-// explicit classes that agree on every code point, and what cannot be made to agree is refused.
+// Translates patterns from Oniguruma to PCRE2: \d, \s and the general categories become explicit
+// classes that agree on every code point; constructs that cannot agree are refused.
 #include "absl/strings/str_cat.h"
 #include "engine/text/tokenizer/regex.h"
 #include "engine/text/tokenizer/unicode_additions.h"
@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// What PCRE2's own tables lack of a general category.
+// Members of a general category missing in PCRE2's tables.
 std::string_view AdditionsTo(std::string_view category) {
   if (category == "L" || category == "Letter") return kNewLetters;
   if (category == "Lu") return kNewCapitals;
@@ -132,7 +132,8 @@ class Translator {
     const std::string property =
         absl::StrCat(negative && in_class_ ? "\\P{" : "\\p{", std::string(name), "}");
     if (negative && in_class_) {
-      // A class cannot hold "not these"; for letters newer than PCRE2 this one form stays inexact.
+      // A class cannot contain a negated class; for letters newer than PCRE2 this form stays
+      // inexact.
       out_ += property;
     } else {
       Members(absl::StrCat(property, std::string(AdditionsTo(name))), negative);

@@ -40,8 +40,8 @@ class ScoredBpe final : public SubwordModel {
       symbols.push_back({at, length, -1});
       at += length;
     }
-    // An unused piece may arise on the way to a longer one; if it stays, it is split into what it
-    // was made of.
+    // An unused piece may appear as an intermediate merge; if it remains, it is split into its
+    // parts.
     std::unordered_map<std::string, size_t> left_length_of_unused;
     MergeSymbols(&symbols,
                  [&](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeStep> {
@@ -70,8 +70,7 @@ class ScoredBpe final : public SubwordModel {
 
   void Emit(std::string_view text, const std::unordered_map<std::string, size_t>& unused,
             std::vector<TokenId>* ids, bool* after_unknown) const {
-    // Depth-first, left before right; a list instead of recursion, for a piece may be as long as
-    // its vocabulary says.
+    // Depth-first, left before right; iterative, as pieces of the vocabulary have unbounded length.
     std::vector<std::string_view> open = {text};
     while (!open.empty()) {
       const std::string_view part = open.back();

@@ -13,7 +13,7 @@ uint32_t ReadU32(std::string_view bytes, size_t index) {
 }
 
 // One node of the double-array trie (Darts-clone). A value has the highest bit set; any other
-// node's children lie where its index and its offset, combined by exclusive or, lead.
+// node's children are at its index XOR its offset.
 struct Unit {
   uint32_t bits;
   bool is_value() const { return bits >> 31 != 0; }
@@ -24,8 +24,8 @@ struct Unit {
 
 }  // namespace
 
-// The map: the trie's size in bytes, the trie, and the texts its values point into, each ended by
-// 0.
+// The map: the trie's size in bytes, the trie, and the texts that its values point into, each ended
+// by 0.
 absl::Status CheckCharacterMap(std::string_view map) {
   if (map.empty()) return absl::OkStatus();
   const absl::Status corrupt =
@@ -42,7 +42,7 @@ absl::Status CheckCharacterMap(std::string_view map) {
     const Unit unit{ReadU32(trie, i)};
     if (unit.is_value()) continue;
     const size_t children = i ^ unit.offset();
-    // A child is reached by the next byte of the text, so all of the 256 must exist.
+    // A child is indexed by the next byte of the text, so all 256 must exist.
     if ((children | 0xFF) >= size) return corrupt;
     if (unit.has_value() && Unit{ReadU32(trie, children)}.value() >= texts.size()) return corrupt;
   }

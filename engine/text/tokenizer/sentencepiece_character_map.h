@@ -8,8 +8,8 @@
 
 namespace hydrant {
 
-// The library follows the map's offsets without looking where they lead. InvalidArgument where one
-// leads out of the map; an empty map is fine.
+// The library follows the map's offsets without bounds checks. InvalidArgument if an offset leaves
+// the map; an empty map is valid.
 absl::Status CheckCharacterMap(std::string_view map);
 
 }  // namespace hydrant

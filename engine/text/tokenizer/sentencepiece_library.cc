@@ -14,15 +14,15 @@ namespace {
 
 constexpr const char* kModule = "libhydrant_sentencepiece.so";
 
-// Debian's libsentencepiece exports the protobuf it was built with, gRPC brings another of another
-// version, and in one namespace of symbols the first one loaded serves both, which ends in a crash.
-// So the library is loaded into a namespace of its own, where it also gets its own C++ runtime; the
-// module in front of it speaks C.
+// Debian's libsentencepiece exports the protobuf that it was built with, and gRPC brings another
+// version; in one linker namespace the first one loaded serves both, which crashes. So the library
+// is loaded into its own namespace, with its own C++ runtime; the wrapping module has a C
+// interface.
 struct Module {
   decltype(HydrantSentencePieceOpen)* open = nullptr;
   decltype(HydrantSentencePieceEncode)* encode = nullptr;
   decltype(HydrantSentencePieceClose)* close = nullptr;
-  std::string error;  // why there is none
+  std::string error;  // reason of a failed load
 };
 
 template <typename Function>
@@ -42,8 +42,8 @@ Module LoadModule() {
   return module;
 }
 
-// Loaded once and kept to the end: libc does not get back the thread-local storage of a namespace
-// that is closed, and has it for nine.
+// Loaded once and never closed: libc does not reclaim the thread-local storage of a closed
+// namespace and has room for nine.
 const Module& LoadedModule() {
   static const Module module = LoadModule();
   return module;

@@ -10,9 +10,9 @@
 
 namespace hydrant {
 
-// `bytes`: a whole tokenizer.model. The model normalises its text itself: it wants text, not
-// pieces. Immutable, thread safe. FailedPrecondition where the module that wraps the library was
-// not built or is not found; InvalidArgument where the library refuses the bytes.
+// `bytes`: a whole tokenizer.model. The model normalizes its text itself, so it takes text, not
+// pieces. Immutable, thread safe. FailedPrecondition if the module that wraps the library was not
+// built or is not found; InvalidArgument if the library refuses the bytes.
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeSentencePieceLibraryModel(std::string_view bytes);
 
 }  // namespace hydrant

@@ -23,8 +23,8 @@ struct WireField {
   std::string_view bytes;
 };
 
-// Steps through the fields of a message. After Next() has given nothing, failed() says whether the
-// bytes were at fault.
+// Steps through the fields of a message. After Next() returns nothing, failed() tells whether the
+// bytes are malformed.
 class WireReader {
  public:
   explicit WireReader(std::string_view bytes) : rest_(bytes) {}
@@ -84,7 +84,7 @@ class WireReader {
   bool failed_ = false;
 };
 
-// The settings that matter, with the defaults of SentencePiece's own schema.
+// The relevant settings, with the defaults of SentencePiece's schema.
 struct Settings {
   uint64_t model_type = 1;  // 1 unigram, 2 BPE, 3 words, 4 characters
   bool byte_fallback = false;
@@ -94,14 +94,14 @@ struct Settings {
   bool rewrites_output = false;
   std::string_view character_map;
 
-  // What ScoredBpe does is BPE over the text with its spaces escaped, and no more.
+  // ScoredBpe implements only BPE over text with escaped spaces.
   bool NeedLibrary() const {
     return model_type != 2 || !character_map.empty() || remove_extra_whitespaces ||
            !escape_whitespaces;
   }
 };
 
-// Gemma's model has these as the user's own symbols; its published tokenizers as special tokens.
+// Gemma's model has these as user-defined symbols; its published tokenizers as special tokens.
 bool IsMarkOfTurn(std::string_view text) {
   return text == "<start_of_turn>" || text == "<end_of_turn>";
 }
@@ -140,7 +140,7 @@ absl::Status ReadPiece(std::string_view bytes, TokenizerSpec* spec) {
 bool ReadTrainer(std::string_view bytes, Settings* settings) {
   WireReader reader(bytes);
   while (const std::optional<WireField> field = reader.Next()) {
-    const auto id = static_cast<int32_t>(field->value);  // -1 travels as 2^64 - 1
+    const auto id = static_cast<int32_t>(field->value);  // -1 is encoded as 2^64 - 1
     if (field->number == 3) settings->model_type = field->value;
     if (field->number == 24) settings->whitespace_as_suffix = field->value != 0;
     if (field->number == 35) settings->byte_fallback = field->value != 0;
@@ -162,7 +162,7 @@ bool ReadNormalizer(std::string_view bytes, Settings* settings) {
   return !reader.failed();
 }
 
-// A token's text must not depend on what follows it, or text could not be streamed.
+// A token's text must not depend on its successors, or text could not be streamed.
 absl::Status CheckSupported(const Settings& settings) {
   const char* what = settings.whitespace_as_suffix ? "puts spaces at the end of words"
                      : settings.rewrites_output    ? "rewrites its output by a character map"
@@ -172,7 +172,7 @@ absl::Status CheckSupported(const Settings& settings) {
       "tokenizer.model: ", what, ", which is not supported; convert it to tokenizer.json"));
 }
 
-// Who encodes, and from what.
+// Chooses the encoder and its input.
 absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file,
                              bool prefix_first_only, TokenizerSpec* spec) {
   if (!settings.NeedLibrary()) {
@@ -182,7 +182,7 @@ absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file,
   }
   spec->algorithm = TokenizerSpec::Algorithm::kSentencePiece;
   spec->sentencepiece_model = std::string(file);
-  // The library finds the user's own symbols itself, and their neighbours' spaces with them.
+  // The library finds user-defined symbols itself, including adjacent spaces.
   std::erase_if(spec->added, [](const AddedToken& token) { return !token.special; });
   return CheckCharacterMap(settings.character_map);
 }

@@ -1,7 +1,7 @@
 // Reads a SentencePiece model file (tokenizer.model) into a TokenizerSpec. The file is one protobuf
-// message, read here by its wire format, since its schema is not part of Debian's package. Plain
-// BPE, which is what Llama's models are, is merged as a GGUF vocabulary is; any other kind
-// (unigram, normalisation by a character map) is encoded by the SentencePiece library.
+// message, parsed here by its wire format, as its schema is not in Debian's package. Plain BPE, as
+// in Llama's models, is merged like a GGUF vocabulary; any other kind (unigram, normalisation by a
+// character map) is encoded by the SentencePiece library.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_SENTENCEPIECE_MODEL_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_SENTENCEPIECE_MODEL_H_
 
@@ -13,7 +13,7 @@
 namespace hydrant {
 
 // Without prefix, suffix and ends of generation. `prefix_first_only`: as EscapeSpaces
-// (space_escaping.h). InvalidArgument where the bytes are no such message; Unimplemented where its
+// (space_escaping.h). InvalidArgument if the bytes are not such a message; Unimplemented if its
 // output could not be streamed.
 absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes,
                                                      bool prefix_first_only);

@@ -16,8 +16,8 @@ struct SentencePieceOptions {
   bool add_bos = true;
   bool add_eos = false;
   bool prefix_first_only = false;    // tokenizer_config.json's "legacy": false (space_escaping.h)
-  std::string bos_token, eos_token;  // texts that stand for BOS and EOS in place of the model's
-  std::vector<TokenId> eog_ids;      // besides the model's EOS
+  std::string bos_token, eos_token;  // override the model's BOS and EOS
+  std::vector<TokenId> eog_ids;      // in addition to the model's EOS
 };
 
 // `model`: the bytes of the file. InvalidArgument or Unimplemented as ReadSentencePieceModel.

@@ -29,7 +29,7 @@ const std::string_view kDigitPattern = R"([\p{N}\x{11DE0}-\x{11DE9}\x{16FF4}-\x{
 const std::string_view kLineEndPattern = R"([\r\n])";
 const std::string_view kHanPattern = R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)";
 const std::string_view kFinalSpacePattern = R"(\s+$)";
-// The letters of the scripts that have capitals, as they were in the Unicode of the time.
+// Letters of the scripts with capitals, in the Unicode version of that time.
 const std::string_view kDeepSeekLlmLetters =
     R"(\s?[)"
     R"(A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293})"

@@ -1,5 +1,5 @@
-// The expressions by which the model families split text before they merge, as the "Split" entries
-// of their published tokenizer.json files have them. To be compiled by Regex (regex.h). Plain data.
+// Pre-tokenizer expressions of the model families, as in the "Split" entries of their published
+// tokenizer.json files. Compiled by Regex (regex.h). Plain data.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_SPLIT_PATTERNS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_SPLIT_PATTERNS_H_
 
@@ -8,7 +8,7 @@
 namespace hydrant {
 
 extern const std::string_view kGpt2Pattern;
-extern const std::string_view kLlama3Pattern;   // cl100k's as well: Phi-4, OLMo 2, Granite 4
+extern const std::string_view kLlama3Pattern;   // also cl100k's: Phi-4, OLMo 2, Granite 4
 extern const std::string_view kQwen2Pattern;    // Llama 3's with digits one by one
 extern const std::string_view kQwen35Pattern;   // Qwen2's with marks as parts of words
 extern const std::string_view kO200kPattern;    // GPT-4o, gpt-oss, Llama 4, Phi-4-mini

@@ -23,10 +23,10 @@ class SubwordModel {
 // InvalidArgument names a merge whose parts or result are not in the vocabulary.
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeRankedBpe(const TokenizerSpec& spec);
 
-// SentencePiece's BPE: the neighbouring pieces whose union has the highest score are merged first.
+// SentencePiece's BPE: the adjacent pieces whose concatenation has the highest score merge first.
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeScoredBpe(const TokenizerSpec& spec);
 
-// The ids of "<0x00>".."<0xFF>" (-1 where there is none).
+// The ids of "<0x00>".."<0xFF>" (-1: none).
 std::vector<int64_t> FindByteTokens(const TokenizerSpec& spec);
 
 }  // namespace hydrant

@@ -11,10 +11,10 @@
 namespace hydrant {
 namespace {
 
-// Of Unicode's normal forms: U+1FBE U+0308 U+0301, seven bytes, become the two of U+0390, and the
-// four bytes of a mathematical letter become the one of an ASCII letter. Nothing shrinks more.
+// Maximum shrinkage by Unicode's normal forms: U+1FBE U+0308 U+0301, seven bytes, become the two of
+// U+0390; the four bytes of a mathematical letter become one ASCII letter.
 constexpr int64_t kUnicodeShrinkage = 4;
-constexpr int64_t kMostShrinkage = 1 << 20;  // no use beyond, and no overflow
+constexpr int64_t kMostShrinkage = 1 << 20;  // useless beyond, and avoids overflow
 
 std::optional<int64_t> ShrinkageOf(const NormalizerSpec& step) {
   using Kind = NormalizerSpec::Kind;
@@ -48,7 +48,7 @@ bool EveryByteFallsBack(const TokenizerSpec& spec) {
   return true;
 }
 
-// What the vocabulary lacks becomes tokens, too, in proportion to its length.
+// Whether unknown text becomes tokens in proportion to its length.
 bool KeepsUnknownText(const TokenizerSpec& spec) {
   switch (spec.algorithm) {
     case TokenizerSpec::Algorithm::kMergeRanks:
@@ -57,7 +57,7 @@ bool KeepsUnknownText(const TokenizerSpec& spec) {
     case TokenizerSpec::Algorithm::kMergeScores:
       return EveryByteFallsBack(spec);  // else neighbours are fused
     case TokenizerSpec::Algorithm::kSentencePiece:
-      return false;  // the library's normaliser may remove what it likes
+      return false;  // the library's normalizer may remove any text
   }
   return false;
 }

@@ -1,5 +1,5 @@
-// Finds the tokenizer files of a Hugging Face folder and what the configuration files beside them
-// add: BOS, the ends of generation.
+// Finds the tokenizer files of a Hugging Face folder and applies the configuration files beside
+// them: BOS, ends of generation.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -33,7 +33,7 @@ absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
                                   std::pair("config.json", &configs.model)}) {
     HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfigJson(folder / name, kMaxFileBytes));
   }
-  // Models that see pictures too keep what concerns text apart.
+  // Multimodal models have a separate text configuration.
   for (const char* field : {"bos_token_id", "eos_token_id"}) {
     const auto text = configs.model.find("text_config");
     if (text == configs.model.end() || !text->is_object()) break;
@@ -43,7 +43,7 @@ absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
   return configs;
 }
 
-// "bos_token": a text or {"content": a text}; "" where there is none.
+// "bos_token": a text or {"content": a text}; "" if there is none.
 std::string NamedToken(const Json& config, const char* field) {
   const auto found = config.find(field);
   if (found == config.end()) return "";
@@ -81,7 +81,7 @@ int64_t FindToken(const TokenizerSpec& spec, const std::string& text) {
   return -1;
 }
 
-// tokenizer_config.json names BOS and EOS; where it does not, config.json's first ids are those.
+// BOS and EOS come from tokenizer_config.json, otherwise from config.json's first ids.
 absl::Status AddConfigs(const Configs& configs, TokenizerSpec* spec) {
   std::vector<TokenId> bos, eos;
   absl::Status status = AppendIds(configs.model, "bos_token_id", &bos);
@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(const fs::path& pat
   return MakePipelineTokenizer(spec);
 }
 
-// The tokens to which tokenizer_config.json gives a part.
+// The tokens with a role in tokenizer_config.json.
 std::set<std::string> NamedSpecials(const Json& config) {
   std::set<std::string> names;
   for (const char* field : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
@@ -126,8 +126,8 @@ std::set<std::string> NamedSpecials(const Json& config) {
   return names;
 }
 
-// vocab.json and merges.txt do not say which tokens are special: those that tokenizer_config.json
-// names, or else, where the vocabulary has them, the usual ones.
+// vocab.json and merges.txt do not mark special tokens: they are those named in
+// tokenizer_config.json, otherwise the usual ones present in the vocabulary.
 void AddSpecials(const Configs& configs, TokenizerSpec* spec) {
   std::set<std::string> names = NamedSpecials(configs.tokenizer);
   if (names.empty()) names = {"<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>"};

@@ -17,8 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Parses, and finds keys given twice in the object at `object_path` (the parser itself keeps the
-// last one silently).
+// Parses and reports duplicate keys in the object at `object_path` (the parser silently keeps the
+// last one).
 absl::StatusOr<Json> ParseWithUniqueKeys(std::string_view text,
                                          const std::vector<std::string>& object_path) {
   std::vector<std::string> path;
@@ -167,7 +167,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   HYDRANT_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &spec));
   HYDRANT_RETURN_IF_ERROR(ReadDecoder(part("decoder"), &spec));
   if (spec.byte_level && spec.unknown_id >= 0 && !EveryByteHasAToken(spec)) {
-    // The reference would give unknown bytes this id.
+    // The reference would map unknown bytes to this id.
     return absl::UnimplementedError(
         "model.unk_token with a ByteLevel pre_tokenizer is not supported where bytes have no "
         "token");

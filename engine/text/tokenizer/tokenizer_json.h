@@ -1,5 +1,5 @@
 // Reads Hugging Face's tokenizer.json, and the older vocab.json + merges.txt, into a TokenizerSpec.
-// Pure functions, thread safe; any bytes may be given.
+// Pure functions, thread safe; input is untrusted.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_JSON_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_JSON_H_
 
@@ -10,8 +10,7 @@
 
 namespace hydrant {
 
-// InvalidArgument names the field that is wrong, Unimplemented the component or option that is not
-// supported.
+// InvalidArgument names the invalid field, Unimplemented the unsupported component or option.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json);
 
 // The byte-level BPE of GPT-2 and OPT. `merges`: one "left right" a line, after an optional

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// All ways to cut a piece in two are tried.
+// Bounds the work: all ways to cut a piece in two are tried.
 constexpr size_t kLongestPiece = 1024;
 
 Json ListOrOne(const char* type, const char* list, std::vector<Json> parts) {
@@ -149,8 +149,8 @@ Json Decoder(const DecoderSpec& spec) {
   return {{"type", "Sequence"}, {"decoders", std::move(parts)}};
 }
 
-// The pairs whose union is a token, the highest score first. Of those of one token all come to the
-// same; the order in which converters of Hugging Face's write them is kept.
+// The pairs whose union is a token, highest score first. The order among pairs of one token has no
+// effect; it follows Hugging Face's converters.
 Json MergesByScore(const TokenizerSpec& spec) {
   absl::flat_hash_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < spec.vocab.size(); ++id) {
@@ -165,7 +165,7 @@ Json MergesByScore(const TokenizerSpec& spec) {
     if (entry.kind != TokenKind::kNormal && entry.kind != TokenKind::kUnused) continue;
     const std::string_view text = entry.text;
     for (size_t cut = 1; cut < text.size(); ++cut) {
-      if ((static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) continue;  // within a character
+      if ((static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) continue;  // inside a character
       if (ids.contains(text.substr(0, cut)) && ids.contains(text.substr(cut)))
         merges.push_back({entry.score, text.substr(0, cut), text.substr(cut)});
     }

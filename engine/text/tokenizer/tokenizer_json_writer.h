@@ -1,5 +1,5 @@
-// A TokenizerSpec as Hugging Face's tokenizer.json, the inverse of ParseTokenizerJson(): for
-// clients that tokenize by themselves what the server has from another file. Pure.
+// Writes a TokenizerSpec as Hugging Face's tokenizer.json, the inverse of ParseTokenizerJson(), for
+// clients that tokenize themselves. Pure.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_JSON_WRITER_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_JSON_WRITER_H_
 
@@ -10,8 +10,8 @@
 
 namespace hydrant {
 
-// SentencePiece's BPE merges by scores; its merges by rank are made from them. Unimplemented names
-// what the format has no word for.
+// For SentencePiece's BPE, merges by rank are derived from the scores. Unimplemented names the
+// feature that the format cannot express.
 absl::StatusOr<std::string> WriteTokenizerJson(const TokenizerSpec& spec);
 
 }  // namespace hydrant

@@ -1,6 +1,6 @@
-// A tokenizer as plain data: what tokenizer.json, vocab.json + merges.txt and GGUF metadata are all
-// read into, and what PipelineTokenizer is made from. Nothing here is checked yet; the makers of
-// the parts check.
+// A tokenizer as plain data: the common result of reading tokenizer.json, vocab.json + merges.txt
+// and GGUF metadata, and the input of PipelineTokenizer. Unchecked; the makers of the parts check
+// it.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_SPEC_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_TOKENIZER_SPEC_H_
 
@@ -13,14 +13,14 @@
 
 namespace hydrant {
 
-// Ids above this are refused: a corrupt file must not make us allocate for them.
+// Larger ids are refused: a corrupt file must not cause huge allocations.
 inline constexpr TokenId kMaxVocabSize = 1u << 24;
 
 enum class TokenKind : uint8_t {
   kAbsent,  // no token has this id
   kNormal,
   kByte,     // "<0x41>", one byte
-  kUnused,   // SentencePiece: may arise in a merge, is split again
+  kUnused,   // SentencePiece: may be an intermediate merge, is split again
   kControl,  // never produced by the model from text
 };
 
@@ -37,8 +37,8 @@ struct AddedToken {
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
-  bool normalized = false;  // is looked for in normalized text, normalized itself
-  bool escaped = false;     // is looked for in normalized text as it is written
+  bool normalized = false;  // searched for in normalized text, in normalized form
+  bool escaped = false;     // searched for in normalized text, as written
 };
 
 struct NormalizerSpec {
@@ -54,8 +54,8 @@ enum class PrependScheme { kAlways, kFirst, kNever };
 struct PreTokenizerSpec {
   enum class Kind {
     kSplit,         // by `regex`
-    kPrefixSpace,   // a space before a piece that has none
-    kEscapeSpaces,  // ' ' becomes `replacement`, which `prepend` also puts in front
+    kPrefixSpace,   // a space before a piece without one
+    kEscapeSpaces,  // ' ' becomes `replacement`, also put in front by `prepend`
   };
   Kind kind = Kind::kSplit;
   std::string regex;
@@ -69,8 +69,8 @@ struct DecoderSpec {
   bool byte_alphabet = false;  // entries are written in GPT-2's byte alphabet
   bool byte_fallback = false;  // "<0x41>" entries are bytes
   std::vector<std::pair<std::string, std::string>> replacements;
-  bool strip_first_space = false;  // the text's leading space was the encoder's
-  std::string drop_in_first;       // every occurrence is dropped from the first token (Metaspace)
+  bool strip_first_space = false;  // the encoder added the text's leading space
+  std::string drop_in_first;       // every occurrence is removed from the first token (Metaspace)
 };
 
 struct TokenizerSpec {
@@ -86,7 +86,7 @@ struct TokenizerSpec {
   std::vector<PreTokenizerSpec> pre_tokenizers;
   bool byte_level = false;     // the model sees bytes, and vocab texts are in the byte alphabet
   bool byte_fallback = false;  // unknown characters become byte tokens
-  bool ignore_merges = false;  // a piece that is a token needs no merges
+  bool ignore_merges = false;  // a piece that is a token is not merged
   bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
   int64_t unknown_id = -1;     // -1: unknown characters are dropped
 

@@ -34,8 +34,8 @@ int CombiningClass(char32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
-// The canonical order (Unicode 3.11, D109): a stable sort of every run of marks. utf8proc's own is
-// an insertion sort, quadratic on a run an attacker chose.
+// The canonical order (Unicode 3.11, D109): a stable sort of every run of marks. utf8proc's own
+// insertion sort is quadratic, which an attacker could exploit.
 void SortMarks(std::vector<utf8proc_int32_t>* code_points) {
   auto at = code_points->begin();
   while (at != code_points->end()) {
@@ -75,7 +75,7 @@ bool IsWordCharacter(char32_t c) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC:
       return true;
-    case UTF8PROC_CATEGORY_CN:  // perhaps only newer than utf8proc
+    case UTF8PROC_CATEGORY_CN:  // perhaps newer than utf8proc
       return HasMember(kNewLetters, c) || HasMember(kNewNumbers, c);
     default:
       break;
@@ -103,7 +103,7 @@ std::string Normalize(NormalForm form, std::string_view text) {
   code_points.reserve(text.size());
   while (!text.empty()) {
     const Utf8Front front = ReadUtf8(text);
-    utf8proc_int32_t parts[32];  // no decomposition is longer than 18
+    utf8proc_int32_t parts[32];  // a decomposition has at most 18
     int boundary = 0;
     const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(front.code_point),
                                                parts, 32, options, &boundary);

@@ -1,6 +1,6 @@
-// What Unicode 15 to 17 added to the classes that PCRE2 10.42 (Unicode 14) knows, as members of a
-// regex class. Hugging Face `tokenizers` 0.23 splits with Unicode 16 (Oniguruma) and, for its
-// Digits component, with Unicode 17. A newer PCRE2 knows them too; naming them twice does no harm.
+// Characters that Unicode 15 to 17 added to the classes of PCRE2 10.42 (Unicode 14), as members of
+// a regex class. Hugging Face `tokenizers` 0.23 splits with Unicode 16 (Oniguruma) and, for its
+// Digits component, with Unicode 17. A newer PCRE2 has them too; duplicates are harmless.
 #ifndef HYDRANT_ENGINE_TEXT_TOKENIZER_UNICODE_ADDITIONS_H_
 #define HYDRANT_ENGINE_TEXT_TOKENIZER_UNICODE_ADDITIONS_H_
 

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 struct Lead {
-  int length;         // 0: no character starts with this byte
+  int length;         // 0: not a first byte
   uint8_t low, high;  // range of the second byte
 };
 

@@ -1,5 +1,5 @@
-// UTF-8 by the book (Unicode 15, table 3-7): validation, decoding, and replacement of ill-formed
-// parts. Pure functions, thread safe.
+// UTF-8 by the standard (Unicode 15, table 3-7): validation, decoding, and replacement of
+// ill-formed parts. Pure functions, thread safe.
 #ifndef HYDRANT_ENGINE_TEXT_UNICODE_UTF8_H_
 #define HYDRANT_ENGINE_TEXT_UNICODE_UTF8_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// What stands at the front of a non-empty string.
+// The front of a non-empty string.
 struct Utf8Front {
   enum class Kind { kCharacter, kIllFormed, kIncomplete };
   Kind kind;
@@ -27,7 +27,7 @@ absl::Status ValidateUtf8(std::string_view text);
 // REQUIRES: `code_point` is a Unicode scalar value.
 void AppendUtf8(char32_t code_point, std::string* out);
 
-// Moves what is decided of `*pending` to `*out`: characters as they are, every maximal ill-formed
+// Moves the decided part of `*pending` to `*out`: characters unchanged, every maximal ill-formed
 // part as one U+FFFD (Unicode 3.9, "U+FFFD substitution of maximal subparts"; the rule of Python's
 // errors="replace"). An incomplete character stays pending unless `at_end`.
 void DrainUtf8(bool at_end, std::string* pending, std::string* out);
