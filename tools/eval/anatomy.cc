@@ -36,7 +36,7 @@ void Softmax(double* logits, int count) {
   for (int j = 0; j < count; ++j) logits[j] /= sum;
 }
 
-// What is not seen gets no weight, the rest gets it instead.
+// Moves the weight of hidden keys to the visible ones.
 void Hide(const uint8_t* visible, int count, double* weights) {
   double sum = 0;
   for (int j = 0; j < count; ++j) sum += weights[j] = visible[j] != 0 ? weights[j] : 0.0;
@@ -44,7 +44,7 @@ void Hide(const uint8_t* visible, int count, double* weights) {
   for (int j = 0; j < count; ++j) weights[j] /= sum;
 }
 
-// Four rows at a time, because a sum that goes through memory once a row waits for memory.
+// Four rows at a time, as a sum kept in memory would be stored and reloaded once per row.
 constexpr int kRowsAtOnce = 4;
 
 // sum[i] += x[0] rows[0][i] + .. + x[3] rows[3][i]
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<PlainForward>> PlainForward::Create(
         absl::StrCat("the plain forward pass knows what Llama computes alone, and this model is ",
                      config.architecture));
   }
-  // Batch-invariant is also the more exact: no activations of 8 bits.
+  // Batch-invariant mode is also more exact: it does not quantise activations to 8 bits.
   auto backend = CreateBackend("cpu", {.num_threads = num_threads, .batch_invariant = true});
   if (!backend.ok()) backend = CreateBackend("reference", {.num_threads = num_threads});
   if (!backend.ok()) return backend.status();
@@ -190,7 +190,7 @@ absl::Status PlainForward::LoadLayer(int layer) {
   status.Update(pack(wo, WeightDType::kStored, &loaded.wo));
   status.Update(pack(gate_up, WeightDType::kStored, &loaded.gate_up));
   status.Update(pack(down, WeightDType::kStored, &loaded.down));
-  // The columns of each head on their own.
+  // Splits W_O into the columns of each head.
   const std::vector<float> columns = Floats(t.wo);
   const int hidden = config().hidden_size, d = config().head_dim;
   std::vector<float> of_head(static_cast<size_t>(hidden) * d);
@@ -242,7 +242,7 @@ void PlainForward::Rotate(float* head, int position) const {
   }
 }
 
-// Sorts the rows of a projection by heads, behind those that were read before.
+// Appends the rows of a projection, sorted by head, to those of the earlier pass.
 void PlainForward::StoreHeads(int layer, const std::vector<float>& qkv, const Activations* before,
                               Activations* activations) {
   const int d = activations->head_dim, first = activations->first, n = activations->tokens;
@@ -274,7 +274,7 @@ void PlainForward::StoreHeads(int layer, const std::vector<float>& qkv, const Ac
 void PlainForward::Attend(int layer, const AttentionMask& visible, Activations* activations) {
   const int d = activations->head_dim, n = activations->tokens, group = activations->Group();
   const int rows = activations->Rows();
-  // Who hides keys hears of the queries of a head in their order.
+  // A mask is called for the queries of a head in order, so a head is then a single task.
   const int queries = visible ? rows : kQueriesATask;
   const int tasks = (rows + queries - 1) / queries;
   std::vector<GroupAttention> heads;
@@ -345,7 +345,7 @@ Activations PlainForward::Read(std::span<const TokenId> tokens, const AttentionM
                    .out = hidden.data()});
   for (int i = 0; i < activations.layers; ++i) {
     const Layer& layer = layers_[i];
-    // Keys are found at their place in the one before: as many layers and tokens there as here.
+    // Keys are looked up at the same place in `before`: it has the same layers and tokens.
     StoreHeads(i, Multiply(*layer.qkv, Normalised(hidden, layer.attn_norm)), before, &activations);
     Attend(i, visible, &activations);
     const size_t width = rows * config().QDim();

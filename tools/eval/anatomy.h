@@ -1,10 +1,9 @@
-// A plain forward pass of the llama family whose attention can be looked at: queries, keys and
-// values of every head, the attention weight of each query on each key, and, where somebody wants
-// to know what would happen, which keys a query may see. Attention is written here anew, from the
-// formula and in double precision; of the engine it shares the reading of weights, and of the
-// kernels the products with them.
+// A plain forward pass of the llama family with inspectable attention: queries, keys and values of
+// every head, the attention weight of each query on each key, and optional masks of the keys
+// visible to a query. Attention is written independently of the engine, from the formula, in double
+// precision; reading of weights and matmuls are the engine's.
 //
-// One thread drives it; attention and products use several.
+// Driven by one thread; attention and matmuls use several.
 #ifndef HYDRANT_TOOLS_EVAL_ANATOMY_H_
 #define HYDRANT_TOOLS_EVAL_ANATOMY_H_
 
@@ -22,8 +21,8 @@
 
 namespace hydrant::eval {
 
-// What a pass over `tokens` tokens computed. Rows are its queries: those of the tokens from `first`
-// on; keys and values are there of all.
+// The result of a pass over `tokens` tokens. Rows are the queries of the tokens from `first` on;
+// keys and values cover all tokens.
 struct Activations {
   int layers = 0;
   int heads = 0;
@@ -31,7 +30,7 @@ struct Activations {
   int head_dim = 0;
   int tokens = 0;
   int first = 0;
-  std::vector<float> queries;   // [layers, heads, rows, head_dim], turned by RoPE
+  std::vector<float> queries;   // [layers, heads, rows, head_dim], rotated by RoPE
   std::vector<float> keys;      // [layers, kv_heads, tokens, head_dim], the same
   std::vector<float> values;    // [layers, kv_heads, tokens, head_dim]
   std::vector<float> attended;  // [layers, rows, heads * head_dim], before W_O
@@ -50,10 +49,9 @@ struct Activations {
   }
 };
 
-// Which keys the query heads of a KV head see. `weights` [group, query + 1]: what each would be,
-// seeing all up to itself; `visible` [group, query + 1] is 1 everywhere and may be made 0 where
-// something is not to be seen, but not everything in a row. Called for the queries of a KV head in
-// their order; for several KV heads at once.
+// Visibility of keys to the query heads of a KV head. `weights` [group, query + 1]: attention
+// weights without a mask; `visible` [group, query + 1] is 1 everywhere, and may be set to 0 except
+// for a whole row. Called for the queries of a KV head in order; concurrently for several KV heads.
 using AttentionMask =
     std::function<void(int layer, int kv_head, int query, std::span<const double> weights,
                        std::span<uint8_t> visible)>;
@@ -69,21 +67,21 @@ class GroupAttention {
  private:
   int n_;
   int head_dim_;
-  std::vector<double> keys_;  // [head_dim, n]: the sums run over many keys side by side
+  std::vector<double> keys_;  // [head_dim, n]: sums vectorize over keys
 };
 
 class PlainForward {
  public:
-  // Unimplemented, with the name of the architecture, for another than llama.
+  // Unimplemented, with the name of the architecture, for architectures other than llama.
   static absl::StatusOr<std::unique_ptr<PlainForward>> Create(
       std::shared_ptr<const ModelSource> source, int num_threads);
 
-  // Reads the tokens from `first` on, through the first `layers` layers (0: all). What stands
-  // before `first` is taken from `before`, which has read it. REQUIRES: as many layers there
+  // Computes the tokens from `first` on through the first `layers` layers (0: all). Earlier tokens
+  // are taken from `before`, a previous pass. REQUIRES: the same layers there
   Activations Read(std::span<const TokenId> tokens, const AttentionMask& visible = nullptr,
                    const Activations* before = nullptr, int first = 0, int layers = 0);
 
-  // [vocab] of a row that has passed all layers.
+  // [vocab] of a row that passed all layers.
   std::vector<float> Logits(const Activations& activations, int token);
   // -ln p(tokens[i + 1]) for i in [activations.first, tokens - 1), nats.
   std::vector<double> NegativeLogLikelihoods(const Activations& activations,
@@ -119,7 +117,7 @@ class PlainForward {
   std::unique_ptr<Backend> backend_;
   ThreadPool threads_;
   std::vector<Layer> layers_;
-  std::unique_ptr<Weight> embedding_, output_;  // output_ null where it is the embedding
+  std::unique_ptr<Weight> embedding_, output_;  // output_ is null if tied
   std::vector<float> final_norm_;
   std::vector<double> frequencies_;  // [head_dim / 2] of RoPE
 };

@@ -6,7 +6,7 @@
 namespace hydrant::eval {
 namespace {
 
-// What all arms need of a layer, one row an arm and query.
+// Per-layer results, one row per arm and query.
 struct LayerWork {
   std::vector<float> difference;  // [arms, rows, heads * head_dim]
   std::vector<double> gone;       // [arms, rows, heads]
@@ -46,7 +46,7 @@ double L1(const float* x, size_t n) {
   return sum;
 }
 
-// The largest of each head's row norms up to each token: [heads, n].
+// The running maximum over tokens of each head's row norms: [heads, n].
 void RunningMaximum(std::vector<double>* norms, int n) {
   for (size_t i = 1; i < norms->size(); ++i) {
     if (i % n != 0) (*norms)[i] = std::max((*norms)[i], (*norms)[i - 1]);

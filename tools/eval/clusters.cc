@@ -35,7 +35,7 @@ std::vector<double> Scatter(const Points& points, const std::vector<double>& mea
   return scatter;
 }
 
-// Makes x of length 1; false for one of length 0.
+// Scales x to length 1; false if its length is 0.
 bool Normalise(std::vector<double>* x) {
   const double length = std::sqrt(std::inner_product(x->begin(), x->end(), x->begin(), 0.0));
   if (!(length > 0)) return false;
@@ -43,8 +43,8 @@ bool Normalise(std::vector<double>* x) {
   return true;
 }
 
-// The direction of the largest eigenvalue among those at right angles to `other` (empty: among
-// all), and that eigenvalue.
+// The eigenvector of the largest eigenvalue orthogonal to `other` (empty: of all), and the
+// eigenvalue.
 std::pair<std::vector<double>, double> Largest(const std::vector<double>& matrix, int d,
                                                const std::vector<double>& other) {
   std::vector<double> direction(d), next(d);

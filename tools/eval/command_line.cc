@@ -22,7 +22,7 @@ constexpr char kOracle[] = "oracle";
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// What is compared, on what.
+// Flags of arms and tasks.
 void AddComparisonFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->model, "a GGUF file, a Hugging Face folder, or hf:ORG/NAME");
   app->add_option("--text", flags->texts, "a plain UTF-8 text; may be repeated")->take_all();
@@ -50,7 +50,7 @@ void AddComparisonFlags(CLI::App* app, Flags* flags) {
   app->add_option("--seed", flags->task.seed, "of what is hidden")->capture_default_str();
 }
 
-// Where results go, and what it runs on.
+// Flags of output files and of the machine.
 void AddMachineFlags(CLI::App* app, Flags* flags) {
   app->add_option(
          "--out", flags->out,
@@ -75,7 +75,7 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
       "nothing leaves once a context has been compressed, as in most published comparisons");
 }
 
-// What else is measured, or done instead.
+// Flags of further measurements and of other modes.
 void AddModeFlags(CLI::App* app, Flags* flags) {
   app->add_flag("--anatomy", flags->anatomy,
                 "the papers' own pictures of each text's middle: attention loss and its bound, "
@@ -94,7 +94,7 @@ void AddModeFlags(CLI::App* app, Flags* flags) {
   app->add_flag("--list-tasks", flags->list_tasks, "names, and exit");
 }
 
-// False where the parameter is a number and the value is none.
+// False if the parameter is a number and the value is not.
 bool SetParameter(const std::string& name, const std::string& value, CacheSpec* cache) {
   const auto whole = [&](auto& field) { return absl::SimpleAtoi(value, &field.emplace()); };
   if (name == "protected_window_size") return whole(cache->protected_window_size);
@@ -145,7 +145,7 @@ void CheckFlags(const Flags& flags) {
     arm.cache.cache_ratio = 0.5;
     if (arm.cache.policy == "full")
       Fail("--policies: full is always there, to be compared with", kExitUsage);
-    // A budget of any size will do to know names and parameters.
+    // Any budget is enough to check names and parameters.
     const auto plan = PlanCache(arm.cache, {flags.task.length, 1, 1});
     if (!plan.ok())
       Fail(fmt::format("--policies: {}: {}", policy, std::string(plan.status().message())),

@@ -1,4 +1,4 @@
-// What hydrant-eval is asked for: its flags, how they are checked, how it fails, and Ctrl-C.
+// Flags of hydrant-eval, their validation, error exits, and Ctrl-C.
 #ifndef HYDRANT_TOOLS_EVAL_COMMAND_LINE_H_
 #define HYDRANT_TOOLS_EVAL_COMMAND_LINE_H_
 
@@ -19,11 +19,11 @@ namespace hydrant::eval {
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
-inline constexpr char kNoTask[] = "none";  // of --tasks: --anatomy alone
+inline constexpr char kNoTask[] = "none";  // value of --tasks: only --anatomy
 
 struct Flags {
-  std::string model;       // as it was given
-  std::string model_path;  // where it is on this machine
+  std::string model;       // as given on the command line
+  std::string model_path;  // the local path
   std::vector<std::string> texts;
   std::vector<std::string> tasks = {"perplexity", "needle", "needle-unseen"};
   std::vector<std::string> policies = {"h2o",
@@ -64,14 +64,14 @@ struct Flags {
 };
 
 void AddFlags(CLI::App* app, Flags* flags);
-// Ends the program where a flag is wrong, before any work begins.
+// Ends the program if a flag is invalid, before any work begins.
 void CheckFlags(const Flags& flags);
-// "name:parameter=value:..", without a budget; ends the program where a value is no number.
+// "name:parameter=value:..", without a budget; ends the program if a value is not a number.
 Arm ParseArm(const std::string& text);
-// What --list-policies and --list-tasks ask for, on stdout.
+// Prints the output of --list-policies and --list-tasks to stdout.
 void PrintLists(const Flags& flags);
 
-// From Ctrl-C or SIGTERM on; the handlers are set by the first call of CatchInterrupts().
+// True after Ctrl-C or SIGTERM; the first call of CatchInterrupts() installs the handlers.
 void CatchInterrupts();
 bool Interrupted();
 

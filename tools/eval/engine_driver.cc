@@ -18,7 +18,7 @@ EngineDriver::~EngineDriver() {
 int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
                       const SampledRow& sampling, bool prompt_logprobs) {
   const auto n = static_cast<int64_t>(prompt.size());
-  // What is longer than the plan's prompt is a probe.
+  // Tokens beyond the plan's prompt are a probe.
   HYDRANT_CHECK(plan.prompt.tokens == n || (plan.prompt.tokens < n && plan.ReadsProbe()));
   const int slot = Open(plan, n, new_tokens);
   sequences_[slot].prompt = std::move(prompt);
@@ -174,7 +174,7 @@ void EngineDriver::Step() {
   for (Sequence& sequence : sequences_) space_.PackState(&sequence.space, &batch_);
 }
 
-// A prompt has become a cache.
+// A prompt was compressed into a cache.
 void EngineDriver::TakeReport(int slot, const CacheReport& report) {
   Sequence& sequence = sequences_[slot];
   sequence.entries = report.entries;

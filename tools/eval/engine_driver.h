@@ -1,6 +1,6 @@
-// Drives an Engine without the scheduler, for the laboratory and for tests: sequences get slots,
-// arena room and pages as the scheduler's would (CacheSpace, page ids shuffled), and it runs steps
-// of the caller's making. What does not fit, or an engine that fails, ends the process.
+// Drives an Engine without the scheduler, for hydrant-eval and for tests: allocates slots, arena
+// room and pages for sequences as the scheduler does (CacheSpace, page ids shuffled), and runs
+// steps assembled by the caller. Allocation failures and engine errors end the process.
 #ifndef HYDRANT_TOOLS_EVAL_ENGINE_DRIVER_H_
 #define HYDRANT_TOOLS_EVAL_ENGINE_DRIVER_H_
 
@@ -16,17 +16,17 @@ namespace hydrant::eval {
 
 class EngineDriver {
  public:
-  // `seed`: of the order of page ids.
+  // `seed`: for the order of page ids.
   EngineDriver(Engine* engine, uint64_t seed);
   ~EngineDriver();
 
-  // Takes the next slot, with pages for the prompt; `new_tokens` are expected after it. The prompt
-  // is read by Prefill*().
+  // Takes the next slot, with pages for the prompt; `new_tokens` tokens are expected after it.
+  // Prefill*() computes the prompt.
   int Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
           const SampledRow& sampling = Greedy(), bool prompt_logprobs = false);
 
-  // Takes the next slot for another cache of the reading of `slot`, which has not begun: its plan
-  // is of as long a prompt (PrefillSlice::sharing_slots).
+  // Takes the next slot for another cache of the same prefill as `slot`, which must not have begun:
+  // both plans have the same prompt length (PrefillSlice::sharing_slots).
   int AddSharing(int slot, const CachePlan& plan, int new_tokens);
 
   // Adds a slice to the step being built; all layers and tokens, or the given part.
@@ -36,38 +36,38 @@ class EngineDriver {
   void Decode(int slot);
   void DecodeToken(int slot, TokenId token, int position);
 
-  // Adds a slice that reads `tokens` after all that the slot has seen (PrefillSlice::num_seen); or
-  // begins such a run, whose slices AppendPart() adds. keep: PrefillSlice::keep.
+  // Adds a slice that appends `tokens` to the slot's sequence (PrefillSlice::num_seen); or begins
+  // an append whose slices AppendPart() adds. keep: PrefillSlice::keep.
   void Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
 
-  // The slot's cache is cut to `mean` entries a head when its next token comes. REQUIRES: as
+  // Shrinks the slot's cache to `mean` entries per head before its next token. REQUIRES: as
   // hydrant::Shrink
   void Shrink(int slot, int32_t mean);
 
-  // Executes the step. REQUIRES: it has work
+  // Executes the step. REQUIRES: it is not empty
   void Step();
 
   // Prefill of one sequence and `count` greedy tokens, alone.
   std::vector<TokenId> Generate(int slot, int count);
 
   TokenId last_token(int slot) const { return sequences_[slot].newest; }
-  // Entries that each head kept when the slot's cache was cut, where its plan is ragged then.
+  // Entries kept by each head at compaction, if the slot's plan is then ragged.
   const std::vector<int32_t>& Entries(int slot) const { return sequences_[slot].entries; }
-  // What the scorer of an open plan observed, and the slot's plan, decided by it.
+  // Observations of the scorer of an open plan, and the slot's plan resolved with them.
   const std::vector<float>& Observations(int slot) const { return sequences_[slot].observations; }
   const CachePlan& Plan(int slot) const { return sequences_[slot].plan; }
-  // What the slot's heads retained ([layers * KV heads]); empty: nothing has left.
+  // Retained mass of the slot's heads ([layers * KV heads]); empty: nothing was evicted.
   const std::vector<float>& RetainedMass(int slot) const { return sequences_[slot].retained_mass; }
-  // Logits that the last step computed for the slot; the span until the next step.
+  // Logits of the slot in the last step; valid until the next step.
   std::span<const float> LogitsRow(int slot);
   std::vector<float> Logits(int slot) {
     const std::span<const float> row = LogitsRow(slot);
     return {row.begin(), row.end()};
   }
 
-  // StepResult's own, of the last step.
+  // StepResult::logprobs of the last step.
   const std::vector<TokenLogprobs>& logprobs() const { return result_.logprobs; }
   const std::vector<TokenLogprobs>& prompt_logprobs() const { return result_.prompt_logprobs; }
 
@@ -76,7 +76,7 @@ class EngineDriver {
  private:
   struct Sequence {
     std::vector<TokenId> prompt = {};
-    std::vector<TokenId> run = {};  // that is appended
+    std::vector<TokenId> run = {};  // tokens to append
     std::vector<int32_t> keep = {};
     SampledRow sampling = {};
     bool prompt_logprobs = false;
@@ -88,7 +88,7 @@ class EngineDriver {
     std::vector<float> retained_mass = {};
     std::vector<float> observations = {};
     std::vector<int> sharing_slots = {};
-    std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
+    std::vector<int32_t> entries = {};  // kept by each head, if its plan is ragged
   };
   int Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens);
   void TakeReport(int slot, const CacheReport& report);
@@ -98,7 +98,7 @@ class EngineDriver {
   std::vector<Sequence> sequences_;
   Batch batch_;
   StepResult result_;          // of the last step
-  std::vector<float> logits_;  // of the last step, once asked for
+  std::vector<float> logits_;  // of the last step, copied on demand
 };
 
 }  // namespace hydrant::eval

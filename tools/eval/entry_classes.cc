@@ -7,7 +7,7 @@
 namespace hydrant::eval {
 namespace {
 
-// The mean over a group of its weights in each step: [steps][query + 1].
+// Weights in each step, averaged over the group: [steps][query + 1].
 std::vector<std::vector<double>> GroupWeights(const Activations& activations, int layer,
                                               int kv_head, int first_query) {
   const GroupAttention keys(activations.Keys(layer, kv_head), activations.tokens,
@@ -83,11 +83,11 @@ std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& 
     std::vector<int32_t> left;
     std::set_difference(before.begin(), before.end(), moments[i].begin(), moments[i].end(),
                         std::back_inserter(left));
-    // The token that came is one of the newest, too.
+    // The new token is one of the newest, too.
     const int candidates = static_cast<int>(before.size()) - std::max(0, fifo - 1);
     if (left.size() != 1 || candidates < 2) continue;
     const auto place = std::find(before.begin(), before.end(), left[0]) - before.begin();
-    if (place >= candidates) continue;  // the FIFO's own
+    if (place >= candidates) continue;  // evicted by the FIFO
     indices.push_back(static_cast<double>(place) / (candidates - 1));
   }
   return indices;

@@ -1,5 +1,5 @@
-// How a cache does while tokens are generated, as CO2 looks at it (Yamazaki and Venkataraman 2024,
-// sections 3.2 and 3.3): which entries are needed and which are held, and which are replaced.
+// Use and replacement of cache entries during decoding, as analysed by CO2 (Yamazaki and
+// Venkataraman 2024, sections 3.2 and 3.3).
 #ifndef HYDRANT_TOOLS_EVAL_ENTRY_CLASSES_H_
 #define HYDRANT_TOOLS_EVAL_ENTRY_CLASSES_H_
 
@@ -12,9 +12,9 @@
 
 namespace hydrant::eval {
 
-// Of a layer: entries a head and step, on average. An entry is activated in a step where its weight
-// with the full cache, the mean over the group, exceeds `gamma` times the layer's largest of all
-// heads and steps.
+// For one layer: entries per head and step, on average. An entry is activated in a step if its
+// weight with the full cache, the mean over the group, exceeds `gamma` times the layer's largest
+// over all heads and steps.
 struct EntryClasses {
   double activated_cached = 0;
   double activated_uncached = 0;
@@ -22,23 +22,22 @@ struct EntryClasses {
   double threshold = 0;
 };
 
-// What is seen of one head: a line a step, in it a character an entry: 'b' activated and cached,
-// 'o' activated and not cached, 'g' inactive and cached, '.' neither.
+// A plot of one head: a line per step with a character per entry: 'b' activated and cached, 'o'
+// activated and not cached, 'g' inactive and cached, '.' neither.
 struct HeadClasses {
   int layer = 0;
   int kv_head = 0;
   std::vector<std::string> steps;
 };
 
-// Steps are the queries after the context. `shown`: heads whose steps are filled in.
+// Steps are the queries after the context. `shown`: heads to plot; their steps are filled in.
 std::vector<EntryClasses> ClassifyEntries(const Activations& activations, const HeldEntries& held,
                                           double gamma, ThreadPool* threads,
                                           std::vector<HeadClasses>* shown);
 
-// The rank of each entry that was replaced among the entries that the score could choose from, by
-// their positions, oldest first: 0 to 1, 1 the one that had just left the `fifo` newest. `moments`:
-// positions of a head before and after each token, ascending; a step in which more than one leave
-// is passed over.
+// The rank of each replaced entry among the score's candidates by position, oldest first: 0 to 1,
+// where 1 is the entry that had just left the `fifo` newest. `moments`: positions held by a head
+// before and after each token, ascending; steps that evict more than one entry are skipped.
 std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& moments, int fifo);
 
 }  // namespace hydrant::eval

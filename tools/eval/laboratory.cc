@@ -15,10 +15,10 @@
 namespace hydrant::eval {
 namespace {
 
-// As the daemon has it.
+// The daemon's default.
 constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
 
-// The attention of the queries after the prompt: unknown to whoever has to choose.
+// Scores by the attention of the queries after the prompt, which a policy cannot know.
 class Continuation final : public PromptScorer {
  public:
   bool ReadsProbe() const override { return true; }
@@ -50,9 +50,9 @@ double Divergence(std::span<const float> full, std::span<const float> other) {
   return std::max(0.0, sum);
 }
 
-// An arm of a trial, with the plan that PlanCache made of it.
+// An arm of a trial with its plan from PlanCache.
 struct PlannedArm {
-  size_t outcome = 0;  // its place in the answer
+  size_t outcome = 0;  // index in the result
   CachePlan plan;
   bool is_oracle = false;
   int slot = -1;
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
   engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
   engine.max_num_seqs = options.max_arms + 1;
   engine.max_shared_statistics = 3 * engine.max_num_seqs;
-  // A reading, a probe behind it, and the oracles' own.
+  // Room for a prefill, one with a probe, and the oracle's.
   engine.prefill_arena_tokens = 4 * engine.max_model_len.value_or(source->config().max_context);
   HYDRANT_ASSIGN_OR_RETURN(impl->engine, Engine::Create(source, engine, nullptr));
   std::unique_ptr<Laboratory> laboratory(new Laboratory(std::move(impl)));
@@ -149,7 +149,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
   std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial)}};
   const int64_t of_full = space.PagesFor(group[0].plan, tokens);
   int64_t pages = of_full;
-  // As many side by side as the pool bears; the full cache is in every group, to be compared with.
+  // Groups as large as the pool allows; each includes the full cache as the baseline.
   const auto run = [&] {
     if (group.size() > 1 || arms.empty()) impl_->RunGroup(trial, group, &outcomes);
     group.resize(1);
@@ -185,8 +185,8 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
   Generate(trial, group, &driver, outcomes);
 }
 
-// The context once for all arms, or with a probe behind it where one of them wants that; and once
-// more, with what follows behind it, for the oracles.
+// Computes the context once for all arms, with a probe after it if any arm needs one; and once
+// more, with its continuation, for the oracles.
 void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
                                EngineDriver* driver) const {
   const auto context_end = trial.tokens.begin() + trial.context;
@@ -198,7 +198,7 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
       if (arm.is_oracle == oracles) readers.push_back(&arm);
     }
     if (readers.empty()) continue;
-    // Who reads most leads.
+    // The arm with the longest prefill leads.
     const auto leader = std::find_if(readers.begin(), readers.end(),
                                      [](const PlannedArm* arm) { return arm->plan.ReadsProbe(); });
     std::vector<TokenId> reading = plain;
@@ -243,7 +243,7 @@ std::vector<std::vector<int32_t>> Laboratory::Impl::Held(int slot) const {
   return held;
 }
 
-// The tokens after the context, the same to all.
+// Feeds the tokens after the context, the same to all arms.
 void Laboratory::Impl::TeacherForce(const Trial& trial, std::span<PlannedArm> group,
                                     EngineDriver* driver, std::vector<Outcome>* outcomes) const {
   const int end = static_cast<int>(trial.tokens.size());

@@ -1,6 +1,6 @@
-// The laboratory: one model in process, without scheduler or server, on which policies are
-// compared. A prompt is read once for all of them (PrefillSlice::sharing_slots); then every cache
-// goes on beside the others in one batch, the full one among them, fed the same tokens or its own.
+// Compares policies on one model in process, without scheduler or server. A prompt is computed once
+// for all arms (PrefillSlice::sharing_slots); then all caches, the full one included, decode in one
+// batch, from the same tokens or from their own.
 #ifndef HYDRANT_TOOLS_EVAL_LABORATORY_H_
 #define HYDRANT_TOOLS_EVAL_LABORATORY_H_
 
@@ -17,48 +17,48 @@
 
 namespace hydrant::eval {
 
-// A cache to be tried.
+// A cache configuration to evaluate.
 struct Arm {
   std::string name;
   CacheSpec cache;
-  // The ceiling: entries are chosen by the attention of what follows, C in every
-  // head, or over all heads where the params' budget_scope says so. Else `cache` says C alone.
+  // The upper bound: entries are chosen by the attention of the continuation, C per head, or over
+  // all heads if the params' budget_scope says so. `cache` then only gives C.
   bool is_oracle = false;
 };
 
-// A text to try it on. The first `context` tokens become the cache. Those after them are given one
-// by one; then as many as `generate` says are sampled, greedily.
+// A test text. The first `context` tokens become the cache. The remaining tokens are fed one by
+// one; then `generate` tokens are sampled greedily.
 struct Trial {
   std::vector<TokenId> tokens;
   int context = 0;
   int generate = 0;
-  std::vector<TokenId> expected = {};  // of what is generated: for the oracle
-  bool traced = false;                 // Outcome::held is wanted
-  std::optional<bool> append = {};     // instead of the options' own
-  int question_tokens = 0;             // of those after the context: a question about it
+  std::vector<TokenId> expected = {};  // expected output, for the oracle
+  bool traced = false;                 // fill in Outcome::held
+  std::optional<bool> append = {};     // overrides the options' value
+  int question_tokens = 0;             // tokens of a question after the context
 };
 
-// What an arm made of a trial.
+// The result of an arm on a trial.
 struct Outcome {
-  absl::Status refused;       // by PlanCache; nothing else is set then
+  absl::Status refused;       // PlanCache's error; the other fields are then unset
   double nll = 0;             // mean over the given tokens, nats
-  double agreement = 0;       // of the given positions: where its best token is the full cache's
+  double agreement = 0;       // share of given positions whose top token is the full cache's
   double divergence = 0;      // KL(full cache || this one), mean over them, nats
   std::string text;           // generated
-  int64_t entries = 0;        // of all heads, when the context had been compressed
+  int64_t entries = 0;        // of all heads, after the compaction of the context
   double retained_mass = 1;   // mean over the heads
-  std::vector<int32_t> kept;  // [layers * KV heads] entries of each head, then
-  // Of a traced trial: the positions that each head holds, ascending, when the context has been
-  // compressed and after each given token (what its query attended to); the first moment alone
-  // where nothing leaves after it. Empty where entries are samples. [moments][layers * KV heads]
+  std::vector<int32_t> kept;  // [layers * KV heads] entries of each head at that time
+  // For a traced trial: the positions held by each head, ascending, after the compaction of the
+  // context and after each given token (the entries its query attended to); only the first moment
+  // if nothing is evicted later. Empty if entries are samples. [moments][layers * KV heads]
   std::vector<std::vector<std::vector<int32_t>>> held = {};
 };
 
 struct LaboratoryOptions {
   EngineOptions engine;
-  int max_arms = 32;  // in one Run(), without the full cache and the oracles
-  // Nothing leaves once the context has been compressed, as in most published comparisons; co2 and
-  // others that are whole at first go by their own rule.
+  int max_arms = 32;  // per Run(), without the full cache and the oracles
+  // Nothing is evicted after the compaction of the context, as in most published comparisons; co2
+  // and other policies that start uncompressed follow their own rule.
   bool append = false;
 };
 
@@ -68,8 +68,8 @@ class Laboratory {
                                                             const LaboratoryOptions& options);
   ~Laboratory();
 
-  // The full cache's outcome first, then those of the arms. REQUIRES: no more arms than max_arms,
-  // and trial.tokens and what is generated within max_tokens().
+  // The full cache's outcome first, then the arms'. REQUIRES: at most max_arms arms; trial.tokens
+  // plus generated tokens within max_tokens().
   std::vector<Outcome> Run(const Trial& trial, const std::vector<Arm>& arms);
 
   int max_tokens() const;

@@ -19,22 +19,22 @@ constexpr int kSketchLengths[] = {250, 500, 1000, 2000, 4000};
 constexpr int kSketchQueries = 16;
 static_assert(kLongestStudy == 4000 + kSketchQueries);
 constexpr int kSketchSeeds = 3;
-constexpr int kSketchEntries = 128;  // whatever the length
+constexpr int kSketchEntries = 128;  // for every length
 constexpr double kSketchShare = 0.2;
-constexpr int kSketchLayers = 6;  // the first of the model, which a long text passes
+constexpr int kSketchLayers = 6;  // the first layers, computed for a long text
 constexpr int kClustersAtFirst = 32;
 
-// Relative errors by what they are made with.
+// Relative errors by method.
 using Errors = std::map<std::string, std::vector<double>>;
 
-// What a head's first n tokens tell the queries that follow them.
+// Results for the first n tokens of a head and the queries after them.
 struct LengthPoint {
   int n = 0;
   Errors of_share, of_memory;
   double clusters = 0;
 };
 
-// The best of all but the last `recent` entries, and these.
+// The largest of all but the last `recent` entries, plus the recent ones.
 std::vector<int> Largest(const std::vector<double>& values, int count, int recent, int n) {
   std::vector<int> entries(n - recent);
   std::iota(entries.begin(), entries.end(), 0);
@@ -61,7 +61,7 @@ struct LongHead {
   }
 };
 
-// `memory` entries of the first n, for the queries that follow them.
+// Errors for `memory` of the first n entries and the queries after them.
 Errors MeasureErrors(const LongHead& long_head, int n, int memory,
                      const std::vector<double>& collected) {
   const Head head = long_head.First(n);

@@ -1,5 +1,5 @@
-// How well attention is told from fewer entries as a text grows, and how many clusters its keys
-// need (SubGen, arXiv 2402.06082, theorem 1), in a head of each of the first layers.
+// Error of attention from fewer entries as a text grows, and number of clusters of its keys
+// (SubGen, arXiv 2402.06082, theorem 1), in a head of each of the first layers.
 #ifndef HYDRANT_TOOLS_EVAL_LENGTH_STUDY_H_
 #define HYDRANT_TOOLS_EVAL_LENGTH_STUDY_H_
 
@@ -12,9 +12,9 @@
 
 namespace hydrant::eval {
 
-inline constexpr int kLongestStudy = 4016;  // tokens that are of use
+inline constexpr int kLongestStudy = 4016;  // maximum number of tokens used
 
-// Null where the text is too short for the least length.
+// Null if the text is shorter than the smallest length.
 nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward,
                             const std::function<void(const std::string&)>& progress);
 

@@ -1,4 +1,4 @@
-// hydrant-eval: what each cache policy costs, on a model and texts of the user's. Progress goes to
+// hydrant-eval: measures the cost of cache policies on the user's model and texts. Progress goes to
 // stderr, the tables to stdout. Exit codes: 0 done, 1 failed, 2 wrong usage.
 #include <fmt/format.h>
 
@@ -41,7 +41,7 @@ std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
   return texts;
 }
 
-// Shows how a model of the hub comes, a line every ten seconds.
+// Prints the progress of a download, a line every ten seconds.
 class FetchProgress final : public hub::PullListener {
  public:
   void OnPlan(const hub::PullPlan& plan) override {
@@ -59,7 +59,7 @@ class FetchProgress final : public hub::PullListener {
 
  private:
   std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
-  std::optional<hub::TransferMeter> meter_;  // from the plan on
+  std::optional<hub::TransferMeter> meter_;  // set by the plan
 };
 
 std::string PathOfModel(const std::string& model) {
@@ -69,7 +69,7 @@ std::string PathOfModel(const std::string& model) {
   return *path;
 }
 
-// Before any work, so that a model it does not know is refused at once; null: it was not asked for.
+// Called before any work, so that an unsupported model is refused at once; null: not requested.
 std::unique_ptr<PlainForward> OpenAnatomy(const Flags& flags) {
   if (!flags.anatomy) return nullptr;
   auto source = OpenModel(flags.model_path, LoadFormat::kAuto);
@@ -101,7 +101,7 @@ nlohmann::json RunAnatomy(const Flags& flags, const std::vector<std::string>& te
   return drawn;
 }
 
-// Returns whether the whole text was written; the disk may be full.
+// False if the text was not written completely, for example on a full disk.
 bool WriteFile(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -132,7 +132,7 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
   PrintOut("{}{}", TextReport(summaries), TextReport(differences));
 }
 
-// Arms are those to be measured and those of others that the results hold.
+// Valid arms: those to be measured and those in the results file.
 void CheckAgainst(const Flags& flags, const Results& results) {
   std::vector<std::string> arms;
   if (!flags.report_only) arms = flags.policies;
@@ -159,7 +159,7 @@ LaboratoryOptions OptionsOf(const Flags& flags) {
                                                    : WeightDType::kBFloat16;
   options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
-  // The context twice with an instruction between, or what is asked behind it.
+  // Two contexts with an instruction between, or one with a question.
   options.engine.max_model_len = 2 * flags.task.length + std::max(flags.task.given, 256);
   options.max_arms =
       static_cast<int>(std::min<size_t>(64, flags.policies.size() * flags.budgets.size()));

@@ -1,4 +1,4 @@
-// Means, medians, and numbers as a plot wants them.
+// Means, medians, and numbers rounded for plots.
 #ifndef HYDRANT_TOOLS_EVAL_NUMBERS_H_
 #define HYDRANT_TOOLS_EVAL_NUMBERS_H_
 
@@ -13,7 +13,7 @@
 
 namespace hydrant::eval {
 
-// Enough digits for a plot.
+// Rounded to plotting precision.
 inline double Short(double value) {
   return std::isfinite(value) ? std::stod(fmt::format("{:.4g}", value)) : 0.0;
 }
@@ -36,7 +36,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of a share of the tokens; two at least.
+// Number of entries for a share of the tokens; at least two.
 inline int Entries(double share, int tokens) {
   return std::max(2, static_cast<int>(std::ceil(share * tokens)));
 }

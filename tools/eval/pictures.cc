@@ -19,12 +19,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kWindow = 32;      // queries by whose weights concentration is measured
+constexpr int kWindow = 32;      // queries that measure concentration
 constexpr int kCentres = 16;     // SubGen, figure 1
 constexpr double kGamma = 0.01;  // CO2, section 3.2
 constexpr double kClassesBudget = 0.2;
 constexpr double kMaskBudgets[] = {0.05, 0.1, 0.2, 0.4};
-constexpr double kWholeBudget = 0.2;  // of the masks over a whole text
+constexpr double kWholeBudget = 0.2;  // for masks over a whole text
 constexpr int kHistogram = 20;
 constexpr size_t kCharactersAToken = 8;
 
@@ -38,16 +38,16 @@ std::vector<double> Ranks(const std::vector<double>& values) {
   return ranks;
 }
 
-// One text under the knife.
+// The text under analysis.
 struct Subject {
   const AnatomyOptions& options;
-  std::vector<TokenId> tokens;  // context and what follows
-  std::vector<TokenId> longer;  // as much as there is, up to the longest sketch
+  std::vector<TokenId> tokens;  // context and continuation
+  std::vector<TokenId> longer;  // up to the longest sketch
   Laboratory* laboratory;
   PlainForward* forward;
   Activations activations;        // of `tokens`
   std::vector<double> collected;  // CollectedAttention of the context
-  double full_nll = 0;            // of what follows, by the plain pass
+  double full_nll = 0;            // of the continuation, by the plain pass
 
   Trial MakeTrial() const {
     Trial trial;
@@ -60,11 +60,11 @@ struct Subject {
 
 // (a) Ada-KV, theorem 3.1.
 
-// What eviction under a policy costs: means over layers and queries, and its row of the table.
+// Cost of eviction under a policy: means over layers and queries, and its table row.
 struct PolicyLoss {
   double loss = 0;
-  double relative = 0;  // over the output's own norm
-  double lost = 0;      // nats a token
+  double relative = 0;  // relative to the output's norm
+  double lost = 0;      // nats per token
   Json row;
 };
 
@@ -184,7 +184,7 @@ Json PointsPicture(const Points& points) {
           {"centres", GreedyCentres(points, std::min(kCentres, points.n)).points}};
 }
 
-// The cost of the greedy k-center beside the points' spread.
+// The cost of the greedy k-center relative to the points' spread.
 double RelativeRadius(const Points& points) {
   const double spread = Spread(points);
   return spread > 0 ? GreedyCentres(points, std::min(kCentres, points.n)).radius / spread : 0.0;
@@ -202,7 +202,7 @@ Json KeyClusters(const Subject& subject) {
     ratios[head] = values[head] > 0 ? keys[head] / values[head] : 0.0;
   });
   Json shown = Json::array();
-  // The same depths as the paper's five.
+  // The same relative depths as the paper's five layers.
   for (int i = 0; i < 5; ++i) {
     const int layer = i * (activations.layers - 1) / 4;
     if (i > 0 && layer == (i - 1) * (activations.layers - 1) / 4) continue;
@@ -310,7 +310,7 @@ double MaskedLoss(const Subject& subject, const MaskRule& rule, bool whole) {
   const Activations masked = subject.forward->Read(
       subject.tokens, mask, whole ? nullptr : &activations, whole ? 0 : context);
   std::vector<double> nll = subject.forward->NegativeLogLikelihoods(masked, subject.tokens);
-  // The first token that follows is foretold by the context's last, which saw everything.
+  // The first continuation token is predicted by the context's last, which saw everything.
   if (whole) nll.erase(nll.begin(), nll.begin() + context);
   return Mean(nll) - subject.full_nll;
 }
@@ -343,7 +343,7 @@ Json Masks(const Subject& subject) {
           {"full", Short(subject.full_nll)}};
 }
 
-// From a line's beginning in the text's middle on.
+// Tokens from the middle of the text, starting at a line.
 std::vector<TokenId> Middle(const std::string& text, int tokens, const Laboratory& laboratory) {
   const size_t line = text.find('\n', text.size() / 2);
   const size_t begin = line == std::string::npos ? 0 : line + 1;
@@ -360,7 +360,7 @@ int EntriesHolding(std::vector<double> weights, double share) {
   const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
   int count = 0;
-  // A sum of many weights may end a rounding below their own sum.
+  // A sum of many weights may round below the total.
   while (count < static_cast<int>(weights.size()) && sum < share * all * (1 - 1e-12))
     sum += weights[count++];
   return count;

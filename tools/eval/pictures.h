@@ -1,6 +1,6 @@
-// The pictures and numbers by which the four papers argue, of one text and one model: computed from
-// a plain forward pass (tools/eval/anatomy.h) and, where a policy's kept entries matter, from what
-// the engine keeps. As JSON, which the report's page draws (tools/eval/report_anatomy.js).
+// The analyses of the four papers for one text and one model: computed from a plain forward pass
+// (tools/eval/anatomy.h) and, where a policy's kept entries matter, from the engine's caches. The
+// result is JSON, drawn by the report page (tools/eval/report_anatomy.js).
 #ifndef HYDRANT_TOOLS_EVAL_PICTURES_H_
 #define HYDRANT_TOOLS_EVAL_PICTURES_H_
 
@@ -16,22 +16,22 @@
 namespace hydrant::eval {
 
 struct AnatomyOptions {
-  std::vector<Arm> arms;        // policies whose losses are compared, without budgets
+  std::vector<Arm> arms;        // policies to compare, without budgets
   std::vector<double> budgets;  // shares of the context
   int length = 400;             // tokens of the context
   int given = 100;              // tokens after it
   std::function<void(const std::string& step)> progress = [](const std::string&) {};
 };
 
-// Of the text's middle. InvalidArgument where it is too short.
+// Analyses the text's middle. InvalidArgument if it is too short.
 absl::StatusOr<nlohmann::json> DrawAnatomy(const std::string& name, const std::string& text,
                                            const AnatomyOptions& options, Laboratory* laboratory,
                                            PlainForward* forward);
 
-// Ada-KV, figure 1: how many of the largest weights hold that share of their sum.
+// Ada-KV, figure 1: the number of largest weights that hold this share of their sum.
 int EntriesHolding(std::vector<double> weights, double share);
 
-// Spearman's: the correlation of the ranks, equal values sharing theirs; 0 where all are equal.
+// Spearman's rank correlation, ties share their rank; 0 if all values are equal.
 double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace hydrant::eval

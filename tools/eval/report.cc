@@ -17,7 +17,7 @@ Json ToJson(const Estimate& estimate) {
   return {{"count", estimate.count}, {"mean", estimate.mean}, {"half_width", estimate.half_width}};
 }
 
-// In the order of their first appearance.
+// In order of first appearance.
 template <typename Row, typename Get>
 std::vector<std::string> Distinct(const std::vector<Row>& rows, const Get& get) {
   std::vector<std::string> names;
@@ -50,7 +50,7 @@ std::string Cell(const Difference& d) {
   return mark + Figure(d) + mark;
 }
 
-// A row an arm, a column a budget.
+// A row per arm, a column per budget.
 template <typename Row>
 std::string Table(const std::vector<Row>& rows) {
   std::set<double> budgets;
@@ -111,7 +111,7 @@ std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summa
   std::string page = kReportPage;
   constexpr std::string_view kPlace = "/*DATA*/null";
   std::string text = data.dump();
-  // So that no text of a user's ends the script.
+  // Prevents user text from ending the script element.
   for (size_t at = 0; (at = text.find("</", at)) != std::string::npos;) text.replace(at, 2, "<\\/");
   page.replace(page.find(kPlace), kPlace.size(), text);
   return page;

@@ -1,7 +1,8 @@
-// The anatomy of texts (tools/eval/pictures.h), below the plots of the tasks (tools/eval/report_page.js).
+// Draws the anatomy of texts (tools/eval/pictures.h), below the plots of the tasks
+// (tools/eval/report_page.js).
 
 const tint = (i, count) => `hsl(${(360 * i) / count + 10} ${62 + 12 * (i % 2)}% ${[40, 52, 33][i % 3]}%)`;
-// As in the plots above, where the policy is in them.
+// The colour of the plots above, if they include the policy.
 const hue = (policy, i, count) => arms.includes(policy) ? looks(policy).colour : tint(i, count);
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
@@ -46,7 +47,7 @@ function lines(series, at) {
   return svg;
 }
 
-// Names beside points, each moved up until it covers nothing; left of points at the right end.
+// Labels beside points, each moved up until it overlaps nothing; left of points at the right end.
 function nameAll(svg, labels, end) {
   const placed = labels.map(label => ({left: label.x - 5, wide: 10, line: label.y + 4}));
   for (const label of labels.sort((a, b) => b.y - a.y)) {
@@ -69,7 +70,7 @@ function legendOf(series) {
   return made;
 }
 
-// Cells of value(layer, head), a column a layer.
+// Cells of value(layer, head), one column per layer.
 function heads(layers, count, value, say, darkest, lightest = 0) {
   const cell = Math.min(26, 860 / layers), left = 40, above = 18;
   const svg = drawn("svg", {viewBox: `0 0 900 ${above + cell * count + 4}`});

@@ -1,9 +1,8 @@
-// The plots and tables of the tasks.
+// Draws the plots and tables of the tasks.
 
 const $ = id => document.getElementById(id);
 const arms = [...new Set(data.summaries.map(s => s.arm))];
-// Eight colours that most readers can tell apart, times three kinds of lines and points: 24 arms
-// look different.
+// Eight distinguishable colours times three kinds of lines and points: 24 arms look different.
 const COLOURS =
     ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b8860b', '#56b4e9', '#6a3d9a', '#7f7f7f'];
 const DASHES = ['none', '7 3', '2 3'], POINTS = ['circle', 'square', 'triangle'];
@@ -26,8 +25,8 @@ $("title").textContent = data.title;
 $("settings").textContent = data.settings;
 $("incomplete").hidden = data.complete;
 
-// Where the scale ends: at the highest arm of those that are not several times as high as most are,
-// for one that collapses would press all others to the ground. And the arms that go beyond it.
+// The end of the scale, excluding arms several times as high as most: one collapsed arm would
+// flatten all others. Also returns the arms beyond it.
 function scaleOf(shown, value) {
   const tops = arms.map(arm => [arm, Math.max(...shown.filter(s => s.arm === arm).map(s => value(s).mean + value(s).half_width))])
     .filter(([, top]) => isFinite(top)).sort((a, b) => a[1] - b[1]);
@@ -36,7 +35,7 @@ function scaleOf(shown, value) {
   return {most: Math.max(0.01, ...within.map(([, top]) => top)), beyond: tops.filter(t => !within.includes(t)).map(([arm]) => arm)};
 }
 
-// Lines of `value(summary)` over the budgets; `crowned`: draws a ring around the best arm of each.
+// Lines of `value(summary)` over the budgets; `crowned`: circles the best arm of each budget.
 function plot(summaries, title, value, bottom, top, crowned) {
   const width = 900, height = 320, left = 55, right = 25, above = 12, below = 36;
   const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title});
@@ -47,7 +46,7 @@ function plot(summaries, title, value, bottom, top, crowned) {
   const {most, beyond} = top === undefined ? scaleOf(shown, value) : {most: top, beyond: []};
   const least = bottom ?? Math.min(0, ...shown.map(s => value(s).mean - value(s).half_width));
   const inside = scale(least, most, height - below, above), y = v => inside(Math.min(most, Math.max(least, v)));
-  // Beside each other, so that bars can be told apart.
+  // Shifted sideways, so that bars do not overlap.
   const beside = arm => 2.5 * (arms.indexOf(arm) - (arms.length - 1) / 2);
   drawGrid(svg, marks(least, most), y, left, width - right, v => +v.toFixed(3));
   if (beyond.length)
@@ -119,7 +118,7 @@ function drawTasks() {
   }
 }
 
-// Tables of what an arm has more than another: a row an arm, a column a budget.
+// Tables of differences between arms: a row per arm, a column per budget.
 function drawDifferences() {
   const distinct = values => [...new Set(values)];
   for (const against of distinct(data.differences.map(d => d.against))) {

@@ -17,9 +17,9 @@ using Json = nlohmann::json;
 
 constexpr char kFull[] = "full";
 constexpr char kOracle[] = "oracle";
-// What was generated may end within a character.
+// Generated text may end within a character.
 constexpr auto kReplace = Json::error_handler_t::replace;
-// Of a normal distribution: 95 % lie within so many deviations.
+// 95 % of a normal distribution lie within this many deviations.
 constexpr double kDeviations = 1.96;
 
 Json ToJson(const CaseResult& m) {
@@ -37,7 +37,7 @@ Json ToJson(const CaseResult& m) {
           {"kept", m.kept}};
 }
 
-// Copies a field of the line, or says what is wrong with it.
+// Copies a field of the line, or returns an error.
 template <typename Value>
 absl::Status Read(const Json& line, const char* field, Value* value) {
   if (!line.contains(field)) return absl::InvalidArgumentError(absl::StrCat(field, " is missing"));
@@ -70,8 +70,8 @@ absl::StatusOr<CaseResult> FromJson(const Json& line) {
   return m;
 }
 
-// Marks the best arm of each task and budget that has several arms. The oracle does not compete: it
-// knows the continuation.
+// Marks the best arm of each task and budget with several arms. The oracle is excluded: it knows
+// the continuation.
 void MarkBest(std::vector<Summary>* summaries) {
   for (Summary& one : *summaries) {
     int others = 0, ahead = 0;
@@ -150,7 +150,7 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
   return results;
 }
 
-// False: it is there already.
+// False if it is present already.
 bool Results::Insert(const CaseResult& m) {
   if (!index_.emplace(Key{m.task, m.number, m.arm, m.budget}, measured_.size()).second)
     return false;

@@ -51,7 +51,7 @@ CaseResult CaseResultOf(const Case& asked, const std::string& arm, double budget
           .kept = outcome.kept};
 }
 
-// All that the case still lacks, read once.
+// Measures all missing results of the case with one prefill.
 void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Results* results) {
   std::vector<Arm> arms;
   std::vector<double> budgets;

@@ -1,5 +1,5 @@
-// The cases of a run of hydrant-eval, one after the other; what their results already hold is not
-// measured again. An error ends the program, as in the rest of the command line.
+// Runs the cases of hydrant-eval one after the other; skips results measured already. An error ends
+// the program, as in the rest of the command line.
 #ifndef HYDRANT_TOOLS_EVAL_RUN_CASES_H_
 #define HYDRANT_TOOLS_EVAL_RUN_CASES_H_
 
@@ -13,7 +13,7 @@
 
 namespace hydrant::eval {
 
-// A case of each task after the other, so that a part of the results is a smaller run of all.
+// Interleaves the tasks, so that a partial run is a smaller version of the whole.
 std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string>& texts,
                                const Laboratory& laboratory);
 

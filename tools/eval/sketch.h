@@ -1,10 +1,10 @@
-// One head's attention from fewer entries, as SubGen estimates it (arXiv 2402.06082, algorithm 1)
-// and as a subset of the entries gives it: errors at equal memory. Double precision.
+// One head's attention estimated from fewer entries, by SubGen (arXiv 2402.06082, algorithm 1) and
+// by a subset of the entries: errors at equal memory. Double precision.
 //
-// The sketch here is made of all keys at once instead of a stream: clusters are founded by the
-// first key that lies farther than the radius from all centres, samples are drawn from what they
-// are uniform over in the end. Their distribution is the algorithm's; the radius is the best there
-// is for the room, where a stream has to guess it.
+// The sketch is built from all keys at once instead of a stream: a key farther than the radius from
+// all centres founds a cluster, and samples are drawn from their final uniform distribution. Their
+// distribution is the algorithm's; the radius is the best one for the memory, which a stream has to
+// guess.
 #ifndef HYDRANT_TOOLS_EVAL_SKETCH_H_
 #define HYDRANT_TOOLS_EVAL_SKETCH_H_
 
@@ -32,10 +32,10 @@ struct Clusters {
   std::vector<std::vector<int>> members;  // the first of each is its centre
   double radius = 0;
 };
-// Of the first n keys, each joining the nearest centre within the radius or founding its own
-// cluster. Ends early when there are more than `most` clusters.
+// Clusters the first n keys; each joins the nearest centre within the radius or founds a cluster.
+// Stops early beyond `most` clusters.
 Clusters ClusterKeys(const Head& head, int n, double radius, int most = 1 << 30);
-// With the smallest radius, to a percent, that needs no more than `most` clusters.
+// With the smallest radius, to a percent, that gives at most `most` clusters.
 Clusters ClusterInto(const Head& head, int n, int most);
 
 struct SketchRule {

@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// Characters that hold as many tokens, mostly.
+// Enough characters for one token in most texts.
 constexpr size_t kMostCharactersAToken = 8;
 
 struct Maker {
@@ -23,8 +23,8 @@ struct Maker {
   const std::vector<std::string>& texts;
   const Laboratory& laboratory;
 
-  // The number-th of as many evenly spaced pieces of the text as there are cases, from a line's
-  // beginning on; empty: there is not enough.
+  // Piece `number` of the text, cut into one evenly spaced piece per case, starting at a line;
+  // empty if the text is too short.
   Ids Piece(const std::string& text, int number, int tokens) const {
     const size_t near = text.size() * (2 * number + 1) / (2 * options.cases);
     const size_t line = text.find('\n', near);
@@ -32,7 +32,7 @@ struct Maker {
     for (size_t characters = kMostCharactersAToken * tokens;; characters *= 2) {
       Ids ids = laboratory.Encode(text.substr(line + 1, characters));
       const bool is_enough = static_cast<int>(ids.size()) >= tokens;
-      if (!is_enough && line + 1 + characters < text.size()) continue;  // long tokens: blanks, say
+      if (!is_enough && line + 1 + characters < text.size()) continue;  // long tokens
       if (!is_enough) return {};
       ids.resize(tokens);
       return ids;
@@ -40,13 +40,13 @@ struct Maker {
   }
 };
 
-// A fact that stands somewhere in a context, and how it is asked for.
+// A fact in a context, and the question about it.
 struct Fact {
   std::string sentence;
   std::string answer;
 };
 
-// Each sentence at its place among the facts, the haystack cut to make room.
+// Inserts each sentence at its place, and cuts the haystack to make room.
 Ids Hide(const Maker& maker, const Ids& haystack, const std::vector<Fact>& facts,
          double first_depth) {
   std::vector<Ids> sentences;
@@ -72,7 +72,7 @@ Ids Hide(const Maker& maker, const Ids& haystack, const std::vector<Fact>& facts
 
 std::string Number(std::mt19937_64* rng) { return std::to_string(10000 + (*rng)() % 90000); }
 
-// A question about `context`: read with it (seen), or given when it has been compressed.
+// A question about `context`: part of the prompt (seen), or given after its compaction.
 Case Ask(const Maker& maker, Ids context, const std::string& question,
          std::vector<std::string> answers, bool seen) {
   Case made;
@@ -151,7 +151,7 @@ Case MultiKey(const Maker& maker, int number, bool seen) {
       {facts[asked].answer}, seen);
 }
 
-// Several values of one key, after RULER (arXiv 2404.06654): all are to be named.
+// Several values of one key, after RULER (arXiv 2404.06654): all must be named.
 Case MultiValue(const Maker& maker, int number, bool seen) {
   std::mt19937_64 rng(maker.options.seed * 1000 + number);
   std::vector<Fact> facts;
@@ -187,12 +187,12 @@ Case Variables(const Maker& maker, int number, bool seen) {
       {value}, seen);
 }
 
-// A word that stands among others more often than any, after RULER's common words.
+// The most frequent word among others, after RULER's common words.
 Case CommonWord(const Maker& maker, int number, bool seen) {
   static constexpr const char* kWords[] = {
       "apple",  "river",  "candle", "window", "garden", "silver", "bridge", "pencil",
       "rabbit", "summer", "letter", "market", "island", "cotton", "engine", "flower"};
-  constexpr int kTimes = 4;  // as often as any other
+  constexpr int kTimes = 4;  // as frequent as any other
   std::mt19937_64 rng(maker.options.seed * 1000 + number);
   const std::string common = kWords[rng() % std::size(kWords)];
   std::vector<Ids> words;
@@ -214,7 +214,7 @@ Case CommonWord(const Maker& maker, int number, bool seen) {
       {common}, seen);
 }
 
-// LongEval's lines: each has a number, and one is asked for.
+// LongEval's lines: each has a number; the question asks for one.
 Case Lines(const Maker& maker, int number, bool seen) {
   static constexpr const char* kFirst[] = {"brave", "quiet", "green", "proud",
                                            "swift", "tired", "happy", "odd"};

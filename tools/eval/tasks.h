@@ -1,5 +1,5 @@
-// What the laboratory asks a model: texts to be foreseen, and facts to be found in them. Every case
-// follows from the task's name, its number and a seed.
+// Evaluation tasks: texts to predict, and facts to retrieve. Every case follows from the task's
+// name, its number and a seed.
 #ifndef HYDRANT_TOOLS_EVAL_TASKS_H_
 #define HYDRANT_TOOLS_EVAL_TASKS_H_
 
@@ -16,11 +16,10 @@ struct Case {
   std::string task;
   int number = 0;
   Trial trial;
-  std::vector<std::string>
-      answers;  // each is to stand in what is generated; empty: a text is foreseen
+  std::vector<std::string> answers;  // expected in the output; empty: a text to predict
 };
 
-// Share of the answers that were found.
+// Share of the answers found in `text`.
 double Found(const Case& asked, const std::string& text);
 
 struct TaskInfo {
@@ -32,18 +31,18 @@ const std::vector<TaskInfo>& ListTasks();
 struct TaskOptions {
   int cases = 8;
   int length = 512;  // tokens of the context
-  int given = 100;   // of perplexity: tokens after it
+  int given = 100;   // for perplexity: tokens after it
   uint64_t seed = 1;
 };
 
-// The cases of a task. `texts`: plain UTF-8; what is hidden is hidden in the first. InvalidArgument
-// where the task is unknown, or a text too short for it.
+// The cases of a task. `texts`: plain UTF-8; facts are hidden in the first. InvalidArgument if the
+// task is unknown, or a text is too short for it.
 absl::StatusOr<std::vector<Case>> MakeCases(const std::string& task, const TaskOptions& options,
                                             const std::vector<std::string>& texts,
                                             const Laboratory& laboratory);
 
-// A line of JSON each, so that others can be asked the same: task, case (its number), tokens,
-// context, generate, expected, answers, as above.
+// One JSON line per case, for other programs: task, case (its number), tokens, context, generate,
+// expected, answers, as above.
 std::string CasesAsJson(const std::vector<Case>& cases);
 
 }  // namespace hydrant::eval

@@ -1,5 +1,4 @@
-// What the subcommands of hydrant-load share: their exit codes, their flags, how they fail, and
-// Ctrl-C.
+// Shared by the subcommands of hydrant-load: exit codes, flags, error exits, and Ctrl-C.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_COMMAND_LINE_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_COMMAND_LINE_H_
 
@@ -27,10 +26,10 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNoServer = 3;
 inline constexpr int kExitInterrupted = 130;
 
-// What a load is made of. A command has flags beyond these in a struct of its own.
+// Flags that describe a load. A command keeps further flags in its own struct.
 struct LoadFlags {
   HydrantTargetOptions target;
-  // Where an address begins with http:// or https://; its addresses, sampling, ignore_eos and
+  // For addresses that begin with http:// or https://; its addresses, sampling, ignore_eos and
   // wait_seconds are the target's.
   OpenAiTargetOptions openai;
   std::vector<std::string> metrics;  // URLs
@@ -52,30 +51,29 @@ struct LoadFlags {
   bool allow_errors = false;
 };
 
-// Each adds a group of --help.
+// Each adds a group to --help.
 void AddTargetFlags(CLI::App* app, LoadFlags* flags);
 void AddWorkloadFlags(CLI::App* app, LoadFlags* flags);
 void AddArrivalFlags(CLI::App* app, LoadFlags* flags);
 void AddFaultFlags(CLI::App* app, LoadFlags* flags);
 void AddReportFlags(CLI::App* app, LoadFlags* flags);
 
-// The options that were given, by name; after parsing.
+// The options given, by name; after parsing.
 std::map<std::string, std::string> GivenOptions(const CLI::App& app);
 
-// From Ctrl-C or SIGTERM on; the handlers are set by the first call of CatchInterrupts().
+// True after Ctrl-C or SIGTERM; the first call of CatchInterrupts() installs the handlers.
 void CatchInterrupts();
 bool Interrupted();
 
 [[noreturn]] void Fail(int code, std::string_view message);
 void Warn(std::string_view message);
 
-// A report that cannot be written is a line on stderr, and no reason not to write the next. Returns
-// whether it could.
+// A failure is a line on stderr; other reports are still written. Returns success.
 bool WriteReport(const std::string& path, std::string_view content);
-// --report stands for its three files: `name`.html, `name`.json and `csv_name`.csv. Fails where one
-// of them, or of those that were named, could not be written.
+// Expands --report to its three files: `name`.html, `name`.json and `csv_name`.csv. Fails if any
+// report file cannot be written.
 void NameReports(const std::string& name, const std::string& csv_name, LoadFlags* flags);
-// Fails where it cannot be read, or is empty.
+// Fails if it is empty or cannot be read.
 std::string ReadFile(const std::string& path);
 
 template <typename T>

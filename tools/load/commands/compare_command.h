@@ -1,4 +1,4 @@
-// hydrant-load compare: reports beside each other.
+// hydrant-load compare: compares reports.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_COMPARE_COMMAND_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_COMPARE_COMMAND_H_
 

@@ -11,7 +11,7 @@ namespace hydrant::load {
 namespace {
 
 constexpr double kEvery = 1.0, kEveryOfALog = 10.0;  // seconds
-constexpr double kWindow = 10.0;                     // seconds that count as now
+constexpr double kWindow = 10.0;                     // seconds of the moving averages
 
 }  // namespace
 
@@ -21,7 +21,7 @@ LiveView::LiveView(int64_t requests, std::FILE* out)
 void LiveView::Show(double now, const std::vector<Outcome>& outcomes, int64_t in_flight) {
   if (out_ == nullptr || now < next_) return;
   next_ = now + (terminal_ ? kEvery : kEveryOfALog);
-  // The newest requests, so that a long run costs no more than a short one.
+  // Only the newest requests, so that the cost does not grow with the run.
   int64_t tokens = 0, failed = 0;
   std::vector<double> ttfts, gaps;
   const size_t first = outcomes.size() > 5000 ? outcomes.size() - 5000 : 0;

@@ -1,4 +1,4 @@
-// One line that a person watches while a load runs: how far it is, how fast, how long answers take.
+// A status line during a load: progress, throughput, latency.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_LIVE_VIEW_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_LIVE_VIEW_H_
 
@@ -12,8 +12,8 @@ namespace hydrant::load {
 
 class LiveView {
  public:
-  // `out`: null: shows nothing. A terminal gets one line that changes, all else a line every ten
-  // seconds.
+  // `out`: null: no output. A terminal gets one line that is rewritten; other outputs get a line
+  // every ten seconds.
   LiveView(int64_t requests, std::FILE* out);
 
   void Show(double now, const std::vector<Outcome>& outcomes, int64_t in_flight);

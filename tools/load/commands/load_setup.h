@@ -1,5 +1,5 @@
-// From flags to what RunLoad() takes. What the user got wrong, and a server that is not there, end
-// the program with a line and its exit code.
+// Converts flags to arguments of RunLoad(). User errors and unreachable servers end the program
+// with a line and its exit code.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_LOAD_SETUP_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_LOAD_SETUP_H_
 
@@ -16,17 +16,17 @@
 
 namespace hydrant::load {
 
-// Parses --mix and reads --trace: what needs no server.
+// Parses --mix and reads --trace: the steps that need no server.
 void CompleteFlags(LoadFlags* flags);
 bool IsHttp(const LoadFlags& flags);
 std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags);
-// Reads --text by the target's tokenizer.
+// Tokenizes --text with the target's tokenizer.
 Workload MakeWorkload(const LoadFlags& flags, ServerTarget* target);
-// --burstiness; infinity: all gaps are alike.
+// --burstiness; infinity: equal gaps.
 double BurstinessOf(const LoadFlags& flags);
-// When each request is due; null: a closed loop. It refers to the flags.
+// The intended time of each request; null: a closed loop. It refers to the flags.
 std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags);
-// But for what the run itself says. `given`: the options of the command line.
+// The description before the run. `given`: the options of the command line.
 RunDescription DescribeRun(const LoadFlags& flags, const TargetInfo& info,
                            std::map<std::string, std::string> given);
 

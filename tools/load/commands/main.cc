@@ -1,5 +1,5 @@
-// hydrant-load: sends a load to a daemon and says how it was served. A command is a file of its
-// own; what they share is in command_line.h (flags) and load_setup.h (what comes of them).
+// hydrant-load: sends a load to a daemon and reports how it was served. Each command has its own
+// file; command_line.h (flags) and load_setup.h (their evaluation) are shared.
 #include <grpc/support/log.h>
 
 #include <CLI/CLI.hpp>

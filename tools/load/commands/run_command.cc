@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kQualityConcurrency = 8;
 
-// Partial results of a run that was broken off are written as well. Returns whether all could be.
+// Also writes partial results of an aborted run. Returns whether all were written.
 bool WriteReports(const LoadFlags& flags, const RunDescription& run,
                   const std::vector<Outcome>& outcomes, const Objectives& objectives) {
   WriteOutput(ToText(run, outcomes, objectives, flags.warm_up));
@@ -36,7 +36,7 @@ bool WriteReports(const LoadFlags& flags, const RunDescription& run,
   return all;
 }
 
-// Some of the run's prompts under full, under full once more, and under each of its policies.
+// Sends some of the run's prompts under full, again under full, and under each policy.
 std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& workload) {
   LoadFlags quality = flags;
   HydrantTargetOptions& options = quality.target;
@@ -51,7 +51,7 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
   std::vector<PlannedRequest> prompts;
   for (int64_t i = 0;
        i < workload.size() && static_cast<int64_t>(prompts.size()) < flags.check_quality;
-       i += workload.turns()) {  // a later turn needs the answers before it
+       i += workload.turns()) {  // later turns need earlier answers
     PlannedRequest request = workload.Make(i);
     if (request.fault != Fault::kOversized) prompts.push_back(std::move(request));
   }

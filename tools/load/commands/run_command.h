@@ -1,4 +1,4 @@
-// hydrant-load without a subcommand: sends one load and says how it was served.
+// hydrant-load without a subcommand: sends one load and reports how it was served.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_RUN_COMMAND_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_RUN_COMMAND_H_
 

@@ -22,7 +22,7 @@ namespace {
 // More than any probe sends.
 constexpr int64_t kRequests = int64_t{1} << 40;
 
-// Every policy that names no budget of its own, with each of the budgets. "full" has none.
+// Every policy without a budget of its own, combined with each budget. "full" has none.
 std::vector<MixedArm> ArmsOf(const SweepFlags& flags) {
   std::vector<MixedArm> arms;
   for (MixedArm& arm : ValueOr(kExitUsage, ParseMix(flags.policies))) {
@@ -39,7 +39,7 @@ std::vector<MixedArm> ArmsOf(const SweepFlags& flags) {
   return arms;
 }
 
-// The load of one arm alone: the same prompts for every arm.
+// The load of a single arm: the same prompts for every arm.
 Workload WorkloadOf(const SweepFlags& flags, size_t arm, ServerTarget* target) {
   LoadFlags load = flags.load;
   load.workload.num_requests = kRequests;
@@ -76,7 +76,7 @@ class Command {
 
   int Go() {
     const SweepCalls calls{.probe = [&](size_t arm, double rate) { return ProbeArm(arm, rate); },
-                           // What was found survives whatever happens to this program.
+                           // Written after every probe, so that a crash loses nothing.
                            .on_probe = [&](const std::vector<SweptArm>&) { WriteFiles(); }};
     sweep_.complete = Sweep(flags_.search, Known(), calls, &arms_);
     const bool written = WriteFiles();
@@ -92,7 +92,7 @@ class Command {
     return ValueOr(kExitUsage, ParseSweep(ReadFile(path), path, sweep_));
   }
 
-  // The best of as many tries as it takes to meet the objectives, or as there may be.
+  // The best of several tries; stops as soon as the objectives are met.
   std::optional<ProbeRecord> ProbeArm(size_t arm, double rate) const {
     std::optional<Probe> best;
     std::vector<ServerSeries> servers;
@@ -107,7 +107,7 @@ class Command {
     return Record(*best, sweep_.probe, servers);
   }
 
-  // With connections of its own, so that nothing of the one before it is left.
+  // With new connections, so that nothing of the previous probe remains.
   Probe ProbeOnce(size_t arm, double rate, std::vector<ServerSeries>* servers) const {
     const std::unique_ptr<ServerTarget> target = OpenTarget(flags_.load);
     Say("{}: {:.4g} requests/s for {:.0f} s\n", arms_[arm].name, rate,
@@ -200,7 +200,7 @@ void AddSweepReportFlags(CLI::App* app, SweepFlags* flags) {
 void AddSweepFlags(CLI::App* app, SweepFlags* flags) {
   AddTargetFlags(app, &flags->load);
   AddWorkloadFlags(app, &flags->load);
-  // A probe has its own length, and its one policy.
+  // A probe has its own length and a single policy.
   for (const char* name :
        {"--num-prompts", "--mix", "--trace", "--trace-rate-scale", "--trace-length-scale"})
     app->remove_option(app->get_option(name));

@@ -1,4 +1,4 @@
-// hydrant-load sweep: the highest rate that each policy and budget bears.
+// hydrant-load sweep: finds the highest sustainable rate of each policy and budget.
 #ifndef HYDRANT_TOOLS_LOAD_COMMANDS_SWEEP_COMMAND_H_
 #define HYDRANT_TOOLS_LOAD_COMMANDS_SWEEP_COMMAND_H_
 
@@ -13,7 +13,7 @@
 namespace hydrant::load {
 
 struct SweepFlags {
-  LoadFlags load;  // what is asked, and of whom
+  LoadFlags load;  // the load and its target
   std::string policies = "full";
   std::vector<double> budgets;
   double share = 0.99;

@@ -17,10 +17,10 @@
 namespace hydrant::load {
 namespace {
 
-// Below this share a difference is called none.
+// Smaller differences count as equal.
 constexpr double kSame = 0.02;
 
-// They are shown in this order.
+// In display order.
 constexpr const char* kHigherIsBetter[] = {"highest_rate",
                                            "request_throughput",
                                            "request_goodput",
@@ -32,12 +32,12 @@ constexpr const char* kHigherIsBetter[] = {"highest_rate",
 constexpr const char* kLowerIsBetter[] = {"failed", "preemptions"};
 constexpr const char* kNeitherIsBetter[] = {"cache_hit_rate"};
 constexpr const char* kKinds[] = {"ttft", "tpot", "itl", "e2el", "queue"};
-// A limit without a name is for these.
+// Measures of a limit without a name.
 constexpr const char* kLimitedByDefault[] = {
     "highest_rate", "request_throughput", "request_goodput", "output_throughput",
     "failed",       "p99_ttft_ms",        "p99_tpot_ms",     "p99_e2el_ms"};
 
-// "p99_ttft_ms" → its kind's and its quantile's place; unset: it is no time that is compared.
+// "p99_ttft_ms": indices of its kind and its quantile; unset: not a compared time.
 std::optional<std::pair<size_t, double>> PlaceOfTime(const std::string& key) {
   const size_t gap = key.find('_');
   if (gap == std::string::npos || !absl::EndsWith(key, "_ms")) return std::nullopt;
@@ -106,7 +106,7 @@ void CompareArms(std::span<const ReportFile> reports, Comparison* comparison) {
   }
 }
 
-// The first part in which the hit rates of the reports differ; empty: none.
+// The first part whose hit rates differ between reports; empty: none.
 std::string WarningOf(const Comparison& comparison) {
   for (const ComparedPart& part : comparison.parts) {
     for (const ComparedMeasure& measure : part.measures) {
@@ -187,7 +187,7 @@ absl::StatusOr<Comparison> Compare(std::span<const ReportFile> reports) {
   ComparedPart all = ComparePart("all", figures);
   if (!all.measures.empty()) comparison.parts.push_back(std::move(all));
   CompareArms(reports, &comparison);
-  // A sweep of one policy against that of another, or of another server.
+  // Sweeps of one policy each, possibly against different servers.
   if (comparison.parts.empty() && reports[0].is_sweep) {
     figures.clear();
     for (const ReportFile& report : reports) {
@@ -232,7 +232,7 @@ absl::StatusOr<std::vector<Limit>> ParseLimits(std::string_view text) {
 absl::StatusOr<std::vector<std::string>> FindWorse(const Comparison& comparison,
                                                    std::span<const Limit> limits) {
   std::vector<std::string> worse;
-  // The arms of a run are parts of its whole.
+  // The arms of a run are parts of its total.
   const size_t parts = comparison.parts[0].title == "all" ? 1 : comparison.parts.size();
   for (const Limit& limit : limits) {
     for (size_t p = 0; p < parts; ++p) {

@@ -15,7 +15,7 @@ std::string Figure(const std::optional<double>& value) {
   return std::abs(*value) >= 1e5 ? fmt::format("{:.0f}", *value) : fmt::format("{:.4g}", *value);
 }
 
-// What a report says must not write on the terminal what it likes.
+// Removes control characters: text of a report must not control the terminal.
 std::string Printable(std::string text, size_t most) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';

@@ -26,7 +26,7 @@ void AddTimes(const char* name, const Distribution& times, Json* to) {
 // JSON has no NaN.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
-// A page of many windows is no larger for digits that nobody sees.
+// Limits the size of a page with many windows.
 Json Rounded(double value) { return std::round(value * 1e3) / 1e3; }
 
 Json QuantileColumns(const Timeline& timeline, Distribution Window::*times) {

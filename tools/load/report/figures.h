@@ -1,4 +1,4 @@
-// The measures of a load under the keys of `vllm bench serve`'s JSON, which all of our files use.
+// Figures of a load under the JSON keys of `vllm bench serve`, used by all report files.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_FIGURES_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_FIGURES_H_
 
@@ -11,13 +11,13 @@
 
 namespace hydrant::load {
 
-// request_goodput is null where there are no objectives.
+// request_goodput is null without objectives.
 nlohmann::ordered_json FiguresJson(const Measures& measures, bool has_objectives);
-// Columns: an array a measure, an element a window; null where nothing happened.
+// Columns: one array per measure with an element per window; null if empty.
 nlohmann::ordered_json TimelineJson(const Timeline& timeline, bool has_objectives);
-// An element a page of metrics: {"name", "samples": [{"at_s", "running", ...}], ...}.
+// One element per metrics page: {"name", "samples": [{"at_s", "running", ...}], ...}.
 nlohmann::ordered_json ServersJson(const std::vector<ServerSeries>& servers);
-// {"ttft": 500, ...}, of what is set.
+// {"ttft": 500, ...}, only the set ones.
 nlohmann::ordered_json ObjectivesJson(const Objectives& objectives);
 
 }  // namespace hydrant::load

@@ -29,7 +29,7 @@ const char* Name(Ending ending) {
   return "";
 }
 
-// What vllm keeps of each request, in seconds.
+// vllm's per-request fields, in seconds.
 void AddDetails(std::span<const Outcome> outcomes, Json* report) {
   Json input = Json::array(), output = Json::array(), ttfts = Json::array(), itls = Json::array(),
        starts = Json::array(), errors = Json::array();
@@ -77,7 +77,7 @@ std::string HitRateWarning(const RunDescription& run, std::span<const Outcome> o
   return WarnOfHitRates(rates);
 }
 
-// Everything but what is known of each request by itself.
+// All figures except per-request details.
 Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
                const Objectives& objectives, double warm_up) {
   Json report;
@@ -96,7 +96,7 @@ Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
   report["goodput"] = ObjectivesJson(objectives);
   const auto figures_of = [&](int arm) {
     Json figures = FiguresJson(Measure(outcomes, objectives, arm, warm_up), objectives.Any());
-    // Of one arm alone it would say the same again.
+    // A single arm would only repeat the total.
     if (arm < 0 || run.arms.size() > 1)
       figures["timeline"] = TimelineJson(MakeTimeline(outcomes, objectives, arm), objectives.Any());
     return figures;
@@ -116,7 +116,7 @@ Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
   return report;
 }
 
-// What a server says must not write on the user's terminal what it likes.
+// Removes control characters: text of a server must not control the terminal.
 std::string Printable(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
@@ -138,7 +138,7 @@ std::string Row(const char* name, const Distribution& times) {
                      times.mean, times.p50, times.p90, times.p99, times.p999, times.max);
 }
 
-// Entries of a KV head, averaged over heads and requests, and the memory at the requests' ends.
+// Entries per KV head, averaged over heads and requests, and memory at the requests' ends.
 std::string KeptText(const Measures& m) {
   const double seen = m.kv_tokens_kept + m.kv_tokens_evicted;
   std::string text = fmt::format("  KV entries {:.1f} % kept, {:.0f} of {:.0f} a head and request",
@@ -204,7 +204,7 @@ std::string ServersText(const std::vector<ServerSeries>& servers) {
   return text;
 }
 
-// What the answers are worth stands beside how fast they came.
+// Shows the quality of the answers beside their speed.
 std::string QualityText(const RunDescription& run, std::span<const Outcome> outcomes,
                         double warm_up) {
   if (run.quality.empty()) return {};
@@ -212,7 +212,7 @@ std::string QualityText(const RunDescription& run, std::span<const Outcome> outc
       "Answers beside those of full: {} prompts, greedily\n  {:<36} {:>12} {:>11} {:>18} {:>9}\n",
       run.quality[0].prompts, "", "tokens/s", "identical", "before difference", "matched");
   for (const Agreement& a : run.quality) {
-    // "full, again" is the run's full.
+    // "full, again" belongs to the run's full arm.
     const auto arm = std::find(run.arms.begin(), run.arms.end(), a.arm.substr(0, a.arm.find(',')));
     std::string rate;
     if (arm != run.arms.end())
@@ -232,7 +232,7 @@ std::string ToJson(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up) {
   Json report = Summarise(run, outcomes, objectives, warm_up);
   AddDetails(outcomes, &report);
-  // A server's words need not be UTF-8.
+  // Text of a server may be invalid UTF-8.
   return report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

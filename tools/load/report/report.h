@@ -1,4 +1,4 @@
-// The figures of a run for programs and people.
+// Reports of a run for programs and people.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_REPORT_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_REPORT_H_
 
@@ -14,11 +14,11 @@
 
 namespace hydrant::load {
 
-// What a report says of the run beside its figures.
+// Facts about the run besides its figures.
 struct RunDescription {
   std::string backend = "hydrant";
   std::string model;
-  std::string label = {};  // the user's own word for it
+  std::string label = {};  // set by the user
   std::string date;        // "20251122-140301"
   std::string request_rate;
   double burstiness = 1.0;
@@ -31,16 +31,16 @@ struct RunDescription {
   std::vector<ServerSeries> servers = {};            // of --metrics
 };
 
-// The object that `vllm bench serve --save-result --save-detailed` writes, with further keys behind
-// it (an object an arm in "arms", p90 to p99.9, the run over time, bytes, entries kept).
+// The object of `vllm bench serve --save-result --save-detailed`, with additional keys (an object
+// per arm in "arms", p90 to p99.9, the run over time, bytes, entries kept).
 std::string ToJson(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up);
-// A page with plots that needs nothing else.
+// A self-contained page with plots.
 std::string ToHtml(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up);
-// A line a request.
+// One line per request.
 std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes);
-// What a person reads when the run is over.
+// The summary printed at the end of the run.
 std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up);
 

@@ -16,13 +16,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kErrorLength = 80;  // bytes of an error that has no short name
+constexpr size_t kErrorLength = 80;  // bytes of an error without a short name
 
 absl::Status Wrong(const std::string& path, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 
-// Per request, and long: a page and a comparison do without.
+// Long per-request fields, omitted from pages and comparisons.
 const std::set<std::string>& Details() {
   static const auto* const kDetails =
       new std::set<std::string>{"input_lens", "output_lens",     "ttfts",       "itls",
@@ -32,7 +32,7 @@ const std::set<std::string>& Details() {
 
 bool IsTime(const std::string& key) { return absl::EndsWith(key, "_ms"); }
 
-// What is counted or measured; other numbers of a report are settings.
+// Measured or counted values; other numbers are settings.
 bool IsMeasure(const std::string& key) {
   static const auto* const kCounts = new std::set<std::string>{"duration",
                                                                "completed",
@@ -59,7 +59,7 @@ bool IsMeasure(const std::string& key) {
          absl::StartsWith(key, "kv_") || kCounts->count(key) > 0;
 }
 
-// Where nothing was measured, times are all zero.
+// Without measurements all times are zero.
 bool WasMeasured(const Json& from, const std::string& key) {
   if (!IsTime(key)) return true;
   const std::vector<std::string> parts = absl::StrSplit(key, absl::MaxSplits('_', 1));
@@ -74,7 +74,7 @@ ReportFile::Figures FiguresOf(const Json& from) {
   ReportFile::Figures figures;
   for (const auto& [key, value] : from.items()) {
     if (!value.is_number() || !IsMeasure(key) || !WasMeasured(from, key)) continue;
-    // Some versions of vllm write it so.
+    // The key of some vllm versions.
     figures[key == "request_goodput:" ? "request_goodput" : key] = value.get<double>();
   }
   return figures;
@@ -103,7 +103,7 @@ void AddSettings(const Json& from, ReportFile* report) {
   }
 }
 
-// The last line of what an error says, which of a traceback is the one to read.
+// The last line of an error, the informative one of a traceback.
 std::string ShortError(const std::string& error) {
   const size_t end = error.find_last_not_of(" \r\n");
   if (end == std::string::npos) return {};
@@ -143,8 +143,8 @@ void AddQuality(const Json& from, ReportFile* report) {
   }
 }
 
-// The highest rate that kept the objectives, and what it brought. Its latencies are those of
-// another rate than the other's, and not compared.
+// The highest rate that met the objectives, and its results. Latencies are omitted: arms have them
+// at different rates.
 ReportFile::Figures FiguresOfSweptArm(const Json& arm) {
   ReportFile::Figures figures;
   const auto highest = arm.find("highest_rate");
@@ -177,7 +177,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& path) {
   if (text.empty()) return Wrong(path, "it is empty");
   try {
     return Json::parse(text);
-  } catch (const Json::parse_error& error) {  // the one way to learn where
+  } catch (const Json::parse_error& error) {  // the only way to get the position
     const size_t end = std::min(text.size(), error.byte);
     return Wrong(path, absl::StrCat("line ", 1 + std::count(text.begin(), text.begin() + end, '\n'),
                                     ": not JSON"));

@@ -1,5 +1,5 @@
-// A report read back: of hydrant-load, of its sweep, or of `vllm bench serve` itself, whose file
-// has some of the fields.
+// Reads a report: of hydrant-load, of its sweep, or of `vllm bench serve`, whose file has a subset
+// of the fields.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
 
@@ -14,7 +14,7 @@
 namespace hydrant::load {
 
 struct ReportFile {
-  // Measures by their JSON keys; one that was not measured is absent.
+  // Measures by their JSON keys; absent if not measured.
   using Figures = std::map<std::string, double>;
   struct Arm {
     std::string name;
@@ -24,11 +24,11 @@ struct ReportFile {
   std::string name;  // its label, else its path
   bool is_sweep = false;
   bool complete = true;
-  Figures figures = {};  // none of a sweep, whose arms have the rate they bear
+  Figures figures = {};  // empty for a sweep, whose arms have the sustained rate
   std::vector<Arm> arms = {};
   std::map<std::string, std::string> settings = {};
   std::map<std::string, int64_t> errors = {};
-  std::string summary = {};  // its JSON, but for what it says of each request
+  std::string summary = {};  // its JSON without per-request data
 };
 
 // NotFound names the path; InvalidArgument path, line or field.

@@ -10,7 +10,7 @@ namespace hydrant::load {
 std::string ReportPage(const nlohmann::ordered_json& data) {
   using Json = nlohmann::ordered_json;
   std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // In JSON this character stands within strings alone; without it no text ends the script.
+  // '<' occurs only within JSON strings; escaped, no text can end the script element.
   for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;)
     text.replace(at, 1, "\\u003c");
   std::string page = kLoadReportPage;

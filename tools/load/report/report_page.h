@@ -1,5 +1,5 @@
-// One HTML page with plots that needs nothing else, of a run, of several beside each other, of a
-// sweep. What it shows is data, so that text of a server's or a user's is never markup.
+// A self-contained HTML page with plots, of a run, of several compared runs, or of a sweep. Its
+// content is data, so that text of a server or user is never markup.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_REPORT_PAGE_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_REPORT_PAGE_H_
 
@@ -9,9 +9,9 @@
 
 namespace hydrant::load {
 
-// `data`: {"title"; "runs": reports as tools/load/report/report.h writes them, each with a "name";
-// "sweeps": the same, of tools/load/report/sweep_report.h; "comparison": of
-// tools/load/report/compare.h}, any of them absent.
+// `data`: {"title"; "runs": reports of tools/load/report/report.h, each with a "name"; "sweeps":
+// reports of tools/load/report/sweep_report.h; "comparison": of tools/load/report/compare.h}, all
+// optional.
 std::string ReportPage(const nlohmann::ordered_json& data);
 
 }  // namespace hydrant::load

@@ -1,4 +1,4 @@
-// The plots and tables of a report: of runs, of sweeps, of a comparison.
+// Draws the plots and tables of a report: of runs, of sweeps, of a comparison.
 const data = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
 
@@ -11,7 +11,7 @@ function section(title, note) {
   page.append(whole);
   return whole;
 }
-// A table; a cell is a text, or an element with what is in it.
+// A table; a cell is a text or an element.
 function table(head, rows) {
   const whole = made("table"), first = made("tr"), scroll = made("div", undefined, "scroll");
   first.append(...head.map(name => made("th", name)));
@@ -38,7 +38,7 @@ const percent = share => isNumber(share) ? `${(100 * share).toFixed(1)} %` : "â€
 const WIDE = {width: 900, height: 230}, NARROW = {width: 440, height: 230};
 const LEFT = 56, RIGHT = 12, ABOVE = 10, BELOW = 36;
 
-// Axes of a plot of these points: {svg, x, y} with the functions from values to places.
+// Axes of a plot of these points: {svg, x, y}, with functions from values to coordinates.
 function axes(points, {size = WIDE, xLabel, ticks, logX = false, log = false, shade}) {
   const {width, height} = size;
   const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
@@ -77,7 +77,7 @@ function legend(lines) {
   return whole;
 }
 
-// What every line has at the place under the pointer.
+// A tooltip with the values of all lines under the pointer.
 function addTip(figure, {svg, x}, lines, {xLabel, ticks, size = WIDE}) {
   const tip = made("div", undefined, "tip"), places = [...new Set(lines.flatMap(line => line.points.map(p => p[0])))];
   const cursor = drawn("line", {y1: ABOVE, y2: size.height - BELOW, class: "cursor", visibility: "hidden"});
@@ -102,8 +102,8 @@ function addTip(figure, {svg, x}, lines, {xLabel, ticks, size = WIDE}) {
   };
 }
 
-// Lines, each {name, hue or neutral, dash, points: [[x, y, words]], dots: (point) => "hollow" or ""}; nothing where none has
-// a point. A null y breaks a line.
+// Lines, each {name, hue or neutral, dash, points: [[x, y, words]], dots: (point) => "hollow" or
+// ""}; draws nothing if there are no points. A null y breaks a line.
 function plot(parent, title, lines, options) {
   lines = lines.filter(line => line.points.some(p => isNumber(p[1])));
   const points = lines.flatMap(line => line.points).filter(p => isNumber(p[1]));
@@ -137,7 +137,7 @@ function plot(parent, title, lines, options) {
   parent.append(figure);
 }
 
-// Bars one on the other, an array of counts each.
+// Stacked bars, an array of counts each.
 function bars(parent, title, parts, step, options) {
   const length = Math.max(...parts.map(part => part.counts.length));
   const sums = Array.from({length}, (_, i) => parts.reduce((sum, part) => sum + (part.counts[i] ?? 0), 0));
@@ -166,7 +166,7 @@ function plots(parent, wide) {
 
 const KINDS = [["ttft", "time to first token"], ["tpot", "time per output token"], ["itl", "inter-token latency"], ["e2el", "end to end"], ["queue", "queued"]];
 const QUANTILES = [["p50", "median"], ["p90", "p90"], ["p95", "p95"], ["p99", "p99"], ["p99.9", "p99.9"], ["max", "max"]];
-// vllm's own files have a zero where nothing was measured.
+// vllm's own files have a zero if nothing was measured.
 const timeOf = (figures, kind, quantile) => {
   const value = figures[`${quantile}_${kind}_ms`];
   return isNumber(value) && (value > 0 || figures[`mean_${kind}_ms`] > 0) ? value : undefined;
@@ -174,7 +174,7 @@ const timeOf = (figures, kind, quantile) => {
 
 // --- Runs
 
-// What is drawn beside each other: of one run its arms, else the runs.
+// The compared series: the arms of a single run, else the runs.
 function seriesOf(runs) {
   const arms = runs.length === 1 ? runs[0].arms ?? [] : [];
   const all = arms.length > 1 ? arms : runs;
@@ -278,7 +278,7 @@ function drawPercentiles(runs) {
          {xLabel: "percentile", ticks, log: "auto", size: NARROW});
 }
 
-// [{name, samples}] of what was scraped, however it was written down.
+// [{name, samples}] of scraped metrics, in either file format.
 function serversOf(run) {
   const scraped = run.server ?? [];
   if (!Array.isArray(scraped)) return Object.entries(scraped).map(([name, samples]) => ({name, samples}));
@@ -287,7 +287,7 @@ function serversOf(run) {
   return names.map(name => ({name, samples: scraped.filter(sample => (sample.name ?? "") === name)}));
 }
 
-// `runs`: each has a name, and what was scraped while it ran.
+// `runs`: each has a name, and the metrics scraped during it.
 function drawServers(runs, note = "Scraped while the load ran.") {
   const servers = runs.flatMap(run => serversOf(run).map(server => ({...server, name: [runs.length > 1 ? run.name : "", server.name].filter(n => n).join(" ")})));
   if (!servers.some(server => server.samples.length)) return;
@@ -298,7 +298,7 @@ function drawServers(runs, note = "Scraped while the load ran.") {
   plot(grid, "sequences running (the batch) and waiting", [...lines("running", "running"), ...lines("waiting", "waiting", "dashed")], options);
   const total = servers.map((server, i) => ({name: [server.name, "in all"].filter(n => n).join(" "), neutral: true, points: server.samples.map(sample => [sample.at_s, sample.pages_total])}));
   plot(grid, "free pages", [...lines("pages_free", "free"), ...total], options);
-  // What servers say that have no pages.
+  // Metrics of servers without pages.
   const used = servers.map(server => ({...server, samples: server.samples.map(sample => ({...sample, used: 100 * (sample.cache_usage ?? NaN)}))}));
   if (!servers.some(server => server.samples.some(sample => isNumber(sample.pages_free))))
     plot(grid, "cache in use, %", used.map((server, i) => ({name: server.name, hue: hueOf(i), points: server.samples.map(sample => [sample.at_s, sample.used])})), options);
@@ -386,7 +386,7 @@ function drawSweeps(sweeps) {
         shown(p.request_goodput), shown(p.output_throughput), shown(p.in_flight), shown(p.failed), shown(timeOf(p, "ttft", "p99")), shown(timeOf(p, "tpot", "p99"))])])));
 }
 
-// The mean of what ran at once on all servers.
+// The mean number of running sequences on all servers.
 function batchOf(point) {
   if (isNumber(point.batch)) return point.batch;
   const servers = serversOf(point).filter(server => server.samples.length);

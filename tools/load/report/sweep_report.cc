@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Options that change what is looked for or written, not what a probe finds.
+// Options of the search and of output, without effect on a probe.
 const std::set<std::string>& FreeOptions() {
   static const auto* const kFree = new std::set<std::string>{
       "--json",     "--csv",   "--html",       "--report",     "--label",
@@ -26,7 +26,7 @@ const std::set<std::string>& FreeOptions() {
   return *kFree;
 }
 
-// What probes of one file have to have in common.
+// Settings that all probes of one file must share.
 Json ProbeSettings(const SweepDescription& sweep) {
   Json settings = {
       {"model_id", sweep.model},        {"goodput", ObjectivesJson(sweep.probe.objectives)},
@@ -34,7 +34,7 @@ Json ProbeSettings(const SweepDescription& sweep) {
       {"seconds", sweep.probe.seconds}, {"min_requests", sweep.probe.least_requests},
       {"drain_s", sweep.probe.drain},   {"burstiness", sweep.probe.burstiness},
       {"seed", sweep.probe.seed}};
-  // Infinity is no JSON.
+  // JSON cannot represent infinity.
   if (sweep.probe.burstiness > 1e300) settings["burstiness"] = "inf";
   return settings;
 }
@@ -95,7 +95,7 @@ Json ToJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms) {
   return json;
 }
 
-// Sequences running on all servers, on average over the samples between two moments.
+// Sequences running on all servers, averaged over the samples between two moments.
 std::optional<double> MeanBatch(const std::vector<ServerSeries>& servers, double from, double to) {
   std::optional<double> sum;
   for (const ServerSeries& server : servers) {
@@ -115,7 +115,7 @@ absl::Status WrongSweep(const std::string& path, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 
-// Names the first setting that is not the same.
+// Names the first setting that differs.
 absl::Status CheckSame(const Json& there, const SweepDescription& sweep, const std::string& path) {
   const auto differs = [&](const std::string& name, const Json& was, const Json& is) {
     return WrongSweep(path, absl::StrCat("cannot go on: it was made with ", name, " ", was.dump(),
@@ -143,8 +143,7 @@ ProbeRecord Record(const Probe& probe, const ProbeOptions& options,
   Json figures = {{"rate", probe.rate},         {"met", probe.met},   {"seconds", probe.seconds},
                   {"requests", probe.requests}, {"good", probe.good}, {"share", probe.Share()}};
   figures.update(FiguresJson(probe.measures, true));
-  // Of the seconds of sending, not until the last answer has ended: one answer that takes long
-  // would make every rate look lower.
+  // Per second of sending, not until the last answer: one long answer would lower every rate.
   figures["request_goodput"] = probe.Goodput();
   figures["output_throughput"] = probe.output_tokens_per_second;
   figures["in_flight"] = probe.in_flight;

@@ -1,4 +1,4 @@
-// The files of a sweep: what was probed, and the highest rate of each arm.
+// The files of a sweep: its probes, and the highest rate of each arm.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_SWEEP_REPORT_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_SWEEP_REPORT_H_
 
@@ -25,19 +25,19 @@ struct SweepDescription {
   bool complete = true;
 };
 
-// With what was scraped while it ran, if anything was.
+// With the metrics scraped during it, if any.
 ProbeRecord Record(const Probe& probe, const ProbeOptions& options = {},
                    const std::vector<ServerSeries>& servers = {});
 
 std::string SweepJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms);
 std::string SweepHtml(const SweepDescription& sweep, const std::vector<SweptArm>& arms);
-// A line a probe.
+// One line per probe.
 std::string SweepCsv(const std::vector<SweptArm>& arms);
-// A line an arm.
+// One line per arm.
 std::string SweepText(const SweepDescription& sweep, const std::vector<SweptArm>& arms);
 
-// The probes of a sweep that was broken off, from its JSON; `path` stands for it in errors.
-// InvalidArgument where it is none, or was made with other settings than these: it names one.
+// The probes of an interrupted sweep, from its JSON; `path` names it in errors. InvalidArgument if
+// it is not a sweep, or was made with other settings: it names one.
 absl::StatusOr<std::vector<SweptArm>> ParseSweep(std::string_view json, const std::string& path,
                                                  const SweepDescription& sweep);
 

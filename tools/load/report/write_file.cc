@@ -17,7 +17,7 @@ absl::Status Error(const std::string& path, int why) {
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(why)));
 }
 
-// Returns 0 or errno. `mode` is that of fopen().
+// Returns 0 or errno. `mode` as in fopen().
 int WriteInPlace(const std::string& path, const char* mode, std::string_view content) {
   std::FILE* file = std::fopen(path.c_str(), mode);
   if (file == nullptr) return errno;

@@ -1,4 +1,4 @@
-// Reports are written whole: a reader never finds half of one.
+// Writes reports atomically: a reader never sees a partial file.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_WRITE_FILE_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_WRITE_FILE_H_
 
@@ -9,12 +9,12 @@
 
 namespace hydrant::load {
 
-// Whether a file may be written there, asked before a run of an hour; writes nothing. Errors name
-// the path.
+// Whether a file can be written there, checked before a long run; writes nothing. Errors name the
+// path.
 absl::Status CheckWritable(const std::string& path);
 
-// Writes `path`.part and renames it; what is no ordinary file (a device, a pipe, a link) is written
-// to as it stands. Errors name the path, and leave what was there before.
+// Writes `path`.part and renames it; special files (a device, a pipe, a link) are written in place.
+// Errors name the path and keep the previous content.
 absl::Status WriteFile(const std::string& path, std::string_view content);
 
 }  // namespace hydrant::load

@@ -22,7 +22,7 @@ std::optional<double> NumberIn(std::string_view text, double least, double most)
   return value;
 }
 
-// "R", or "RxS", or "R-RxS"; S only where another piece may follow.
+// "R", or "RxS", or "R-RxS"; without S only as the last piece.
 std::optional<RateProfile::Piece> ParsePiece(std::string_view text) {
   RateProfile::Piece piece;
   std::string_view rates = text;
@@ -81,7 +81,7 @@ double RateProfile::TimeOf(double requests) const {
     const double within = (piece.from + piece.to) / 2 * piece.seconds;
     if (requests < within) {
       const double slope = (piece.to - piece.from) / piece.seconds;
-      // The root that does not cancel out where the slope is small.
+      // The numerically stable root for small slopes.
       return start + 2 * requests /
                          (piece.from + std::sqrt(piece.from * piece.from + 2 * slope * requests));
     }

@@ -1,6 +1,6 @@
-// When the requests of an open loop are to be sent: drawn beforehand from a rate alone, whatever
-// becomes of the requests sent before. Gaps of mean one (all alike, or Gamma distributed: shape 1
-// is a Poisson process, less comes in bursts) run on a clock that ticks as fast as the rate says.
+// Send times of an open loop, drawn from the rate alone, regardless of earlier requests'
+// completion. Gaps have mean one (constant, or Gamma distributed: shape 1 is a Poisson process,
+// smaller shapes are bursty) on a clock whose speed is the rate.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_ARRIVALS_H_
 #define HYDRANT_TOOLS_LOAD_RUN_ARRIVALS_H_
 
@@ -14,8 +14,7 @@
 
 namespace hydrant::load {
 
-// Requests per second over time: pieces one after the other, in each from one rate to another along
-// a line; the last rate holds for ever.
+// Requests per second over time: linear pieces; the last rate never ends.
 class RateProfile {
  public:
   struct Piece {
@@ -26,11 +25,11 @@ class RateProfile {
 
   static RateProfile Constant(double rate) { return RateProfile({{0.0, rate, rate}}); }
   // "5": constant. "2x30,8x30,2x30": steps of a rate and its seconds. "1-10x60": from 1 to 10
-  // within 60 s. "inf": all at once. InvalidArgument names the part that is wrong.
+  // within 60 s. "inf": all at once. InvalidArgument names the invalid part.
   static absl::StatusOr<RateProfile> Parse(std::string_view text);
 
-  // The moment by which so many requests are due, in seconds from the start; infinity where the
-  // rates never add up to them.
+  // The time at which this number of requests is due, in seconds from the start; infinity if the
+  // rates never add up to it.
   double TimeOf(double requests) const;
   double SecondsOfPieces() const;
   bool IsUnlimited() const { return pieces_.back().to == std::numeric_limits<double>::infinity(); }
@@ -43,11 +42,11 @@ class RateProfile {
 
 class Arrivals {
  public:
-  // `burstiness`: the shape of the Gamma distribution of the gaps, above 0; infinity: all gaps are
-  // of one length.
+  // `burstiness`: the shape of the Gamma distribution of the gaps, above 0; infinity: constant
+  // gaps.
   Arrivals(RateProfile profile, double burstiness, uint64_t seed);
 
-  // Of the next request, in seconds from the start; never less than the one before.
+  // Due time of the next request, in seconds from the start; never decreases.
   double Next();
 
  private:

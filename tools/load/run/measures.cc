@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMillis = 1e3;
 
-// The values of each distribution, until they are described.
+// Collected values of each distribution.
 struct Values {
   std::vector<double> ttft_hit, ttft_miss;
   std::vector<double> ttft, tpot, itl, e2el, queue, tokens_per_message, lateness;

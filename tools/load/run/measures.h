@@ -1,7 +1,7 @@
-// From the outcomes of a run to its figures, in the words of `vllm bench serve`: TTFT is the first
-// message with a token, ITL the gap between messages with tokens (and how many tokens one has
-// stands beside it), TPOT the time from the first token to the last over the tokens but one, E2EL
-// the last token. Every value is kept, so quantiles are exact. Times in milliseconds.
+// Computes the figures of a run from its outcomes, in the terms of `vllm bench serve`: TTFT is the
+// first message with a token, ITL the gap between messages with tokens (reported beside the tokens
+// per message), TPOT the time from the first token to the last divided by the tokens minus one,
+// E2EL the last token. All values are kept, so quantiles are exact. Times in milliseconds.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_MEASURES_H_
 #define HYDRANT_TOOLS_LOAD_RUN_MEASURES_H_
 
@@ -18,7 +18,7 @@
 
 namespace hydrant::load {
 
-// Of values; a quantile lies between the two nearest, by a line (numpy's default).
+// Statistics of values; quantiles interpolate linearly (numpy's default).
 struct Distribution {
   int64_t count = 0;
   double mean = 0.0;
@@ -31,16 +31,16 @@ Distribution Describe(std::vector<double>* values);
 // REQUIRES: sorted, not empty, 0 <= q <= 1.
 double Quantile(std::span<const double> sorted, double q);
 
-// What a request has to keep to count as good; unset: anything.
+// Latency objectives of a good request; unset: no limit.
 struct Objectives {
   std::optional<double> ttft_ms, tpot_ms, itl_ms, e2el_ms;
 
-  // "ttft:500 tpot:50", the names in any order, separated by spaces or commas. InvalidArgument.
+  // "ttft:500 tpot:50", in any order, separated by spaces or commas. InvalidArgument.
   static absl::StatusOr<Objectives> Parse(std::string_view text);
   bool Any() const { return ttft_ms || tpot_ms || itl_ms || e2el_ms; }
-  // Of a completed request. Its ITL is its largest.
+  // For a completed request. Its ITL is its largest.
   bool MetBy(const Outcome& outcome) const;
-  // The same, of its times in seconds.
+  // The same for times in seconds.
   bool MetBy(double ttft, double tpot, double itl, double e2el) const;
 };
 
@@ -51,23 +51,23 @@ struct Measures {
   int64_t failed = 0;
   int64_t faults = 0;
   int64_t unfinished = 0;
-  int64_t good = 0;           // completed, and the objectives met
+  int64_t good = 0;           // completed and within the objectives
   int64_t input_tokens = 0;   // of completed requests
-  int64_t output_tokens = 0;  // of all, as they came
+  int64_t output_tokens = 0;  // of all requests, as received
   int64_t messages = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   double kv_tokens_kept = 0;     // sum over completed requests of the mean over their heads
   double kv_tokens_evicted = 0;  // the same
-  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // sums over completed requests, at their ends
+  int64_t kv_bytes = 0, kv_bytes_of_full = 0;  // sums over completed requests at their ends
   int64_t preemptions = 0;
-  int64_t cached_tokens = 0;                   // of input_tokens, those that were not read again
-  int64_t hits = 0;                            // completed requests that had any
+  int64_t cached_tokens = 0;                   // input tokens found in the prefix cache
+  int64_t hits = 0;                            // completed requests with cached tokens
   std::map<std::string, int64_t> errors = {};  // "RESOURCE_EXHAUSTED QUEUE_FULL", of failed ones
   // Of completed requests.
-  Distribution ttft_hit, ttft_miss;  // TTFT, where the server says which it was
+  Distribution ttft_hit, ttft_miss;  // TTFT with and without a hit, if reported
   Distribution ttft, tpot, itl, e2el, queue, tokens_per_message;
-  Distribution lateness;  // sent - intended, of all that were sent
+  Distribution lateness;  // sent - intended, of all sent requests
 
   double RequestThroughput() const { return Rate(completed); }
   double Goodput() const { return Rate(good); }
@@ -84,11 +84,11 @@ struct Measures {
   }
 };
 
-// What errors are counted by: the status, and the server's own word behind it.
+// The key for counting errors: the status, then the server's reason.
 std::string ErrorOf(const Outcome& outcome);
 
-// Of the outcomes of one arm, or of all (arm < 0), that were to be sent at `from` or later: what
-// comes before is warm-up.
+// For the outcomes of one arm, or of all (arm < 0), intended at `from` or later; earlier ones are
+// warm-up.
 Measures Measure(std::span<const Outcome> outcomes, const Objectives& objectives, int arm = -1,
                  double from = 0.0);
 

@@ -1,4 +1,4 @@
-// Options of a command line that stand together in --help, each with its default.
+// A group of command line options in --help, each with its default.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_OPTION_GROUP_H_
 #define HYDRANT_TOOLS_LOAD_RUN_OPTION_GROUP_H_
 
@@ -14,15 +14,15 @@ class OptionGroup {
   // Borrowed: the app outlives the group.
   OptionGroup(CLI::App* app, std::string heading) : app_(app), heading_(std::move(heading)) {}
 
-  // The value is borrowed until the command line has been parsed, and is the option's default.
+  // The value is borrowed until the command line has been parsed, and holds the option's default.
   template <typename T>
   CLI::Option* Option(const std::string& name, T& value, const std::string& what) const {
     CLI::Option* option = app_->add_option(name, value, what)->group(heading_);
     if constexpr (requires { value.has_value(); }) {
-      return option;  // there is none
+      return option;  // without a default
     } else {
       if constexpr (requires { value.empty(); }) {
-        if (value.empty()) return option;  // and says nothing of it
+        if (value.empty()) return option;  // an empty default is not shown
       }
       return option->capture_default_str();
     }

@@ -14,7 +14,7 @@ bool IsOpen(const Outcome& outcome) {
   return outcome.ending == Ending::kUnfinished && outcome.ended == 0.0;
 }
 
-// Whether an open request has broken an objective already.
+// Whether an open request has already missed an objective.
 bool IsLost(const Outcome& outcome, const Objectives& objectives, double now) {
   const auto beyond = [&](const std::optional<double>& limit, double since) {
     return limit.has_value() && (now - since) * kMillisPerSecond > *limit;

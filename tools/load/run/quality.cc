@@ -25,8 +25,8 @@ class Replay {
     answers_.resize(prompts.size() * arms);
   }
 
-  // Answer p * arms + a is that of arm a to prompt p: the arms of a prompt run side by side, so
-  // that what is broken off has whole prompts.
+  // Answer p * arms + a belongs to arm a and prompt p: the arms of a prompt run concurrently, so
+  // that an aborted run has complete prompts.
   std::vector<Answer> Go() {
     size_t next = 0;
     int64_t open = 0;
@@ -50,7 +50,7 @@ class Replay {
                    .seed = prompt.seed});
   }
 
-  // Whether it was the end of an answer.
+  // Returns whether an answer ended.
   bool Take(StreamEvent event) {
     Answer& answer = answers_[event.index];
     answer.ids.insert(answer.ids.end(), event.token_ids.begin(), event.token_ids.end());

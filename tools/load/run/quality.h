@@ -1,5 +1,5 @@
-// What a cache policy changes in the answers: prompts of a load are replayed greedily under `full`
-// and under each policy, and the answers compared token by token.
+// Measures how a cache policy changes answers: replays prompts of a load greedily under `full` and
+// under each policy, and compares the answers token by token.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_QUALITY_H_
 #define HYDRANT_TOOLS_LOAD_RUN_QUALITY_H_
 
@@ -15,15 +15,15 @@
 
 namespace hydrant::load {
 
-// How far the answers of an arm agree with those of `full`. A pair of answers has as many positions
-// as the longer one has tokens; beyond the end of the shorter one nothing is equal.
+// Agreement of an arm's answers with those of `full`. A pair of answers has as many positions as
+// its longer answer; positions beyond the shorter one differ.
 struct Agreement {
   std::string arm;
   int64_t prompts = 0;
-  int64_t identical = 0;  // pairs of answers that are equal to the end
+  int64_t identical = 0;  // pairs of identical answers
   int64_t positions = 0;
-  int64_t before_difference = 0;  // positions before the first at which a pair differs
-  int64_t matched = 0;            // positions at which it is equal, wherever
+  int64_t before_difference = 0;  // positions before the first difference of a pair
+  int64_t matched = 0;            // equal positions anywhere
 
   double IdenticalShare() const { return Share(identical, prompts); }
   double BeforeDifferenceShare() const { return Share(before_difference, positions); }
@@ -39,15 +39,15 @@ void AddPair(std::span<const uint32_t> full, std::span<const uint32_t> answer,
              Agreement* agreement);
 
 struct QualityOptions {
-  int64_t concurrency = 8;                // requests in flight at most
-  std::function<bool()> go_on = nullptr;  // asked now and then; false breaks it off
+  int64_t concurrency = 8;                // maximum requests in flight
+  std::function<bool()> go_on = nullptr;  // called periodically; false aborts
 };
 
-// Sends every prompt once under each arm of the target's mix, of which arm 0 is `full`, and
-// compares arms 1, 2, ... with it; `arms` names them all. Only the prompts and max_tokens of
-// `prompts` count, faults do not. The target decodes greedily and tells token ids. A prompt that is
-// not answered under every arm is left out of all, so that they are compared over the same prompts.
-// Unavailable where none is left; it says why.
+// Sends every prompt once under each arm of the target's mix, where arm 0 is `full`, and compares
+// arms 1, 2, ... with it; `arms` names them all. Uses only the prompts and max_tokens of `prompts`,
+// not faults. The target decodes greedily and reports token ids. A prompt without an answer under
+// some arm is excluded from all, so that arms are compared over the same prompts. Unavailable, with
+// the reason, if none is left.
 absl::StatusOr<std::vector<Agreement>> CheckQuality(std::span<const PlannedRequest> prompts,
                                                     std::span<const std::string> arms,
                                                     const QualityOptions& options, Target* target);

@@ -9,7 +9,7 @@
 namespace hydrant::load {
 namespace {
 
-// Four digits are enough for bounds that are a hundredth apart, and can be read.
+// Rounds to four digits, which is enough for bounds one percent apart.
 double Readable(double rate) {
   const double unit = std::pow(10.0, std::floor(std::log10(rate)) - 3.0);
   return std::round(rate / unit) * unit;

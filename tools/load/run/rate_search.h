@@ -1,6 +1,6 @@
-// Which rates to try in order to find the highest that is borne: doubled until one is not, halved
-// where the first is not, then bisected. Whoever tries them says what came of it. Plain data in,
-// plain data out: a search that was broken off is repeated by telling it the same again.
+// Searches the highest sustainable rate: doubles until one fails, or halves if the first fails,
+// then bisects. The caller runs the probes. Plain data: an interrupted search is resumed by
+// replaying its results.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_RATE_SEARCH_H_
 #define HYDRANT_TOOLS_LOAD_RUN_RATE_SEARCH_H_
 
@@ -16,8 +16,8 @@ struct RateSearchOptions {
   double first = 1.0;
   double least = 0.01;
   double most = 1e4;
-  double resolution = 0.1;         // it ends when the two bounds are apart by this share at most
-  std::vector<double> rates = {};  // exactly these are tried, in this order, and none is sought
+  double resolution = 0.1;         // stops when the bounds are within this fraction
+  std::vector<double> rates = {};  // tries exactly these, in this order, without a search
 };
 // InvalidArgument names the option.
 absl::Status CheckRateSearch(const RateSearchOptions& options);
@@ -27,14 +27,14 @@ class RateSearch {
   // REQUIRES: CheckRateSearch(options).ok().
   explicit RateSearch(RateSearchOptions options) : options_(std::move(options)) {}
 
-  // What to try next; nothing: the search is over.
+  // The next rate to try; nullopt: the search is over.
   std::optional<double> Next() const;
-  // What came of it.
+  // Records a result.
   void Add(double rate, bool met);
 
-  // The lowest rate that was not borne; unset: all were.
+  // The lowest failed rate; unset: none failed.
   std::optional<double> lowest_failed() const { return lowest_failed_; }
-  // The highest below it that was; unset: none.
+  // The highest met rate below it; unset: none.
   std::optional<double> highest_met() const;
 
  private:

@@ -9,22 +9,22 @@ namespace hydrant::load {
 namespace {
 
 constexpr double kNeverDue = std::numeric_limits<double>::infinity();
-constexpr double kSecondsToEnd = 2.0;  // that streams have when a run is broken off
+constexpr double kSecondsToEnd = 2.0;  // for streams to end after an abort
 
-// What is remembered of a request in flight.
+// State of a request in flight.
 struct Flight {
   Fault fault = Fault::kNone;
   int64_t cancel_after = 0;
   int64_t tokens = 0;
   bool cancelled = false;
-  size_t position = 0;              // of its outcome
-  std::vector<uint32_t> said = {};  // prompt and answer, of a turn that another one follows
+  size_t position = 0;              // index of its outcome
+  std::vector<uint32_t> said = {};  // prompt and answer, if another turn follows
 };
 
-// A turn that waits for its moment.
+// A turn waiting for its send time.
 struct NextTurn {
   int64_t index = 0;
-  std::vector<uint32_t> said = {};  // in all turns before it
+  std::vector<uint32_t> said = {};  // of all earlier turns
 };
 
 class Run {
@@ -47,10 +47,10 @@ class Run {
   }
 
  private:
-  // Of conversations that have not begun.
+  // Whether conversations are left to begin.
   bool HasMore() const { return !stopped_ && next_ < workload_.num_conversations(); }
 
-  // When the next one is to begin; never while there is no place for it.
+  // Start time of the next conversation; infinite while there is no free place.
   double NextBegins() {
     const auto places_taken = static_cast<int64_t>(flights_.size() + next_turns_.size());
     if (!HasMore() || places_taken >= options_.concurrency) return kNeverDue;
@@ -106,7 +106,7 @@ class Run {
     GiveUpIfOrdered(index, &flight);
   }
 
-  // A client that wants no more of its tokens.
+  // Cancels or disconnects as an injected fault.
   void GiveUpIfOrdered(int64_t index, Flight* flight) {
     const bool disconnects = flight->fault == Fault::kDisconnect;
     if (!disconnects && flight->fault != Fault::kCancel) return;
@@ -162,16 +162,16 @@ class Run {
     outcome->ending = EndingOf(event.status, flight);
   }
 
-  // Whether a fault did what it was to do.
+  // Classifies the ending of a request with an injected fault.
   static Ending EndingOf(const std::string& status, const Flight& flight) {
     const auto as_ordered = [&](bool yes) { return yes ? Ending::kFault : Ending::kFailed; };
     switch (flight.fault) {
       case Fault::kCancel:
-        if (status == "OK") return Ending::kCompleted;  // it was faster
+        if (status == "OK") return Ending::kCompleted;  // it ended before the fault
         return as_ordered(status == "CANCELLED");
       case Fault::kDeadline:
         if (status == "OK") return Ending::kCompleted;
-        // A server may see at once that it cannot be in time.
+        // A server may refuse a deadline that it cannot meet.
         return as_ordered(status == "DEADLINE_EXCEEDED" || status == "RESOURCE_EXHAUSTED");
       case Fault::kDisconnect:
         if (status == "OK") return Ending::kCompleted;
@@ -195,7 +195,7 @@ class Run {
            options_.on_tick(now, outcomes_, static_cast<int64_t>(flights_.size()));
   }
 
-  // Cancels what is in flight, and waits a little for its end, which changes nothing any more.
+  // Cancels requests in flight and waits briefly; their outcomes no longer change.
   void BreakOff() {
     stopped_ = true;
     const double end = target_->Now();
@@ -215,7 +215,7 @@ class Run {
   Target* target_;
   std::vector<Outcome> outcomes_;
   std::unordered_map<int64_t, Flight> flights_;
-  std::multimap<double, NextTurn> next_turns_;  // by when they are due
+  std::multimap<double, NextTurn> next_turns_;  // by due time
   int64_t next_ = 0;                            // conversation
   int64_t intended_of_ = -1;
   double intended_ = 0.0;

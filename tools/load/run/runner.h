@@ -1,4 +1,4 @@
-// Sends a load and gathers what becomes of it. One thread.
+// Sends a load and collects its outcomes. Single threaded.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_RUNNER_H_
 #define HYDRANT_TOOLS_LOAD_RUN_RUNNER_H_
 
@@ -14,23 +14,23 @@
 namespace hydrant::load {
 
 struct RunOptions {
-  // When request i, or the first one of conversation i, is to be sent, in seconds; ascending. Null:
-  // a closed loop, in which each is sent as soon as one of `concurrency` places is free. Later
-  // turns are sent when the answer before has ended and the think time is over.
+  // Send time of request i, or of the first request of conversation i, in seconds; ascending. Null:
+  // a closed loop, which sends whenever one of `concurrency` places is free. Later turns are sent
+  // after the previous answer and the think time.
   std::function<double(int64_t)> intended = {};
-  // Requests in flight at most. A conversation keeps its place until its last turn has ended.
+  // Maximum requests in flight. A conversation keeps its place until its last turn has ended.
   int64_t concurrency = std::numeric_limits<int64_t>::max();
   double most_seconds = std::numeric_limits<double>::infinity();  // nothing is sent after that
   bool keep_token_ids = false;
-  // Called about every `tick` seconds with all outcomes so far and how many are in flight; false
-  // breaks the run off: what is in flight is cancelled, and counts as unfinished.
+  // Called about every `tick` seconds with all outcomes so far and the number in flight; false
+  // aborts the run: requests in flight are cancelled and count as unfinished.
   double tick = 0.25;
   std::function<bool(double now, const std::vector<Outcome>& outcomes, int64_t in_flight)> on_tick =
       {};
 };
 
-// An outcome of every request that was sent, in the order of sending. A conversation ends with a
-// turn that does not complete.
+// One outcome per request sent, in order of sending. A turn that does not complete ends its
+// conversation.
 std::vector<Outcome> RunLoad(const Workload& workload, const RunOptions& options, Target* target);
 
 }  // namespace hydrant::load

@@ -1,4 +1,4 @@
-// What a server said of itself while a load ran. Plain data.
+// Metrics of a server during a load. Plain data.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_SERVER_SERIES_H_
 #define HYDRANT_TOOLS_LOAD_RUN_SERVER_SERIES_H_
 
@@ -9,23 +9,23 @@
 
 namespace hydrant::load {
 
-// What is drawn over time; NaN where the server does not say. Of hydrantd, or in vLLM's names.
+// Values plotted over time; NaN if the server lacks them. From hydrantd's or vLLM's metrics.
 struct ServerSample {
   double at = 0.0;  // seconds from the start of the run
   double running = 0.0;
   double waiting = 0.0;
   double pages_free = 0.0;
   double pages_total = 0.0;
-  double cache_usage = 0.0;  // share, [0, 1]
+  double cache_usage = 0.0;  // fraction, [0, 1]
 };
 
 struct ServerSeries {
   std::string url;
   std::vector<ServerSample> samples = {};
-  // Of every counter, what it has grown by from the first scrape to the last: by name and labels.
+  // Increase of every counter from the first scrape to the last: by name and labels.
   std::map<std::string, double> counters = {};
   int64_t failed = 0;      // scrapes
-  std::string error = {};  // of the last of those
+  std::string error = {};  // of the last failed scrape
 };
 
 }  // namespace hydrant::load

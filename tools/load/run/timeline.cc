@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kLeastStep = 0.1;  // seconds
 
-// The values of a window's distributions, until they are described.
+// Collected values of a window's distributions.
 struct SpanValues {
   std::vector<double> ttft, itl, e2el;
 };
@@ -25,8 +25,8 @@ double StepFor(double seconds, size_t requests) {
 
 class Builder {
  public:
-  // The last window takes what is less than half a step behind it: few events in a sliver of time
-  // would make a rate of nothing.
+  // The last window includes a remainder below half a step: few events in a short window would give
+  // meaningless rates.
   Builder(double seconds, double step)
       : windows_(std::max<size_t>(1, static_cast<size_t>(std::lround(seconds / step)))),
         values_(windows_.size()),

@@ -1,4 +1,4 @@
-// How a run went over time: its figures in windows of equal length, for plots.
+// Figures of a run over time, in windows of equal length, for plots.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_TIMELINE_H_
 #define HYDRANT_TOOLS_LOAD_RUN_TIMELINE_H_
 
@@ -14,16 +14,16 @@
 namespace hydrant::load {
 
 struct Window {
-  double seconds = 0.0;  // its length; the last is from half a step to one and a half
-  // In ms, of completed requests: TTFT and E2EL of those that were to be sent in the window, ITL of
-  // the messages that came in it.
+  double seconds = 0.0;  // length; of the last one half a step to one and a half
+  // In ms, of completed requests: TTFT and E2EL by intended send time, ITL by arrival of the
+  // messages.
   Distribution ttft = {}, itl = {}, e2el = {};
-  int64_t due = 0;                             // requests that were to be sent
-  int64_t completed = 0;                       // that ended in it, as are these
-  int64_t good = 0;                            // that met the objectives
-  int64_t output_tokens = 0;                   // that came, of any request
+  int64_t due = 0;                             // requests intended in it
+  int64_t completed = 0;                       // ended in it, as do the next
+  int64_t good = 0;                            // within the objectives
+  int64_t output_tokens = 0;                   // received, of any request
   double in_flight = 0.0;                      // the mean over time
-  std::map<std::string, int64_t> errors = {};  // of requests that failed in it
+  std::map<std::string, int64_t> errors = {};  // requests that failed in it
 };
 
 struct Timeline {
@@ -31,8 +31,8 @@ struct Timeline {
   std::vector<Window> windows = {};
 };
 
-// Of the outcomes of one arm, or of all (arm < 0), warm-up included. The step is 1, 2 or 5 times a
-// power of ten, the same for every arm: at most 120 windows, and fewer where a window would have
+// For the outcomes of one arm, or of all (arm < 0), warm-up included. The step is 1, 2 or 5 times a
+// power of ten, the same for every arm: at most 120 windows, and fewer if a window would have
 // hardly a request.
 Timeline MakeTimeline(std::span<const Outcome> outcomes, const Objectives& objectives,
                       int arm = -1);

@@ -51,7 +51,7 @@ absl::StatusOr<TracedRequest> ParseAzureLine(const Place& place, std::string_vie
   if (!absl::ParseTime("%Y-%m-%d %H:%M:%E*S", cells[0], &time, &why))
     return place.Error("TIMESTAMP", absl::StrCat("'", Excerpt(cells[0]), "': ", why));
   TracedRequest request;
-  // Relative to the first once all are there; microseconds since 1970 are whole in a double.
+  // Made relative to the first request later; microseconds since 1970 are exact in a double.
   request.at = absl::ToDoubleSeconds(time - absl::UnixEpoch());
   const std::pair<const char*, int64_t*> numbers[] = {{"ContextTokens", &request.input_tokens},
                                                       {"GeneratedTokens", &request.output_tokens}};

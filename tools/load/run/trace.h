@@ -1,10 +1,10 @@
-// Recorded loads, as two public data sets write them:
+// Reads recorded loads in the formats of two public data sets:
 //
 //   Azure      CSV with the header TIMESTAMP,ContextTokens,GeneratedTokens; a timestamp is
 //              "2023-11-16 18:15:46.6805900"
-//   Mooncake   JSON lines {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids":
-//   [..]},
-//              a hash id standing for 512 tokens, equal ids for equal tokens
+//   Mooncake   JSON lines
+//              {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [..]};
+//              a hash id stands for 512 tokens, equal ids for equal tokens
 #ifndef HYDRANT_TOOLS_LOAD_RUN_TRACE_H_
 #define HYDRANT_TOOLS_LOAD_RUN_TRACE_H_
 
@@ -28,7 +28,7 @@ struct TracedRequest {
 
 // Ascending in time. InvalidArgument names the line and the field, NotFound the file.
 absl::StatusOr<std::vector<TracedRequest>> ReadTrace(const std::string& path);
-// `name` stands for the file in errors.
+// `name` denotes the file in errors.
 absl::StatusOr<std::vector<TracedRequest>> ParseTrace(std::string_view text,
                                                       const std::string& name);
 

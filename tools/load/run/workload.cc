@@ -15,8 +15,7 @@ namespace {
 
 using Random = std::mt19937_64;
 
-// Streams of numbers for what is drawn: of a request, a shared prefix, a trace's hash, a
-// conversation.
+// Random streams: per request, shared prefix, trace hash, conversation.
 enum class Stream : uint64_t { kRequest = 1, kPrefix = 2, kHash = 3, kConversation = 4 };
 
 Random RandomOf(uint64_t seed, Stream stream, int64_t index) {
@@ -61,8 +60,7 @@ absl::Status Check(const WorkloadOptions& options) {
   return absl::OkStatus();
 }
 
-// Appends that many tokens: a piece of the text from anywhere, which begins anew at its end, or
-// ids.
+// Appends `count` tokens: a random piece of the text, wrapping at its end, or random ids.
 void AppendTokens(const WorkloadOptions& options, int64_t count, Random* random,
                   std::vector<uint32_t>* prompt) {
   if (options.text.empty()) {
@@ -97,7 +95,7 @@ std::vector<uint32_t> PromptOf(const WorkloadOptions& options, int64_t input_tok
   return prompt;
 }
 
-// Equal hashes become equal tokens, as many as the scale says.
+// Equal hashes give equal tokens; their number follows the scale.
 std::vector<uint32_t> PromptOf(const WorkloadOptions& options, const TracedRequest& traced,
                                Random* random) {
   const auto scaled = [&](int64_t tokens) {
@@ -126,7 +124,7 @@ double DrawThink(const WorkloadOptions& options, Random* random) {
   return std::exponential_distribution<double>(1.0 / options.think_seconds)(*random);
 }
 
-// One number in [0, 1) says which client misbehaves, and how.
+// One number in [0, 1) selects the fault, if any.
 void DrawFault(const WorkloadOptions& options, Random* random, PlannedRequest* request) {
   double draw = std::uniform_real_distribution<double>(0.0, 1.0)(*random);
   for (int i = 0; i < kNumFaults; ++i) {

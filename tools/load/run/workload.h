@@ -1,6 +1,6 @@
-// What a load asks: prompts of exact lengths from drawn token ids or from a text, how much is to be
-// generated, with which cache, and which clients misbehave. All drawn from one seed; request i is
-// the same whatever is asked before it.
+// The requests of a load: prompts of exact lengths from random token ids or from a text, output
+// lengths, cache configurations, and injected faults. All drawn from one seed; request i does not
+// depend on earlier calls.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_WORKLOAD_H_
 #define HYDRANT_TOOLS_LOAD_RUN_WORKLOAD_H_
 
@@ -19,19 +19,19 @@ struct WorkloadOptions {
   int64_t num_requests = 1000;
   int64_t input_tokens = 512;
   int64_t output_tokens = 128;
-  // Lengths are drawn from [1 - range_ratio, 1 + range_ratio] times these, evenly.
+  // Lengths are uniform in [1 - range_ratio, 1 + range_ratio] times these.
   double range_ratio = 0.0;
-  uint32_t vocab_size = 0;                  // of drawn prompts: ids below it
-  std::vector<uint32_t> text = {};          // prompts are pieces of it; empty: they are drawn
-  int64_t shared_prefixes = 0;              // that many prefixes are shared by all requests
-  int64_t shared_prefix_tokens = 0;         // come before the input_tokens
-  int64_t turns = 1;                        // requests of a conversation
-  double think_seconds = 0.0;               // between them on average, exponentially distributed
+  uint32_t vocab_size = 0;                  // random ids are below it
+  std::vector<uint32_t> text = {};          // prompts are pieces of it; empty: random ids
+  int64_t shared_prefixes = 0;              // number of prefixes shared by all requests
+  int64_t shared_prefix_tokens = 0;         // added to input_tokens
+  int64_t turns = 1;                        // requests per conversation
+  double think_seconds = 0.0;               // mean of the exponential pause between turns
   std::vector<double> arm_weights = {1.0};  // of the mix, above 0
-  std::vector<TracedRequest> trace = {};    // lengths and shared prefixes are the trace's
+  std::vector<TracedRequest> trace = {};    // gives lengths and shared prefixes
   double trace_length_scale = 1.0;
   std::array<double, kNumFaults> fault_rates =
-      {};                        // of kCancel, kDeadline, ...; their sum at most 1
+      {};                        // by fault: kCancel, kDeadline, ...; sum at most 1
   double fault_deadline = 0.05;  // seconds
   double slow_read_delay = 0.5;  // seconds
   int64_t oversized_tokens = 10'000'000;

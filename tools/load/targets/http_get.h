@@ -1,4 +1,4 @@
-// One page, by libcurl. Thread safe.
+// Fetches one page with libcurl. Thread safe.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_HTTP_GET_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_HTTP_GET_H_
 
@@ -8,8 +8,8 @@
 
 namespace hydrant::load {
 
-// The body of a 200. Unavailable says what came instead. `bearer`: a key, or "". Waits for at most
-// `seconds`.
+// The body of a 200. Unavailable describes any other result. `bearer`: a key, or "". Waits for at
+// most `seconds`.
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& bearer = "",
                                     double seconds = 5.0);
 

@@ -22,13 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Text goes to the tokenizer in pieces of about this size, cut at spaces.
+// Text is tokenized in pieces of about this size, cut at spaces.
 constexpr size_t kTokenizeBytes = size_t{1} << 20;
-// The queue's timers are in milliseconds: it sleeps until about this long before what is due, in
-// seconds, and is polled from then on.
+// gRPC's timers have millisecond resolution: the queue sleeps until this many seconds before the
+// deadline, then polls.
 constexpr double kOversleep = 1.5e-3;
 
-// A stream. One operation is under way at any time, and its tag is the stream.
+// A stream. It has one pending operation at a time, tagged with the stream.
 struct Stream {
   enum class State : uint8_t { kStarting, kPausing, kReading, kFinishing };
 
@@ -36,20 +36,20 @@ struct Stream {
   double read_delay = 0.0;
   State state = State::kStarting;
   grpc::ClientContext context;
-  std::optional<OwnConnection> own;  // of a client that is to disconnect
+  std::optional<OwnConnection> own;  // for an injected disconnect
   std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader;
   v1::GenerateResponse response;
   grpc::Status status;
   grpc::Alarm pause;
-  StreamEvent end;      // what is known of it already
-  uint64_t unseen = 0;  // bytes of messages that made no event
+  StreamEvent end;      // collected so far
+  uint64_t unseen = 0;  // bytes of messages without an event
 };
 
 void SetUsage(const v1::Usage& usage, StreamEvent* end) {
   end->has_usage = true;
   end->prompt_tokens = usage.prompt_tokens();
   end->queue = static_cast<double>(usage.queue_us()) * 1e-6;
-  // An older server sends no mean: take the fullest head's.
+  // Older servers report no mean: use the fullest head's.
   const bool has_mean = usage.has_kv_tokens_kept_mean();
   end->kv_tokens_kept = has_mean ? usage.kv_tokens_kept_mean() : usage.kv_tokens_kept();
   end->kv_tokens_evicted = has_mean ? usage.kv_tokens_evicted_mean() : usage.kv_tokens_evicted();
@@ -81,8 +81,8 @@ void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
     SetUsage(usage, end);
 }
 
-// A random salt: prompts that an earlier run or an earlier probe has left in the server's caches
-// are no hits for this target.
+// A random salt: prompts of earlier runs or probes in the server's prefix cache must not be hits
+// for this target.
 std::string DrawSalt() {
   std::random_device random;
   return absl::StrCat("hydrant-load-", absl::Hex(random(), absl::kZeroPad8),
@@ -114,7 +114,7 @@ struct HydrantTarget::Impl {
     if (!wire.cache().has_cache_salt())
       wire.mutable_cache()->set_cache_salt(absl::StrCat(salt, "-", request.arm));
     *wire.mutable_scheduling() = options.mix[request.arm].scheduling;
-    // The next turn of a conversation finds it.
+    // Keeps the context for the next turn of a conversation.
     if (wire.cache().reuse() == v1::REUSE_COMPRESSED) wire.set_keep(true);
     return wire;
   }
@@ -143,7 +143,7 @@ struct HydrantTarget::Impl {
     stream->reader->Finish(&stream->status, stream);
   }
 
-  // Whether the message makes an event.
+  // Returns whether the message gives an event.
   bool Take(Stream* stream, StreamEvent* event) {
     const v1::GenerateResponse& response = stream->response;
     stream->unseen += response.ByteSizeLong();
@@ -173,7 +173,7 @@ struct HydrantTarget::Impl {
     streams.erase(stream->index);
   }
 
-  // The operation that was under way is done. Whether that makes an event.
+  // The pending operation completed. Returns whether it gives an event.
   bool Advance(Stream* stream, bool ok, StreamEvent* event) {
     switch (stream->state) {
       case Stream::State::kStarting:
@@ -333,7 +333,7 @@ bool HydrantTarget::Wait(double until, StreamEvent* event) {
     if (impl_->queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT &&
         impl_->Advance(static_cast<Stream*>(tag), ok, event))
       return true;
-    // What makes no event must not keep the caller from what is due.
+    // Completions without an event must not delay due requests.
     if (Now() >= until) return false;
   }
 }

@@ -1,5 +1,5 @@
-// A load's streams to one or more daemons over gRPC, taken in turn. Everything happens in the
-// thread that calls: its completion queue is polled by Wait().
+// Streams to one or more daemons over gRPC, round robin. Single threaded: Wait() polls the
+// completion queue.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_HYDRANT_TARGET_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_HYDRANT_TARGET_H_
 
@@ -19,30 +19,30 @@ namespace hydrant::load {
 struct HydrantTargetOptions {
   std::vector<std::string> addresses = {
       "127.0.0.1:50051"};  // of daemons, or of a proxy before them
-  int connections = 1;     // to each
+  int connections = 1;     // per address
   AccessFlags access = {};
   std::vector<MixedArm> mix = {};  // an arm without a cache_salt gets a random one
   Sampling sampling = {};
-  bool ignore_eos = true;      // so that as much is generated as was asked for
+  bool ignore_eos = true;      // to generate the requested length
   double wait_seconds = 10.0;  // until each address answers
 };
 
 class HydrantTarget final : public ServerTarget {
  public:
-  // Waits until every address answers, and asks the first what it serves. Unavailable names the
-  // address that does not; InvalidArgument a policy that it does not have.
+  // Waits until every address answers, and queries the first for its model. Unavailable names an
+  // unreachable address; InvalidArgument an unknown policy.
   static absl::StatusOr<std::unique_ptr<HydrantTarget>> Create(HydrantTargetOptions options);
   ~HydrantTarget() override;
 
   const TargetInfo& info() const override;
-  // By the first server's tokenizer.
+  // Uses the first server's tokenizer.
   absl::StatusOr<std::vector<uint32_t>> Tokenize(const std::string& text) override;
   void Start() override;
 
   double Now() override;
   uint64_t Send(const PlannedRequest& request) override;
   void Cancel(int64_t index) override;
-  // Of a stream whose address is host:port, without TLS and token; any other is cancelled.
+  // Only for addresses host:port without TLS and token; other streams are cancelled.
   void Disconnect(int64_t index) override;
   bool Wait(double until, StreamEvent* event) override;
 

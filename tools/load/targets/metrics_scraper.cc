@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMostSeconds = 5.0;  // of a scrape
+constexpr double kMostSeconds = 5.0;  // limit of a scrape
 
 double Either(double a, double b) { return std::isnan(a) ? b : a; }
 
@@ -33,7 +33,7 @@ ServerSample SampleOf(const PrometheusValues& said, double at) {
   return sample;
 }
 
-// Of "name_bucket{...}" and the like the name whose type is known.
+// The base name with a known type for "name_bucket{...}" and similar series.
 std::string TypeOf(const PrometheusValues& said, const std::string& series) {
   const std::string name = series.substr(0, series.find('{'));
   const auto found = said.types.find(name);
@@ -49,7 +49,7 @@ struct MetricsScraper::Impl {
   };
 
   double period = 1.0;
-  std::vector<Server> servers;  // the thread's, while it runs
+  std::vector<Server> servers;  // owned by the thread while it runs
   Clock::time_point start;
   std::thread thread;
   std::mutex mutex;
@@ -114,7 +114,7 @@ std::vector<ServerSeries> MetricsScraper::Stop() {
   for (Impl::Server& server : impl_->servers) {
     for (const auto& [name, value] : server.last.values) {
       if (TypeOf(server.last, name) != "counter") continue;
-      // A counter that was not there yet was 0.
+      // A counter that was absent counts as 0.
       const auto before = server.first.values.find(name);
       server.series.counters[name] =
           value - (before == server.first.values.end() ? 0.0 : before->second);

@@ -1,4 +1,4 @@
-// The server's own metrics, scraped beside a run: what it did while the load saw what it saw.
+// Scrapes the server's metrics during a run.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_METRICS_SCRAPER_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_METRICS_SCRAPER_H_
 
@@ -16,10 +16,10 @@ class MetricsScraper {
   MetricsScraper(std::vector<std::string> urls, double period_seconds);
   ~MetricsScraper();  // Stop()
 
-  // The clock of `at` begins, with a scrape of each, which is waited for: counters count from
-  // there.
+  // Starts the clock of `at` with a scrape of each server, and waits for it: counters are relative
+  // to it.
   void Start();
-  // After a last scrape of each.
+  // After a last scrape of each server.
   std::vector<ServerSeries> Stop();
 
  private:

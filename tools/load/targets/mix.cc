@@ -13,7 +13,7 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 
-// Sets a scalar field of the message from text; false where it is no number of its kind.
+// Sets a scalar field of the message from text; false if it does not parse.
 bool SetField(const FieldDescriptor& field, const std::string& text,
               google::protobuf::Message* message) {
   const google::protobuf::Reflection& reflection = *message->GetReflection();
@@ -69,7 +69,7 @@ absl::Status Wrong(const std::string& arm, std::string_view why) {
       absl::StrCat("mix: '", arm, "': ", absl::string_view(why.data(), why.size())));
 }
 
-// The part of a request that has a scalar field of this name; null: none has.
+// The message with a scalar field of this name; null: none.
 google::protobuf::Message* MessageWith(const std::string& name, MixedArm* arm, v1::Slo* slo) {
   google::protobuf::Message* const messages[] = {&arm->cache, &arm->scheduling, slo};
   for (google::protobuf::Message* message : messages) {

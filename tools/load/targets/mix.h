@@ -1,4 +1,4 @@
-// The cache policies that a load mixes: "full@1,h2o:cache_ratio=0.2@3".
+// Parses the cache policies of a load: "full@1,h2o:cache_ratio=0.2@3".
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_MIX_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_MIX_H_
 
@@ -12,14 +12,14 @@
 namespace hydrant::load {
 
 struct MixedArm {
-  std::string name;  // as it was written, without the weight
+  std::string name;  // as given, without the weight
   double weight = 1.0;
   v1::Cache cache;
   v1::Scheduling scheduling;
 };
 
-// Settings are the fields of hydrant.v1.Cache, Scheduling and Slo by their names; any other is a
-// parameter of the policy. InvalidArgument names the arm.
+// Settings are fields of hydrant.v1.Cache, Scheduling and Slo by name; other names are parameters
+// of the policy. InvalidArgument names the arm.
 absl::StatusOr<std::vector<MixedArm>> ParseMix(std::string_view text);
 
 }  // namespace hydrant::load

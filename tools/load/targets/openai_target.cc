@@ -27,9 +27,9 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr EncodeOptions kPlainText = {.add_special_tokens = false, .parse_special_tokens = false};
-constexpr size_t kMostErrorBytes = 4096;  // of the body of an answer that is no stream
+constexpr size_t kMostErrorBytes = 4096;  // of a body that is not a stream
 
-// HTTP's word in gRPC's, so that one table has both.
+// Maps HTTP statuses to gRPC's, so that one table has both.
 std::string StatusOf(long code) {
   switch (code) {
     case 200:
@@ -56,14 +56,14 @@ std::string StatusOf(long code) {
   }
 }
 
-// A server may write what it likes there.
+// The server's field may have any type.
 int64_t CountIn(const Json& object, const char* name, int64_t otherwise) {
   const auto found = object.find(name);
   return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
 }
 
-// What a body says of an error: {"error": {"message": ...}}, {"error": ...}, {"detail": ...}, or
-// the body.
+// The error message of a body: {"error": {"message": ...}}, {"error": ...}, {"detail": ...}, or the
+// body itself.
 std::string MessageOf(const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   if (!json.is_object()) return body;
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizer(const std::string& path
   return TokenizerFromGguf(*file);
 }
 
-// Those that OpenAI's API does not have are vLLM's.
+// Fields missing in OpenAI's API are vLLM's.
 void SetSampling(const Sampling& from, Json* to) {
   const auto set = [to](const char* name, const auto& value) {
     if (value.has_value()) (*to)[name] = *value;
@@ -111,7 +111,7 @@ struct OpenAiTarget::Impl {
     std::string error_body;
     std::string error;  // in the stream
     double read_delay = 0.0;
-    double read_again = 0.0;  // when a paused stream goes on
+    double read_again = 0.0;  // when to resume a paused stream
     bool paused = false;
     int64_t tokens = 0;  // so far
     uint64_t unseen = 0;
@@ -247,7 +247,7 @@ struct OpenAiTarget::Impl {
     End(stream, "OK", "", "");
   }
 
-  // What curl has to do now, and what came of it.
+  // Runs curl's pending work and collects results.
   void Perform() {
     for (auto& [index, stream] : streams) {
       if (!stream->paused || Now() < stream->read_again) continue;
@@ -373,7 +373,7 @@ void OpenAiTarget::Disconnect(int64_t index) {
 }
 
 bool OpenAiTarget::Wait(double until, StreamEvent* event) {
-  // A paused stream is looked at this often, in milliseconds.
+  // Interval for checking paused streams, in milliseconds.
   constexpr double kMostMs = 20.0;
   while (true) {
     impl_->Perform();
@@ -384,7 +384,7 @@ bool OpenAiTarget::Wait(double until, StreamEvent* event) {
     }
     const double left = until - Now();
     if (left <= 0.0) return false;
-    // Down to whole milliseconds, and without a pause within the last: what is due is sent on time.
+    // Rounded down to whole milliseconds, polling in the last one, to send on time.
     const double ms = std::clamp(std::floor(left * 1000.0), 0.0, kMostMs);
     curl_multi_poll(impl_->multi, nullptr, 0, static_cast<int>(ms), nullptr);
   }

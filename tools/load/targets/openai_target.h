@@ -1,10 +1,9 @@
-// A load's streams to servers with OpenAI's API over HTTP (POST /v1/completions, "stream": true),
-// taken in turn, so that others are measured as hydrantd is. Everything happens in the thread that
-// calls.
+// Streams to servers with OpenAI's API over HTTP (POST /v1/completions, "stream": true), round
+// robin, to measure them like hydrantd. Single threaded.
 //
-// A chunk with text counts as one token, which is what such servers send; where a server says at
-// the end how many they were ("usage"), the last chunk has the rest. What a server knows of a
-// stream besides (queue, cache) it does not say.
+// A chunk with text counts as one token, as such servers send it; if the server reports the count
+// at the end ("usage"), the last chunk gets the rest. Server-side data (queue, cache) are
+// unavailable.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_OPENAI_TARGET_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_OPENAI_TARGET_H_
 
@@ -20,20 +19,20 @@ namespace hydrant::load {
 
 struct OpenAiTargetOptions {
   std::vector<std::string> addresses = {};  // http://host:port, https://...
-  std::string model = {};                   // "": the first that /v1/models names
+  std::string model = {};                   // "": the first in /v1/models
   std::string tokenizer = {};               // a GGUF file, tokenizer.json, or a folder with one
-  // Prompts are sent as token ids, which not all servers take, and not as the text they are.
+  // Sends prompts as token ids instead of text; not all servers accept them.
   bool prompt_ids = false;
-  std::string api_key = {};  // of the header Authorization; "": none is sent
+  std::string api_key = {};  // for the header Authorization; "": none
   Sampling sampling = {};
-  bool ignore_eos = true;  // as vLLM's field; servers that do not know it ignore it, or refuse
+  bool ignore_eos = true;  // vLLM's field; other servers ignore or refuse it
   double wait_seconds = 10.0;
 };
 
 class OpenAiTarget final : public ServerTarget {
  public:
-  // Waits until every address answers /v1/models. Unavailable names the address that does not,
-  // InvalidArgument a tokenizer that cannot be read.
+  // Waits until every address answers /v1/models. Unavailable names an unreachable address,
+  // InvalidArgument an unreadable tokenizer.
   static absl::StatusOr<std::unique_ptr<OpenAiTarget>> Create(OpenAiTargetOptions options);
   ~OpenAiTarget() override;
 
@@ -43,7 +42,7 @@ class OpenAiTarget final : public ServerTarget {
 
   double Now() override;
   uint64_t Send(const PlannedRequest& request) override;
-  // HTTP/1 has one way to end a stream early: its connection is closed.
+  // Closes the connection, the only way to end an HTTP/1 stream early.
   void Cancel(int64_t index) override;
   void Disconnect(int64_t index) override;
   bool Wait(double until, StreamEvent* event) override;

@@ -11,7 +11,7 @@
 namespace hydrant::load {
 namespace {
 
-// -1 where there is none.
+// -1 on failure.
 int Connect(const std::string& host, const std::string& port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

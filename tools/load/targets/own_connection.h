@@ -1,5 +1,5 @@
-// A TCP connection that one stream has to itself, so that it can be broken under it as a client's
-// that goes away: without a word of HTTP/2.
+// A TCP connection for a single stream, so that a client's disappearance can be simulated by
+// breaking it without HTTP/2 frames.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_OWN_CONNECTION_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_OWN_CONNECTION_H_
 
@@ -14,8 +14,8 @@ namespace hydrant::load {
 
 class OwnConnection {
  public:
-  // Connects to host:port, which may take as long as the network does. None where nobody answers,
-  // or the address is of another form.
+  // Connects to host:port; blocks for the connection time. nullopt if the connection fails or the
+  // address has another form.
   static std::optional<OwnConnection> Open(const std::string& address);
   OwnConnection(OwnConnection&& other) noexcept
       : socket_(std::exchange(other.socket_, -1)), stub_(std::move(other.stub_)) {}
@@ -29,7 +29,7 @@ class OwnConnection {
   OwnConnection(int socket, std::unique_ptr<v1::Hydrant::Stub> stub)
       : socket_(socket), stub_(std::move(stub)) {}
 
-  int socket_;  // of the same connection as the stub's, which gRPC closes
+  int socket_;  // duplicate of the stub's socket, which gRPC closes
   std::unique_ptr<v1::Hydrant::Stub> stub_;
 };
 

@@ -11,7 +11,7 @@
 namespace hydrant::load {
 namespace {
 
-// Where a series ends: after the brace that closes its labels, or at the first space.
+// The end of a series: after the brace that closes its labels, or at the first space.
 size_t EndOfSeries(std::string_view line) {
   bool quoted = false, labels = false;
   for (size_t i = 0; i < line.size(); ++i) {

@@ -1,4 +1,4 @@
-// Prometheus's text format (version 0.0.4): what a metrics port says, as numbers by name.
+// Parses Prometheus's text format (version 0.0.4).
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_PROMETHEUS_TEXT_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_PROMETHEUS_TEXT_H_
 
@@ -11,12 +11,11 @@
 namespace hydrant::load {
 
 struct PrometheusValues {
-  // By name and labels as they stand there: hydrant_pages{state="free"}.
+  // By name and labels as written: hydrant_pages{state="free"}.
   std::map<std::string, double> values = {};
-  std::map<std::string, std::string> types = {};  // by the name alone: "counter", "gauge", ...
+  std::map<std::string, std::string> types = {};  // by name: "counter", "gauge", ...
 
-  // The sum of a name over all labels that hold `label` (state="free"; "": all of them); NaN where
-  // there is none.
+  // The sum of a name over all series with `label` (state="free"; "": all); NaN if there is none.
   double Sum(std::string_view name, std::string_view label = "") const;
 };
 

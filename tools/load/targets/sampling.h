@@ -1,5 +1,5 @@
-// How a load's answers are drawn, in the words of both protocols; what is not set is the server's
-// default. Greedy unless said otherwise.
+// Sampling parameters of a load, named as in both protocols; unset: the server's default. Greedy by
+// default.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_SAMPLING_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_SAMPLING_H_
 

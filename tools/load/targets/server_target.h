@@ -1,4 +1,4 @@
-// A target that is a server somewhere: what a run has to know of it before it begins.
+// A target that is a server, with the facts that a run needs beforehand.
 #ifndef HYDRANT_TOOLS_LOAD_TARGETS_SERVER_TARGET_H_
 #define HYDRANT_TOOLS_LOAD_TARGETS_SERVER_TARGET_H_
 
@@ -12,11 +12,11 @@
 namespace hydrant::load {
 
 struct TargetInfo {
-  std::string backend = {};  // in the words of `vllm bench serve`: "hydrant", "openai"
+  std::string backend = {};  // as in `vllm bench serve`: "hydrant", "openai"
   std::string model = {};
   uint32_t vocab_size = 0;
-  uint32_t max_model_len = 0;       // 0: the server does not say
-  std::string server_version = {};  // "": the same
+  uint32_t max_model_len = 0;       // 0: unknown
+  std::string server_version = {};  // "": unknown
 };
 
 class ServerTarget : public Target {
@@ -24,7 +24,7 @@ class ServerTarget : public Target {
   virtual const TargetInfo& info() const = 0;
   // The text's token ids.
   virtual absl::StatusOr<std::vector<uint32_t>> Tokenize(const std::string& text) = 0;
-  // The clock of Now() begins.
+  // Starts the clock of Now().
   virtual void Start() = 0;
 };
 
