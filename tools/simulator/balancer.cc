@@ -58,14 +58,14 @@ class PrefixAwareBalancer final : public Balancer {
       if (loads[best] - loads[least] > saved + Mean(loads)) best = least;
       break;
     }
-    // The last piece first, so that of a prompt the first is the newest.
+    // Last piece first, so that a prompt's first piece is the newest.
     for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) Remember(best, *piece);
     return best;
   }
 
  private:
   static constexpr int64_t kPieceTokens = 256;
-  using Piece = uint64_t;  // stands for its tokens and all before them
+  using Piece = uint64_t;  // hash of its tokens and all before them
   struct Known {
     std::list<Piece> newest;
     std::unordered_map<Piece, std::list<Piece>::iterator> places;

@@ -1,5 +1,5 @@
-// Which of many replicas a request goes to. A balancer knows what it has sent and what has ended,
-// and nothing else of the replicas. One thread.
+// Routes requests to replicas. A balancer knows only the requests that it sent and those that
+// ended. One thread.
 #ifndef HYDRANT_TOOLS_SIMULATOR_BALANCER_H_
 #define HYDRANT_TOOLS_SIMULATOR_BALANCER_H_
 
@@ -14,8 +14,8 @@
 
 namespace hydrant::sim {
 
-// Of a replica: the tokens, of prompts and of answers at their longest, of the requests that were
-// sent there and have not ended.
+// Per replica: tokens of prompts and of answers at maximum length, over the requests in flight
+// there.
 using OutstandingTokens = int64_t;
 
 class Balancer {
@@ -27,13 +27,13 @@ class Balancer {
 
 inline constexpr std::string_view kBalancerNames[] = {"random", "least-loaded", "prefix-aware"};
 
-// random        any, evenly
+// random        uniform
 // least-loaded  the fewest outstanding tokens
-// prefix-aware  among those that were sent most of the prompt's beginning before, the least loaded,
-//               unless it has more outstanding tokens than the least loaded of all by what would be
-//               saved and the mean together; `known_tokens` of prompts are remembered of each
-//               replica, the newest
-// InvalidArgument where the name is unknown.
+// prefix-aware  the least loaded of the replicas that received the longest prefix of the prompt,
+//               unless its outstanding tokens exceed those of the least loaded replica by more than
+//               the tokens saved plus the mean; remembers each replica's newest `known_tokens`
+//               prompt tokens
+// InvalidArgument if the name is unknown.
 absl::StatusOr<std::unique_ptr<Balancer>> MakeBalancer(std::string_view name, int num_replicas,
                                                        int64_t known_tokens, uint64_t seed);
 

@@ -152,7 +152,7 @@ void AddReportFlags(CLI::App* app, Flags* flags) {
   group.Flag("--quiet", flags->quiet, "No progress");
 }
 
-// What would not fit into memory, or take days.
+// Refuses loads that would not fit into memory, or take days.
 absl::Status CheckLoad(const load::WorkloadOptions& load) {
   constexpr int64_t kMostRequests = 100'000'000, kMostTokens = 100'000'000;
   const std::pair<const char*, std::pair<int64_t, int64_t>> sizes[] = {
@@ -208,7 +208,7 @@ absl::Status CompleteFlags(Flags* flags) {
   engine.prefix_cache_memory_bytes =
       flags->prefix_caching ? static_cast<int64_t>(flags->prefix_cache_memory_bytes) : 0;
   engine.swap_space_bytes = static_cast<int64_t>(flags->swap_space_bytes);
-  engine.host_memory_bytes = std::numeric_limits<int64_t>::max();  // of machines that are not here
+  engine.host_memory_bytes = std::numeric_limits<int64_t>::max();  // simulated machines
   engine.kv_cache_dtype = KvCacheDTypeOf(flags->kv_cache_dtype);
   if (flags->async_scheduling != "auto") engine.async_scheduling = flags->async_scheduling == "on";
   HYDRANT_ASSIGN_OR_RETURN(flags->scheduler.tenant_weights,
@@ -221,7 +221,7 @@ absl::Status CompleteFlags(Flags* flags) {
         fmt::format("policy-under-pressure: {}", std::string(policy.status().message())));
   }
   flags->scheduler.policy_under_pressure = *std::move(policy);
-  // Nobody listens to it here.
+  // Progress events are unused here.
   flags->scheduler.progress_interval_us = std::numeric_limits<TimeUs>::max() / 4;
   flags->workload.vocab_size = flags->shape.vocab_size;
   return CheckLoad(flags->workload);

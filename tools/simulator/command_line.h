@@ -1,5 +1,5 @@
-// What hydrant-sim was told: hydrantd's options about memory and scheduling, and hydrant-load's
-// about the load, by the same names. Plain data.
+// Options of hydrant-sim: hydrantd's for memory and scheduling, and hydrant-load's for the load,
+// under the same names. Plain data.
 #ifndef HYDRANT_TOOLS_SIMULATOR_COMMAND_LINE_H_
 #define HYDRANT_TOOLS_SIMULATOR_COMMAND_LINE_H_
 
@@ -43,7 +43,7 @@ struct Flags {
   double trace_rate_scale = 1.0;
   int trace_copies = 1;
   bool clip_lengths = false;
-  std::string request_rate;  // empty: 1, or the trace's own
+  std::string request_rate;  // empty: 1, or the trace's
   double burstiness = 1.0;
 
   std::string goodput;
@@ -51,15 +51,15 @@ struct Flags {
   bool quiet = false;
 
   std::vector<std::string> step_traces;  // of `fit`
-  std::string fitted;                    // the file that it writes; empty: standard output
+  std::string fitted;                    // output file; empty: standard output
 };
 
 // Borrowed until the command line has been parsed.
 void AddSimulateFlags(CLI::App* app, Flags* flags);
 void AddFitFlags(CLI::App* app, Flags* flags);
-// What the command line leaves to be worked out. InvalidArgument names the flag.
+// Derives the remaining fields. InvalidArgument names the flag.
 absl::Status CompleteFlags(Flags* flags);
-// By name, as they were given.
+// The given options by name.
 std::map<std::string, std::string> GivenOptions(const CLI::App& app);
 
 }  // namespace hydrant::sim

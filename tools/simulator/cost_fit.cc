@@ -30,9 +30,9 @@ double Dot(const Terms& a, const Terms& b) {
   return sum;
 }
 
-// Least squares of the errors relative to what was predicted before, so that steps which vary more
-// are not fitted below their mean, as they are where errors are relative to what was taken. Without
-// negative coefficients, by coordinate descent on the normal equations.
+// Least squares of the errors relative to the previous prediction. Relative to the measured time,
+// steps with more variance would be fitted below their mean. Coefficients are non-negative, by
+// coordinate descent on the normal equations.
 Terms Solve(std::span<const StepTaken> steps, const Terms& before) {
   std::array<Terms, kTerms> products = {};
   Terms sums = {};
@@ -71,7 +71,7 @@ CostModel ToModel(const Terms& terms) {
           .prompt_pair_us = terms[4]};
 }
 
-// Whether the line is a step; its numbers then stand in `step`.
+// Whether the line is a step; fills in `step`.
 absl::StatusOr<bool> ParseLine(const nlohmann::json& event, StepTaken* step) {
   if (event.value("ph", "") != "X") return false;
   const auto args = event.find("args");
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<StepTaken>> ParseStepTrace(std::string_view text,
     if (line.empty() || line == "]") continue;
     const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!event.is_object()) {
-      if (text.empty()) break;  // it broke off here
+      if (text.empty()) break;  // the file ends in a partial line
       return absl::InvalidArgumentError(fmt::format("{}, line {}: no JSON object", name, number));
     }
     StepTaken step;
@@ -144,7 +144,7 @@ absl::StatusOr<CostFit> FitCostModel(std::span<const StepTaken> steps) {
   }
   for (double& term : terms) term *= taken / predicted;
   CostFit fit{.model = ToModel(terms), .num_steps = steps.size()};
-  // The noise of one step is a share of the model's, by its length.
+  // The noise of a step is relative to the model's, scaled by its length.
   double squares = 0, shares = 0;
   fit.model.noise = 1;
   for (const StepTaken& step : steps) {

@@ -1,5 +1,5 @@
-// A cost model from a machine: the least squares of the relative errors over the steps that a
-// daemon has written (hydrantd --trace-steps FILE, server/observe/step_trace.h).
+// Fits a cost model to a machine: least squares of the relative errors over the steps traced by a
+// daemon (hydrantd --trace-steps FILE, server/observe/step_trace.h).
 #ifndef HYDRANT_TOOLS_SIMULATOR_COST_FIT_H_
 #define HYDRANT_TOOLS_SIMULATOR_COST_FIT_H_
 
@@ -14,8 +14,8 @@
 
 namespace hydrant::sim {
 
-// InvalidArgument names the file and the line, or what it lacks. A file that breaks off is read as
-// far as it goes.
+// InvalidArgument names the file and the line, or the missing field. A truncated file is read up to
+// its last whole line.
 absl::StatusOr<std::vector<StepTaken>> ParseStepTrace(std::string_view text,
                                                       const std::string& name);
 absl::StatusOr<std::vector<StepTaken>> ReadStepTrace(const std::string& path);
@@ -25,9 +25,8 @@ struct CostFit {
   size_t num_steps = 0;
   double relative_error = 0;  // the mean of |predicted / taken - 1|
 };
-// A step that took more than twice what it should have, because something else ran on the machine,
-// counts less; yet all times together add up to what was taken. InvalidArgument where the steps are
-// too few.
+// Steps slower than twice the prediction (disturbed by other programs) get less weight; yet the sum
+// of all predictions equals the measured total. InvalidArgument if there are too few steps.
 absl::StatusOr<CostFit> FitCostModel(std::span<const StepTaken> steps);
 
 }  // namespace hydrant::sim

@@ -11,7 +11,7 @@
 namespace hydrant::sim {
 namespace {
 
-// A day; what takes longer is a slip.
+// One day; larger values are mistakes.
 constexpr double kMostUs = 86400e6;
 constexpr double kMostNoise = 2.0;
 

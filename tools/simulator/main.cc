@@ -1,5 +1,5 @@
-// hydrant-sim: the daemon's scheduler under a load that is simulated, on machines that need not be
-// there. Progress goes to stderr, the table to stdout.
+// hydrant-sim: runs the daemon's scheduler under a simulated load, on simulated machines. Progress
+// goes to stderr, the table to stdout.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -60,13 +60,13 @@ absl::Status WriteJson(const std::string& path, const std::string& text) {
   return absl::UnavailableError(fmt::format("json: {}: cannot be written", path));
 }
 
-// Before any work.
+// Called before any work.
 absl::Status CheckJson(const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app).good()) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("json: {}: cannot be written", path));
 }
 
-// How many times as fast the trace is to run.
+// The factor by which the trace is sped up.
 absl::StatusOr<double> TraceSpeed(const Flags& flags,
                                   const std::vector<load::TracedRequest>& trace) {
   if (flags.request_rate.empty()) return flags.trace_rate_scale;
@@ -114,7 +114,7 @@ absl::StatusOr<SimulationOptions> OptionsOf(const Flags& flags) {
   return options;
 }
 
-// On a terminal a line that changes every second, else a line every half minute.
+// On a terminal a line that is updated every second, else a line every half minute.
 ProgressCallback ShowProgress(const Flags& flags, int64_t requests) {
   if (flags.quiet) return nullptr;
   const bool is_terminal = isatty(STDERR_FILENO) != 0;

@@ -33,7 +33,7 @@ Setter NumberSetter(Member member) {
   };
 }
 
-// One of a few words.
+// A setting with a few allowed words.
 template <typename Value>
 Setter WordSetter(Value Request::*member, std::map<std::string, Value> words) {
   return [member, words = std::move(words)](const std::string& text, Request* request) {
@@ -52,7 +52,7 @@ Setter TextSetter(Member member) {
   };
 }
 
-// Those of a request that are not its cache's.
+// Settings of a request outside its cache.
 const std::map<std::string, Setter>& Settings() {
   static const auto* settings = new std::map<std::string, Setter>{
       {"question_tokens", NumberSetter<int64_t>(&Request::question_tokens)},

@@ -1,4 +1,4 @@
-// The kinds of requests that a simulated load mixes, as hydrant-load's --mix names them:
+// The kinds of requests of a simulated load, in the syntax of hydrant-load's --mix:
 // "full@1,h2o:cache_ratio=0.2:tenant=b@3".
 #ifndef HYDRANT_TOOLS_SIMULATOR_MIX_H_
 #define HYDRANT_TOOLS_SIMULATOR_MIX_H_
@@ -14,16 +14,16 @@
 namespace hydrant::sim {
 
 struct Arm {
-  std::string name;  // as it was written, without the weight
+  std::string name;  // as given, without the weight
   double weight = 1.0;
-  Request request = {};  // all but its prompt and the length of its answer
+  Request request = {};  // without prompt and answer length
 };
 
-// Settings are those that travel as fields of a request's cache, scheduling and SLO; any other name
-// is a parameter of the policy. InvalidArgument names the arm.
+// Settings are the fields of a request's cache, scheduling and SLO; other names are parameters of
+// the policy. InvalidArgument names the arm.
 absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text);
 
-// Checks that each arm's policy exists and accepts its settings, for a prompt of that shape.
+// Checks that each arm's policy exists and accepts its settings for this prompt shape.
 // InvalidArgument names the arm.
 absl::Status CheckMix(const std::vector<Arm>& mix, const PromptShape& prompt);
 

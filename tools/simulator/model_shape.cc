@@ -10,7 +10,8 @@
 namespace hydrant::sim {
 namespace {
 
-// As the engine has it for a device of its own (engine/run/engine.cc); a host's is the default.
+// As in the engine for a device with its own memory (engine/run/engine.cc); the default is for a
+// host.
 constexpr int kDevicePrefillRows = 2048;
 
 absl::Status Check(const ModelShape& shape) {
@@ -34,7 +35,7 @@ absl::Status Check(const ModelShape& shape) {
                                                 shape.num_heads, shape.num_kv_heads));
 }
 
-// One head for all of them; the tables follow from SetPool.
+// Replaces all heads by one; SetPool sizes the tables.
 void Fold(int heads, EngineLimits* limits) {
   limits->num_layers = limits->num_kv_heads = 1;
   limits->num_host_pages /= heads;

@@ -1,5 +1,5 @@
-// The sizes of a simulated engine: a model's shape, and what its memory holds by the rules of the
-// daemon (engine/run/engine_sizing.h).
+// The limits of a simulated engine: from a model's shape, with the daemon's memory sizing
+// (engine/run/engine_sizing.h).
 #ifndef HYDRANT_TOOLS_SIMULATOR_MODEL_SHAPE_H_
 #define HYDRANT_TOOLS_SIMULATOR_MODEL_SHAPE_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant::sim {
 
-// SmolLM2-135M's by default.
+// Defaults are SmolLM2-135M's.
 struct ModelShape {
   int num_layers = 30;
   int num_heads = 9;
@@ -24,13 +24,13 @@ struct ModelShape {
 struct SimulatedLimits {
   EngineLimits engine = {};
   TokenId vocab_size = 0;
-  // Heads that one simulated head stands for. Where all heads of a cache hold as many entries as
-  // each other nothing changes by that but the number of pages, and time and memory are saved.
+  // Number of heads represented by one simulated head. If all heads of a cache hold equally many
+  // entries, this changes only the number of pages, and saves time and memory.
   int heads_alike = 1;
 };
 
-// `fold_heads`: one head stands for all of the model. InvalidArgument and ResourceExhausted name
-// the option, its value and the limit. The pool's size must be given in `options`.
+// `fold_heads`: one head represents all heads of the model. InvalidArgument and ResourceExhausted
+// name the option, its value and the limit. The pool's size must be given in `options`.
 absl::StatusOr<SimulatedLimits> LimitsOf(const ModelShape& shape, const EngineOptions& options,
                                          bool fold_heads);
 

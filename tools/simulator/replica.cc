@@ -43,7 +43,7 @@ void Replica::Advance() {
   Begin(now);
 }
 
-// Enqueues steps until as many run as the loop keeps in flight.
+// Enqueues steps up to the serving loop's limit in flight.
 void Replica::Begin(TimeUs now) {
   for (Arrival& arrival : std::exchange(inbox_, {}))
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.at);
@@ -56,10 +56,10 @@ void Replica::Begin(TimeUs now) {
   }
   if (!ends_.empty()) return;
   Publish();
-  HYDRANT_CHECK(scheduler_.Empty());  // whoever is live has work
+  HYDRANT_CHECK(scheduler_.Empty());  // a live sequence has work
 }
 
-// A microsecond at least, so that time goes on.
+// At least a microsecond, so that time advances.
 TimeUs Replica::TimeOfStep() {
   StepWork work = scheduler_.newest_work();
   work.pages *= heads_alike_;

@@ -1,6 +1,6 @@
-// A daemon's serving loop (scheduler/serving_loop.h) under a clock that is given: gate, check,
-// scheduler and an engine whose steps take what a cost model says. Requests that come while a step
-// runs are let in when it ends. One thread.
+// A daemon's serving loop (scheduler/serving_loop.h) on a simulated clock: gate, check, scheduler
+// and an engine with step durations from a cost model. Requests that arrive during a step are
+// admitted at its end. One thread.
 #ifndef HYDRANT_TOOLS_SIMULATOR_REPLICA_H_
 #define HYDRANT_TOOLS_SIMULATOR_REPLICA_H_
 
@@ -21,7 +21,7 @@
 
 namespace hydrant::sim {
 
-// What is the same in all replicas.
+// Options common to all replicas.
 struct ReplicaOptions {
   SimulatedLimits limits;
   SchedulerOptions scheduler;
@@ -32,14 +32,14 @@ class Replica {
  public:
   Replica(const ReplicaOptions& options, uint64_t seed);
 
-  // As ServingLoop::Submit; `now` never goes back. No event follows a refusal.
+  // As ServingLoop::Submit; `now` never decreases. A refused request has no events.
   std::optional<Failed> Submit(RequestHandle handle, Request request, TimeUs now);
-  // When the oldest step that runs ends; unset: nothing runs.
+  // End of the oldest running step; unset: no step is running.
   std::optional<TimeUs> NextAt() const;
-  // Lets it end, and begins the next. REQUIRES: a step runs
+  // Completes that step, and begins the next. REQUIRES: a step is running
   void Advance();
-  // Since the last call, in order; all are of NextAt() as it was before Advance(), or of the last
-  // Submit().
+  // Events since the last call, in order; all at the time of NextAt() before Advance(), or of the
+  // last Submit().
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
   ServingStats Stats() const { return scheduler_.Stats(); }
@@ -65,7 +65,7 @@ class Replica {
   RequestGate gate_;
   Scheduler scheduler_;
   std::vector<Arrival> inbox_;
-  std::deque<TimeUs> ends_;  // of the steps that run, oldest first
+  std::deque<TimeUs> ends_;  // of running steps, oldest first
   StepResult result_;
   std::vector<Event> events_;
 };

@@ -1,5 +1,5 @@
-// What a simulation comes to: figures, a table for a terminal, and JSON whose names are those of
-// hydrant-load's, so that `hydrant-load compare` reads it.
+// The result of a simulation: figures, a table for a terminal, and JSON with hydrant-load's names,
+// which `hydrant-load compare` reads.
 #ifndef HYDRANT_TOOLS_SIMULATOR_REPORT_H_
 #define HYDRANT_TOOLS_SIMULATOR_REPORT_H_
 
@@ -24,7 +24,7 @@ struct Figures {
     return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
   }
 };
-// Of one arm, or of all (arm < 0).
+// For one arm, or all (arm < 0).
 Figures MakeFigures(const SimulationResult& result, const load::Objectives& objectives,
                     int arm = -1);
 
@@ -33,7 +33,7 @@ struct ReportOptions {
   int num_replicas = 1;
   double wall_seconds = 0;
   std::vector<std::string> arms;                  // names
-  std::map<std::string, std::string> given = {};  // options of the command line
+  std::map<std::string, std::string> given = {};  // options given on the command line
 };
 std::string TableOf(const SimulationResult& result, const ReportOptions& options);
 std::string JsonOf(const SimulationResult& result, const ReportOptions& options);

@@ -8,11 +8,11 @@
 namespace hydrant::sim {
 namespace {
 
-// What is sampled: never one that ends a text, so answers are as long as they may be.
+// The sampled token: never an end of text, so answers have maximum length.
 constexpr TokenId kToken = 0;
-// Of heads that share a budget, how far one may be above or below its equal part.
+// For heads that share a budget, the maximum relative deviation from the equal part.
 constexpr double kSpread = 0.6;
-// Of heads that must retain attention, the share that keeps its whole prompt.
+// For heads with a retained-mass guarantee, the fraction that keeps its whole prompt.
 constexpr double kWhole = 0.2;
 
 }  // namespace
@@ -73,7 +73,7 @@ CacheReport SimulatedEngine::ReportPrompt(const PrefillSlice& slice, int slot) {
   return report;
 }
 
-// As much together as the plan allows, no head less than is protected or more than `widest`.
+// Distributes the plan's total budget, between the protected entries and `widest` per head.
 std::vector<int32_t> SimulatedEngine::ShareOut(const CachePlan& plan, int32_t widest) {
   std::vector<int32_t> entries(NumHeads());
   const int sharing = plan.share.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;

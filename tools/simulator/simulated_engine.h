@@ -1,6 +1,6 @@
-// An engine that computes nothing: it answers steps with tokens and with the reports that plans
-// need, and touches no page. What heads keep that differ is drawn from a seed. A step costs as much
-// as it has rows. One thread.
+// An engine without computation: it answers steps with tokens and with the reports that plans need,
+// and touches no page. Ragged head sizes are drawn from a seed. A step costs time in proportion to
+// its rows. One thread.
 #ifndef HYDRANT_TOOLS_SIMULATOR_SIMULATED_ENGINE_H_
 #define HYDRANT_TOOLS_SIMULATOR_SIMULATED_ENGINE_H_
 

@@ -1,4 +1,4 @@
-// A tokenizer for tokens that stand for nothing: their text is empty.
+// A tokenizer whose tokens have empty text.
 #ifndef HYDRANT_TOOLS_SIMULATOR_SIMULATED_TOKENIZER_H_
 #define HYDRANT_TOOLS_SIMULATOR_SIMULATED_TOKENIZER_H_
 
@@ -13,7 +13,7 @@ class SimulatedTokenizer final : public Tokenizer {
  public:
   explicit SimulatedTokenizer(TokenId vocab_size) : vocab_size_(vocab_size) {}
 
-  // About as many tokens as English has.
+  // About the token density of English.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions&) const override {
     constexpr size_t kBytesPerToken = 4;

@@ -30,14 +30,14 @@ class Cluster {
  private:
   struct Node {
     std::unique_ptr<Replica> replica;
-    // As they have been since then.
+    // The state has been constant since then.
     TimeUs since = 0;
     int running = 0, waiting = 0;
     int64_t pages = 0;
     TimeUs busy = 0;
-    std::vector<int64_t> waiting_of;  // [tenants] requests without a token
+    std::vector<int64_t> waiting_of;  // [tenants] requests without a token yet
   };
-  using StepEnd = std::pair<TimeUs, int>;  // and the replica
+  using StepEnd = std::pair<TimeUs, int>;  // time and replica
 
   void Send(int64_t index, TimeUs now);
   Request MakeRequest(int64_t index, load::PlannedRequest planned);
@@ -53,7 +53,7 @@ class Cluster {
 
   const SimulationOptions& options_;
   const load::Workload& workload_;
-  const std::unique_ptr<Balancer> balancer_;  // null: there is one replica
+  const std::unique_ptr<Balancer> balancer_;  // null: a single replica
   std::vector<Node> nodes_;
   std::vector<OutstandingTokens> loads_;
   std::priority_queue<StepEnd, std::vector<StepEnd>, std::greater<>> step_ends_;
@@ -168,7 +168,7 @@ void Cluster::Advance() {
   if (const auto at = node.replica->NextAt()) step_ends_.emplace(*at, index);
 }
 
-// What has been there until now, and what is there from now on.
+// Integrates the state until now, then samples the new state.
 void Cluster::Look(int index, TimeUs now) {
   Node& node = nodes_[index];
   const auto passed = static_cast<double>(now - node.since);
@@ -200,7 +200,7 @@ void Cluster::Hear(int index, TimeUs now) {
   }
 }
 
-// Of every tenant: then nobody's share is less because they asked for less.
+// True if every tenant has a backlog: then no tenant's share is limited by its demand.
 bool Cluster::HasBacklogs(const Node& node) const {
   const int64_t backlog = options_.replica.limits.engine.max_num_seqs;
   return std::all_of(node.waiting_of.begin(), node.waiting_of.end(),
@@ -281,7 +281,7 @@ absl::Status Check(const SimulationOptions& options) {
   return ValidateOptions(options.replica.scheduler);
 }
 
-// What a replica's prefix cache holds.
+// Capacity of a replica's prefix cache in tokens.
 int64_t KnownTokens(const EngineLimits& limits) {
   return int64_t{limits.num_prefix_blocks} * kPrefixBlockTokens;
 }

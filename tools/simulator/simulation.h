@@ -1,6 +1,5 @@
-// A load on one replica or on many behind a balancer, under one simulated clock: what becomes of
-// every request. Of a request that has ended a few numbers stay, whatever its length. Deterministic
-// by its seeds. One thread.
+// Simulates a load on one replica or on several behind a balancer, on one simulated clock. A
+// finished request takes constant memory. Deterministic by its seeds. One thread.
 #ifndef HYDRANT_TOOLS_SIMULATOR_SIMULATION_H_
 #define HYDRANT_TOOLS_SIMULATOR_SIMULATION_H_
 
@@ -21,12 +20,12 @@ namespace hydrant::sim {
 struct SimulationOptions {
   ReplicaOptions replica;
   int num_replicas = 1;
-  std::string balancer = "least-loaded";  // MakeBalancer(), where there are several replicas
+  std::string balancer = "least-loaded";  // MakeBalancer(), with several replicas
   std::vector<Arm> mix;                   // the arms of the workload
-  // What is longer than max_model_len is made to fit: the answer to half of that, or what the
-  // prompt leaves, the prompt to the rest. Else it is refused, as the daemon does.
+  // Requests longer than max_model_len are shortened: the answer to half of it, or to the room left
+  // by the prompt, then the prompt to the rest. Otherwise they are refused, as by the daemon.
   bool clip_lengths = false;
-  uint64_t seed = 0;  // of the noise, of what ragged heads keep, of the balancer
+  uint64_t seed = 0;  // for noise, ragged heads and balancer
 };
 
 // Times from the start of the run; -1: never.
@@ -35,12 +34,12 @@ struct SimulatedRequest {
   TimeUs first_token = -1;
   TimeUs last_token = -1;
   TimeUs longest_gap = 0;  // between two tokens
-  TimeUs queue = 0;        // until the first of its prompt was read
+  TimeUs queue = 0;        // until its prefill began
   int32_t arm = 0;
   int32_t replica = 0;
   int32_t input_tokens = 0;
   int32_t output_tokens = 0;
-  int32_t cached_tokens = 0;  // of the prompt, not read
+  int32_t cached_tokens = 0;  // prompt tokens from the prefix cache
   int32_t preemptions = 0;
   bool completed = false;
 
@@ -54,27 +53,27 @@ struct SimulatedRequest {
 
 struct Refusals {
   int64_t count = 0;    // requests
-  std::string example;  // what the first of them was told
+  std::string example;  // message of the first
 };
 
 struct SimulationResult {
   std::vector<SimulatedRequest> requests;       // in the order of the load
-  std::map<std::string, Refusals> errors;       // by the reason
-  int64_t clipped = 0;                          // requests
+  std::map<std::string, Refusals> errors;       // by reason
+  int64_t clipped = 0;                          // shortened requests
   TimeUs end = 0;                               // of the last step
-  ServingStats totals;                          // sums over replicas of what is counted
-  double mean_page_use = 0, peak_page_use = 0;  // share of the pools' pages; of the fullest
-  double mean_running = 0;                      // sequences, of a replica
-  double busy = 0;                              // share of the time that a replica works
-  // By tenant, tokens that came, prompts with the first, while every tenant had max_num_seqs
-  // requests without a token; empty: there is one tenant.
+  ServingStats totals;                          // sums of counters over replicas
+  double mean_page_use = 0, peak_page_use = 0;  // fraction of the pools' pages; of the fullest
+  double mean_running = 0;                      // sequences per replica
+  double busy = 0;                              // fraction of time in steps
+  // Tokens received by tenant, prompts with their first token, while every tenant had max_num_seqs
+  // requests without a token; empty: a single tenant.
   std::map<std::string, int64_t> contended_tokens;
   Timeline timeline;
 };
 
-// due: when request i is to be sent, in seconds, never before the one before it; called once for
-// each, in order. progress (may be null) hears often how many have arrived and ended. Everything is
-// borrowed until it returns. InvalidArgument names the option.
+// due: send time of request i in seconds, non-decreasing; called once for each, in order. progress
+// (may be null) is called often with the numbers of arrived and ended requests. All arguments are
+// borrowed during the call. InvalidArgument names the option.
 using ProgressCallback = std::function<void(int64_t arrived, int64_t ended, TimeUs now)>;
 absl::StatusOr<SimulationResult> Simulate(const SimulationOptions& options,
                                           const load::Workload& workload,

@@ -1,5 +1,5 @@
-// What replicas held over time, in windows of equal length that grow with the run: a few hundred,
-// however long it takes. Sums over replicas. One thread.
+// State of the replicas over time, in a few hundred equal windows that grow with the run. Sums over
+// replicas. One thread.
 #ifndef HYDRANT_TOOLS_SIMULATOR_TIMELINE_H_
 #define HYDRANT_TOOLS_SIMULATOR_TIMELINE_H_
 
@@ -30,7 +30,7 @@ class Timeline {
     }
   };
 
-  // To the window of the moment.
+  // Adds to the window at `at`.
   void Add(TimeUs at, const Window& what) {
     while (at / width_us_ >= static_cast<TimeUs>(kMostWindows)) HalveWindows();
     const auto index = static_cast<size_t>(at / width_us_);

@@ -15,7 +15,7 @@ int64_t HashesOf(const std::vector<load::TracedRequest>& trace) {
   return hashes;
 }
 
-// What comes before `horizon` of the copies that begin at `begins`, each `seconds` long; unsorted.
+// Requests before `horizon` of the copies that begin at `begins`, each `seconds` long; unsorted.
 std::vector<load::TracedRequest> CopiesUntil(double horizon,
                                              const std::vector<load::TracedRequest>& trace,
                                              const std::vector<double>& begins, double seconds) {
@@ -40,14 +40,14 @@ std::vector<load::TracedRequest> CopiesOf(const std::vector<load::TracedRequest>
                                           int64_t most, uint64_t seed) {
   const auto count = static_cast<int64_t>(trace.size());
   most = std::min(most, count * copies);
-  // A gap behind the last one, as long as the others are on average.
+  // Adds an average gap after the last request.
   const double seconds = trace.back().at * (1.0 + 1.0 / static_cast<double>(count));
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> place(0.0, seconds);
   std::vector<double> begins(copies, 0.0);
   for (auto begin = begins.begin() + 1; begin != begins.end(); ++begin) *begin = place(random);
-  // What comes much later than the first `most` is left out, for nobody holds a million copies; a
-  // trace that begins slowly has the first of them later.
+  // Requests far beyond the first `most` are omitted to bound memory; a trace that begins slowly
+  // gets a larger horizon.
   double horizon = seconds * static_cast<double>(most) / static_cast<double>(count) / copies;
   std::vector<load::TracedRequest> all;
   do {

@@ -1,4 +1,4 @@
-// More users than a trace has: it is played several times at once.
+// Scales a trace to more users: several copies are played concurrently.
 #ifndef HYDRANT_TOOLS_SIMULATOR_TRACE_COPIES_H_
 #define HYDRANT_TOOLS_SIMULATOR_TRACE_COPIES_H_
 
@@ -9,10 +9,10 @@
 
 namespace hydrant::sim {
 
-// The first `most` requests, ascending in time, of so many copies of the trace. Each copy goes at
-// the trace's pace, begins at a place in it that is drawn from the seed (the first copy: at its
-// begin), goes on at its begin when it has come to its end, and shares no prompts with the others.
-// REQUIRES: the trace is not empty and ascending, copies and most are at least 1
+// The first `most` requests, ascending in time, of `copies` copies of the trace. Each copy runs at
+// the trace's pace from a random start drawn from the seed (the first copy: from the beginning),
+// wraps around at the end, and shares no prompts with the others. REQUIRES: the trace is not empty
+// and ascending, copies and most are at least 1
 std::vector<load::TracedRequest> CopiesOf(const std::vector<load::TracedRequest>& trace, int copies,
                                           int64_t most, uint64_t seed);
 
