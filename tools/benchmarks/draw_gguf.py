@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Draws a GGUF file with the shape of a published model and random weights: it computes as fast as the model and says
-nothing. The tokenizer comes from another GGUF file; a vocabulary that is longer than its tokens is padded.
+"""Writes a GGUF file with the shape of a published model and random weights, for speed
+measurements. The tokenizer comes from another GGUF file; a vocabulary longer than its tokens is
+padded.
 
   .venv/bin/pip install gguf numpy
   .venv/bin/python tools/benchmarks/draw_gguf.py qwen3-4b /tmp/qwen3-4b.gguf --type q4_0 \\
@@ -47,7 +48,8 @@ def copy_tokenizer(path, vocabulary, writer):
 
 
 class Matrices:
-    """Quantised rows of normal numbers; the same few over and over, because drawing takes longer than writing."""
+    """Quantised rows of normal numbers; a few rows are repeated, because drawing is slower than
+    writing."""
 
     def __init__(self, kind, seed=7, rows=64):
         self.kind, self.rows, self.rng, self.made = kind, rows, numpy.random.default_rng(seed), {}

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Prints, as JSON, the sizes of a GGUF file that speed limits follow from. Needs only Python 3.
 
-weight_bytes: what a decode step must read (every tensor but the embedding, which counts where it is the output matrix, too).
-matmul_parameters: weights that one token is multiplied with, without the output matrix, which a prompt needs once:
-output_parameters.
-Of a layer's experts only those that a token is sent to count, in both.
+weight_bytes: bytes read by a decode step (every tensor, but the embedding only if it is the output
+matrix too).
+matmul_parameters: weights multiplied with each token, without the output matrix, which a prompt
+needs once: output_parameters.
+In both, only the experts selected for a token count.
 """
 
 import json

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws what tools/benchmarks/goodput measured: for each pool the good requests a second over those that arrive, and the
-sequences that ran at once over the time of one probe. A pool that was measured with targets and without is one plot: lines are
-with targets, dashes without. Servers without a pool (llama.cpp's) stand in every plot of goodput.
+"""Draws the results of tools/benchmarks/goodput: for each pool good requests a second over arriving
+requests, and running sequences over the time of one probe. A pool measured with and without targets
+is one plot: lines are with targets, dashes without. Servers without a pool (llama.cpp's) appear in
+every plot of goodput.
 
   goodput_plot.py --out docs/goodput.svg --batch-at 2 build/goodput/*.json
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The figures that scripts/gpu-check is expected to print, from a model of the device: each kernel takes the longest of its bytes,
-its operations and its exponentials, and a ramp; blocks of prompts are dealt to the multiprocessors as the hardware deals them.
+"""Predicts the figures of scripts/gpu-check from a model of the device: each kernel takes the
+longest of its bytes, its operations and its exponentials, and a ramp; blocks of prompts are
+scheduled to the multiprocessors as the hardware does.
 
   gpu_model.py                                    Markdown tables of all rows, for both cards
   gpu_model.py --json FILE [--card h100|h200]     the rows of one card as JSON lines, those of kernels on trial beside them
@@ -8,8 +9,9 @@ its operations and its exponentials, and a ramp; blocks of prompts are dealt to 
   gpu_model.py --check                            beside the rows that were measured (docs/results/gpu.md), with the error of each;
                                                   exit status 1 if one is off by more than a fifth
 
-The rows and their fields are those of device_benchmark, device_probe, step_benchmark and throughput_benchmark; gpu_table.py puts the
-expected beside the measured figure. A change of a kernel changes its numbers here, in the same commit, before it is measured.
+The rows and their fields are those of device_benchmark, device_probe, step_benchmark and
+throughput_benchmark; gpu_table.py joins predictions and measurements. A change of a kernel changes
+its numbers here, in the same commit, before it is measured.
 """
 
 from __future__ import annotations
@@ -29,56 +31,61 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """The free constants: how near to the card's limits the kernels come. The values are fitted to the measurements of 2026-11-26 on an
-    H200 (MEASURED below), so that their errors tell how well the form of the model fits, not what it foresees."""
+    """The free constants: how close the kernels come to the card's limits. Fitted to the
+    measurements of 2026-11-26 on an H200 (MEASURED below), so their errors show how well the form
+    of the model fits, not how well it predicts."""
 
-    decode_wave_us: float = 13.9  # of a wave of decode attention, in which nothing is on its way: table walk, softmax, join
-    decode_stream: float = 0.93  # of a copy's bytes a second, while a wave reads
-    decode_squeezed: float = 0.79  # the same where shared memory leaves the L1 too little room: 2,048 entries a block
-    join_us: float = 3.0  # of a split head
-    join_split_us: float = 0.125  # of each of its parts
-    score_wave_us: float = 2.5  # scores of whole heads, a wave
+    decode_wave_us: float = 13.9  # per wave of decode attention, without loads in flight: table walk, softmax, join
+    decode_stream: float = 0.93  # of a copy's bytes a second, during a wave's loads
+    decode_squeezed: float = 0.79  # the same if shared memory leaves too little L1: 2,048 entries a block
+    join_us: float = 3.0  # per split head
+    join_split_us: float = 0.125  # per part of it
+    score_wave_us: float = 2.5  # scores of whole heads, per wave
     score_kernel_us: float = 7.0  # the kernel that scores split heads
-    split_score_bytes: int = 44  # an entry of a split head, its weights written and read again among them
-    prompt_rate: float = 330e12  # operations a second of prompt attention where all multiprocessors are at work
-    prompt_block_us: float = 6.0  # of a block, before and after its tiles
-    sums_rate: float = 165e12  # the same of column sums, which multiply queries and keys alone
-    product_share: float = 0.875  # of the copy, of a product of one row
-    product_share_a_row: float = 0.0035  # what each further row takes from it
+    split_score_bytes: int = 44  # per entry of a split head, including weights written and read again
+    prompt_rate: float = 330e12  # operations a second of prompt attention at full occupancy
+    prompt_block_us: float = 6.0  # per block, before and after its tiles
+    sums_rate: float = 165e12  # the same for column sums, which multiply only queries and keys
+    product_share: float = 0.875  # of a copy, for a matmul of one row
+    product_share_a_row: float = 0.0035  # reduction by each further row
     product_share_least: float = 0.65
-    product_operations: float = 0.95  # of the largest product, where operations bound one
-    launch_us: float = 1.4  # from a kernel to the next in a graph
-    launches_a_layer: int = 11  # 361 of a step in the profile of that day; the emulation, whose products are one launch each, counts 9
+    product_operations: float = 0.95  # of the largest matmul, if bound by operations
+    launch_us: float = 1.4  # between kernels of a graph
+    launches_a_layer: int = 11  # 361 per step in the profile of that day; the emulation, with one launch per matmul, counts 9
     small_kernels_ms: float = 0.2  # norms, rotation, activation, sampling and host of a step of 32 layers
     small_kernels_ms_a_row: float = 0.008
-    prompt_products: float = 0.68  # of the largest product, in a prompt's products with what lies between them
+    prompt_products: float = 0.68  # of the largest matmul, for a prompt's matmuls and the kernels between them
 
-    # Kernels that came later and were never measured. None of these numbers is fitted to our own measurements.
-    # Prompts by wgmma: rate and block are fitted to NVIDIA's figures of the closed kernel of the same family (WGMMA_SIBLING below,
-    # within 1 %); the share is a guess of how near the open one comes.
+    # Later kernels, never measured. None of these numbers is fitted to our own measurements.
+    # Prompts by wgmma: rate and block are fitted to NVIDIA's figures of the closed kernel of the
+    # same family (WGMMA_SIBLING below, within 1 %); the share is a guess of how close the open one
+    # comes.
     wgmma_prompts: bool = False
     wgmma_rate: float = 705e12
     wgmma_block_us: float = 3.4
-    wgmma_prompt_us: float = 4.0  # of a prompt
+    wgmma_prompt_us: float = 4.0  # per prompt
     wgmma_share: float = 0.9
-    # Decode attention by a ring of tiles (decode_stream.cuh). The stream: more on its way than a copy needs, so between the share that
-    # was measured with less and a copy. The start: reads that wait for each other, eight before the first key arrives (slots,
-    # lengths, the run's first heads, their rules, rows of the table, ids, those of the second piece, keys), and a launch. The end: the
-    # last tiles' products, the warps' sums, and the join of the heads that blocks share, whose parts are read in two steps.
+    # Decode attention by a ring of tiles (decode_stream.cuh). The stream: more loads in flight than
+    # a copy needs, so between the share measured with fewer and a copy. The start: eight dependent
+    # loads before the first key arrives (slots, lengths, the run's first heads, their rules, rows
+    # of the table, ids, those of the second piece, keys), and a launch. The end: the last tiles'
+    # products, the warps' sums, and the join of the heads that blocks share, whose parts are read
+    # in two steps.
     ring: bool = False
     ring_stream: float = 0.95
     ring_start_us: float = 6.5
     ring_end_us: float = 3.5
-    ring_scan_us: float = 0.7  # lengths of each 512 heads, which every block adds up
-    ring_scores_us: float = 2.0  # positions and scores of the last heads that are scored when they are joined
-    # Programmatic dependent launch: so many of a layer's launches cost less.
+    ring_scan_us: float = 0.7  # lengths of each 512 heads, summed by every block
+    ring_scores_us: float = 2.0  # positions and scores of the last heads, scored at the join
+    # Programmatic dependent launch: number of a layer's launches that cost less.
     overlapped_a_layer: int = 0
     overlapped_us: float = 0.4
-    # Column sums by wgmma: from the operations alone (a block has 128 keys, and 64 queries of a head come at a time).
+    # Column sums by wgmma: from the operations alone (a block has 128 keys, and loads 64 queries of
+    # a head at a time).
     wgmma_sums: bool = False
     wgmma_sums_rate: float = 500e12
-    # Products of up to so many rows from own kernels, with norm, rotation, activation and residual in them. Shares of a copy; attention
-    # and four products a layer.
+    # Matmuls of up to this many rows by own kernels, fused with norm, rotation, activation and
+    # residual. Shares of a copy; attention and four matmuls per layer.
     fused_rows: int = 0
     fused_share: float = 0.93
     fused_launches_a_layer: int = 5
@@ -87,10 +94,11 @@ class Kernels:
 
 
 FITTED = Kernels()
-# The kernels that serve at this commit: of FITTED, what has changed since it was measured.
+# The kernels in use at this commit: changes since the measurement of FITTED.
 NOW = dataclasses.replace(FITTED, wgmma_prompts=True)
 
-# The constants that each name of HYDRANT_CUDA_TRIAL changes. A kernel that goes on trial is a line here and a name in ON_TRIAL.
+# The constants changed by each name of HYDRANT_CUDA_TRIAL. A trial kernel is a line here and a name
+# in ON_TRIAL.
 TRIALS: dict[str, dict[str, Any]] = {
     "decode": {"ring": True},
     "overlap": {"overlapped_a_layer": 4},  # two norms, rotation, activation
@@ -108,31 +116,32 @@ def with_trials(*names: str) -> Kernels:
 class Card:
     name: str
     copy: float  # bytes a second, read and written
-    products: float = 690e12  # bf16 operations a second of the largest product
-    exps: float = 3.7e12  # exponentials a second: 16 a clock and multiprocessor
+    products: float = 690e12  # bf16 operations a second of the largest matmul
+    exps: float = 3.7e12  # exponentials a second: 16 per clock and multiprocessor
     multiprocessors: int = 132
-    kernels: Kernels = NOW  # that run on it
+    kernels: Kernels = NOW  # used on it
 
     def with_trials(self, *names: str) -> Card:
         return dataclasses.replace(self, kernels=with_trials(*names))
 
     def instructions(self) -> float:
-        """That all lanes issue a second: 4 x 32 a clock and multiprocessor, of which exponentials are 16."""
+        """Instructions a second of all lanes: 4 x 32 per clock and multiprocessor, of which
+        exponentials are 16."""
         return 8 * self.exps
 
 
-# The H100's rate is that of its data sheet, times what a copy reached of the H200's.
+# The H100's rate is its data sheet's, times the fraction that a copy reached on the H200.
 CARDS = {"h200": Card("NVIDIA H200", 4.278e12), "h100": Card("NVIDIA H100", 3.0e12)}
 
-MOST_ERROR = 0.2  # of a row that was measured
+MOST_ERROR = 0.2  # of a measured row
 
-DECODE_BLOCKS = 4  # a multiprocessor, tests/kernels/cuda_occupancy.tsv
+DECODE_BLOCKS = 4  # per multiprocessor, tests/kernels/cuda_occupancy.tsv
 PROMPT_BLOCKS, PROMPT_TILE, KEY_TILE = 2, 128, 64
 SUMS_BLOCKS = 4
 QUERY_TILE = 32
 RING_BLOCKS, RING_STEP, RING_PIECE = 3, 64, 256  # kernels/cuda/decode_work.cuh, decode_stream.cuh
-SCORED_BY_ONE = 1024  # entries; of longer heads a kernel follows (decode_stream.cu)
-WGMMA_TILE = 128  # of queries, and of keys; one block a multiprocessor
+SCORED_BY_ONE = 1024  # entries; longer heads are scored by a separate kernel (decode_stream.cu)
+WGMMA_TILE = 128  # of queries, and of keys; one block per multiprocessor
 
 # Bytes of an entry's key and value of 128 dimensions. fp8 pages: e4m3, without a scale.
 ENTRY_BYTES = {"bf16": 512, "fp8": 256}
@@ -150,7 +159,7 @@ class Model:
     head_dim: int = 128
 
     def weights(self) -> int:
-        """Numbers that a step multiplies with."""
+        """Parameters used by a step's matmuls."""
         layer = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_dim + self.hidden * self.heads * self.head_dim
         return self.layers * (layer + 3 * self.hidden * self.intermediate) + self.hidden * self.vocabulary
 
@@ -168,7 +177,7 @@ def product(card: Card, rows: int, n: int, k: int) -> float:
 
 
 def chunk_of(card: Card, rows: int, kv_heads: int, planned: int, group: int) -> int:
-    """Entries a block: ChunkOf of kernels/cuda/decode_attention.cu."""
+    """Entries per block: ChunkOf of kernels/cuda/decode_attention.cu."""
     weight_rows = 1 if group == 1 else max(group, 4)
     most = max(256, 8192 // weight_rows // 64 * 64)
     splits_fit = math.ceil(math.ceil(math.sqrt(planned)) / 64) * 64
@@ -193,7 +202,8 @@ def decode_in_waves(card: Card, rows: int, entries: int, scored: bool, kv_heads:
 
 
 def decode_by_ring(card: Card, rows: int, entries: int, scored: bool, kv_heads: int, entry_bytes: int) -> float:
-    """All blocks have an equal run of steps, whatever the heads' lengths, and share the memory's rate."""
+    """All blocks have runs of equal length, whatever the heads' lengths, and share the memory's
+    rate."""
     heads = rows * kv_heads
     kernels = card.kernels
     bytes_a_second = card.copy * kernels.ring_stream
@@ -202,7 +212,8 @@ def decode_by_ring(card: Card, rows: int, entries: int, scored: bool, kv_heads: 
     if scored:
         steps = math.ceil(entries / RING_STEP)
         run = max(2, math.ceil(heads * steps / (card.multiprocessors * RING_BLOCKS)))
-        # Heads of one piece in one block are scored on the way; of others logits are written and read again.
+        # Heads of one piece in one block are scored in place; for others logits are written and
+        # read again.
         kept = 1.0 if entries > RING_PIECE else min(1.0, (steps - math.gcd(run, steps)) / run)
         us += heads * entries * (12 + kept * (kernels.split_score_bytes - 12)) / bytes_a_second * 1e6
         us += kernels.score_kernel_us if entries > SCORED_BY_ONE else kernels.ring_scores_us
@@ -211,14 +222,14 @@ def decode_by_ring(card: Card, rows: int, entries: int, scored: bool, kv_heads: 
 
 def decode(card: Card, rows: int, entries: int, scored: bool = False, kv_heads: int = 8, group: int = 4, planned: int = 0,
            pages: str = "bf16") -> float:
-    """Seconds of decode attention. `planned`: the entries that the launch is planned by, if they are more."""
+    """Seconds of decode attention. `planned`: entries assumed by the launch, if more."""
     if card.kernels.ring:
         return decode_by_ring(card, rows, entries, scored, kv_heads, ENTRY_BYTES[pages])
     return decode_in_waves(card, rows, entries, scored, kv_heads, group, planned, ENTRY_BYTES[pages])
 
 
 def deal(costs: Iterable[float], places: int) -> float:
-    """When the last block ends: each begins, in order, where a place is free first."""
+    """End of the last block: each starts, in order, at the first free place."""
     ends = [0.0] * places
     for cost in costs:
         heapq.heapreplace(ends, ends[0] + cost)
@@ -226,12 +237,13 @@ def deal(costs: Iterable[float], places: int) -> float:
 
 
 def causal_tiles(tokens: int, query_tile: int, key_tile: int) -> list[int]:
-    """Tiles of keys of each tile of queries, the longest first."""
+    """Tiles of keys of each tile of queries, longest first."""
     return [math.ceil(min((t + 1) * query_tile, tokens) / key_tile) for t in reversed(range(math.ceil(tokens / query_tile)))]
 
 
 def prompt(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8, head_by_head: bool = False) -> float:
-    """Seconds of causal attention of one prompt, heads of 128. head_by_head: the order of blocks until 2026-11-26."""
+    """Seconds of causal attention of one prompt, heads of 128. head_by_head: the order of blocks
+    until 2026-11-26."""
     exps = heads * tokens * tokens / 2 / card.exps
     kernels = card.kernels
     if kernels.wgmma_prompts and not head_by_head:
@@ -248,7 +260,7 @@ def prompt(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8, head_by_
 
 
 def column_sums(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8) -> float:
-    """Seconds that one column statistic over all queries adds to prompt()."""
+    """Seconds that a column statistic over all queries adds to prompt()."""
     kernels = card.kernels
     places = card.multiprocessors * (1 if kernels.wgmma_sums else SUMS_BLOCKS)
     keys_a_tile, rate = (WGMMA_TILE, kernels.wgmma_sums_rate) if kernels.wgmma_sums else (KEY_TILE, kernels.sums_rate)
@@ -261,7 +273,8 @@ def column_sums(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8) -> 
 
 
 def step(card: Card, model: Model, rows: int, entries: int, scored: bool, pages: str = "bf16") -> float:
-    """Seconds of a decode step. Attention in waves is planned by the next power of two (engine/run/decode_shape.h)."""
+    """Seconds of a decode step. Attention in waves is planned for the next power of two
+    (engine/run/decode_shape.h)."""
     kernels = card.kernels
     fused = rows <= kernels.fused_rows
     share = max(kernels.product_share - kernels.product_share_a_row * (rows - 1), kernels.product_share_least)
@@ -285,7 +298,8 @@ def step_bound(card: Card, model: Model, rows: int, entries: int, scored: bool, 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A type of weights in blocks (kernels/cuda/block_matmul.cuh). Instructions are those of the compiled loops, a weight and lane."""
+    """A block-quantised weight type (kernels/cuda/block_matmul.cuh). Instructions of the compiled
+    loops, per weight and lane."""
 
     bytes_a_weight: float
     few: float  # up to 8 rows
@@ -297,7 +311,7 @@ class Block:
         return max(weights * self.bytes_a_weight / card.copy, instructions) + launches * 2e-6
 
     def products(self, card: Card, model: Model, rows: int) -> float:
-        """Seconds of a step's products."""
+        """Seconds of a step's matmuls."""
         return self.seconds(card, model.weights(), rows, 4 * model.layers + 1)
 
     def bound(self, card: Card, model: Model) -> float:
@@ -309,7 +323,7 @@ BLOCKS = {"Q8_0": Block(34 / 32, 5.1, 8.6), "fp8": Block(132 / 128, 5.1, 8.6), "
 
 
 def prompt_seconds(card: Card, model: Model, tokens: int, scored: bool) -> float:
-    """Of reading one prompt."""
+    """Seconds of the prefill of one prompt."""
     attention = prompt(card, tokens, model.heads, model.kv_heads)
     if scored:
         attention += column_sums(card, tokens, model.heads, model.kv_heads)
@@ -318,12 +332,12 @@ def prompt_seconds(card: Card, model: Model, tokens: int, scored: bool) -> float
 
 
 def kept(policy: str, prompt_tokens: int, tokens: int) -> int:
-    """Entries of a head: h2o keeps a fifth of the prompt."""
+    """Entries per head: h2o keeps a fifth of the prompt."""
     return min(tokens, prompt_tokens // 5) if policy == "h2o" else tokens
 
 
 def throughput(card: Card, model: Model, policy: str, at_once: int, prompt_tokens: int, new_tokens: int, pages: str = "bf16") -> float:
-    """Output tokens a second of a full batch whose sequences are at all ages."""
+    """Output tokens a second of a full batch with sequences at uniformly distributed ages."""
     entries = kept(policy, prompt_tokens, prompt_tokens + new_tokens // 2)
     decoding = new_tokens * step(card, model, at_once, entries, policy != "full", pages)
     return at_once * new_tokens / (decoding + at_once * prompt_seconds(card, model, prompt_tokens, policy != "full"))
@@ -334,14 +348,14 @@ DECODE_SHAPES = [(64, 512), (64, 1024), (64, 2048), (64, 8192), (256, 205), (256
 STEPS = [("full", 1, 16), ("full", 1, 1024), ("full", 16, 1024), ("full", 64, 1024), ("h2o", 64, 1024), ("h2o", 256, 1024)]
 PRODUCTS = {"qkv": (6144, 4096), "o": (4096, 4096), "gate, up": (28672, 4096), "down": (4096, 14336), "one of gate, up": (14336, 4096)}
 PRODUCT_ROWS = [1, 4, 16, 64, 256, 1024, 2048, 4096]
-# model, policy, most at once, sequences of a pool for so many whole ones, prompt and new tokens
+# model, policy, maximum batch, pool size in whole sequences, prompt and new tokens
 IN_ONE_POOL = [(model, policy, most, 24, 2048, 2048) for model in (LLAMA_8B, LLAMA_7B) for policy, most in (("full", 24), ("h2o", 256))]
 LONG_ANSWERS = (LLAMA_8B, "full", 192, 192, 1000, 1000)
 THROUGHPUTS = [(LLAMA_8B, "full", 64, 64, 1024, 256), LONG_ANSWERS, *IN_ONE_POOL]
 
 
 def in_pool(policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: int) -> int:
-    """Sequences that decode at once in a pool for `whole` whole ones; one is being read, whole."""
+    """Concurrent decodes in a pool for `whole` whole sequences; one sequence is in prefill, whole."""
     entries = kept(policy, prompt_tokens, prompt_tokens + new_tokens)
     room = (whole * (prompt_tokens + new_tokens) - (prompt_tokens if policy != "full" else 0)) / entries
     return min(most, int(room))
@@ -349,12 +363,12 @@ def in_pool(policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: 
 
 def pool_throughput(card: Card, model: Model, policy: str, most: int, whole: int, prompt_tokens: int, new_tokens: int,
                     pages: str = "bf16") -> float:
-    """With pages of fp8 as many sequences as with bf16, in half the memory."""
+    """With fp8 pages as many sequences as with bf16, in half the memory."""
     return throughput(card, model, policy, in_pool(policy, most, whole, prompt_tokens, new_tokens), prompt_tokens, new_tokens, pages)
 
 
 def decode_share(card: Card, batch: int, length: int, scored: bool = False, pages: str = "bf16") -> float:
-    """Of a copy's bytes a second."""
+    """Relative to a copy's bytes a second."""
     moved = batch * 8 * length * (ENTRY_BYTES[pages] + (12 if scored else 0))
     return moved / decode(card, batch, length, scored, pages=pages) / card.copy
 
@@ -371,7 +385,7 @@ def decode_rows(card: Card) -> list[Row]:
 
 
 def rows(card: Card) -> list[Row]:
-    """All rows, with the fields by which gpu_table.py finds the measured ones."""
+    """All rows, with the fields by which gpu_table.py matches measurements."""
     out: list[Row] = []
 
     def add(what: str, seconds: float, **fields: object) -> None:
@@ -417,7 +431,7 @@ class Goal:
     at_least: bool = True
 
     def cell(self, card: Card) -> str:
-        """Bold: reached."""
+        """Bold: target reached."""
         value = self.of(card)
         text = f"{value:,.0f}" if self.wanted >= 100 else f"{value:.2f}" if self.wanted < 3 else f"{value:.1f}"
         reached = value >= self.wanted if self.at_least else value <= self.wanted
@@ -486,7 +500,7 @@ def decode_table(what: str, trials: Iterable[str], pages: str = "bf16") -> None:
 
 
 def step_table() -> None:
-    """ms and times the roofline, by default and by other kernels."""
+    """ms, and factor of the roofline, with the default and with other kernels."""
     columns = " | ".join(form for card in ("H200", "H100") for form in (f"{card}: roofline, ms", *(name for name, _ in FORMS), "on trial, fp8 pages"))
 
     def cells(card: Card, model: Model, policy: str, batch: int, context: int) -> Iterable[str]:
@@ -527,7 +541,7 @@ def throughput_table() -> None:
 
 
 def tables() -> None:
-    """All rows, both cards side by side; docs/results/gpu.md has what this prints."""
+    """All rows, both cards side by side; docs/benchmarks.md has this output."""
     pairs = list(zip(*(rows(card) for card in BOTH)))
     goals_table()
     products_tables(pairs)
@@ -553,7 +567,7 @@ MEASURED_PROMPT_TOKENS = {"h2o": 30500}  # a second, Llama-3.1-8B, 1,024 tokens
 
 
 def comparisons(card: Card) -> Iterable[tuple[str, float, float]]:
-    """What was measured, and what the model says of it."""
+    """Measured rows beside the model's predictions."""
     for (batch, length), (full, h2o) in MEASURED_DECODE.items():
         yield f"decode attention {batch} x {length}, full, us", full, decode(card, batch, length) * 1e6
         yield f"decode attention {batch} x {length}, h2o, us", h2o, decode(card, batch, length, True) * 1e6

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Joins what scripts/gpu-check measured, ours and the peers', to the tables of docs/results/gpu.md.
+"""Joins the measurements of scripts/gpu-check, ours and the peers', to the tables of
+docs/benchmarks.md.
 
   gpu_table.py [--expected FILE.jsonl] FILE.jsonl...
 
-Reads JSON lines of device_probe, device_benchmark, step_benchmark, throughput_benchmark, peer_flashinfer, peer_torch.py and
-peer_transformers.py, in any order and whichever are there; prints markdown, last the figures that are wanted and whether they were
-reached. --expected: what gpu_model.py expects, in columns of its own. Of several variants of a peer the fastest counts. A dash: not
-measured. Measurements that name a module (device_probe --name) are put side by side instead.
+Reads JSON lines of device_probe, device_benchmark, step_benchmark, throughput_benchmark,
+peer_flashinfer, peer_torch.py and peer_transformers.py, in any order and any subset; prints
+markdown, last the target figures and whether they were reached. --expected: predictions of
+gpu_model.py, in their own columns. Of several variants of a peer the fastest counts. A dash: not
+measured. Measurements with a module name (device_probe --name) are listed side by side instead.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ OURS = "hydrant"
 
 
 class Wanted:
-    """The figures that are wanted, as they come up."""
+    """The target figures, collected on the way."""
 
     def __init__(self) -> None:
         self.rows: list[str] = []
@@ -46,7 +48,7 @@ class Wanted:
 
 
 def read(paths: list[str]) -> list[Record]:
-    """A program that was ended may leave a line that is cut off: it is named, and the others count."""
+    """A killed program may leave a truncated line: it is reported, and the other lines count."""
     records = []
     for line in (line for path in paths for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.startswith("{")):
         try:
@@ -68,12 +70,12 @@ def fastest(records: list[Record]) -> Record | None:
 
 
 def values(records: list[Record], what: str, field: str) -> list[Any]:
-    """The different values of a field, in the order in which they come."""
+    """The distinct values of a field, in order of appearance."""
     return list(dict.fromkeys(r[field] for r in records if r["what"] == what and field in r))
 
 
 def expected_of(records: list[Record], what: str, field: str = "seconds", **fields: object) -> float | None:
-    """What gpu_model.py says of a row."""
+    """The prediction of gpu_model.py for a row."""
     found = pick(records, what, "expected", **fields)
     return found[0][field] if found else None
 
@@ -239,7 +241,8 @@ def row_of(record: Record) -> tuple[Any, ...]:
 
 
 def modules(records: list[Record]) -> None:
-    """The measurements of variants of the backend, side by side; ratios to the first. What has no name is as it comes."""
+    """Measurements of backend variants, side by side; ratios to the first. Rows without a name stay
+    as they are."""
     plain = "as it is"
     expected_of_module = [r for r in records if "module" in r and r["who"] == "expected"]
     records = [r for r in records if r["who"] != "expected"]

@@ -1,4 +1,4 @@
-"""A hydrantd for a measurement."""
+"""Runs a hydrantd for a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def daemon(build: pathlib.Path, model: str, threads: int, *flags: str) -> Iterator[str]:
-    """A hydrantd until the block ends; its address."""
+    """A hydrantd for the duration of the block; yields its address."""
     command = [str(build / "server/hydrantd"), "--model", model, "--listen", "127.0.0.1:0", "--device", "cpu", "--threads",
                str(threads), *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -3,7 +3,8 @@
 
   ncu --csv --metrics ... PROGRAM | ncu_lines.py KERNEL
 
-Where there is no metric (profiling is not allowed, or the kernel did not run) the line says so, with ncu's last words.
+Without metrics (profiling is not permitted, or the kernel did not run) the line says so, with ncu's
+last output.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import csv
 import json
 import sys
 
-# What a metric is called in the line, and by how much its unit is divided.
+# Name of a metric in the output line, and the divisor of its unit.
 NAMES = {
     "gpu__time_duration.sum": ("us", 1e3),
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("dram_percent", 1),

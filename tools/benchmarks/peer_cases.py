@@ -1,4 +1,4 @@
-"""What the peers of engine_benchmark have in common: its cases, and how a figure is taken and printed."""
+"""Shared by the peers of engine_benchmark: its cases, and how a figure is measured and printed."""
 
 import argparse
 import json

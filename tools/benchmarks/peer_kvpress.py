@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Compares which entries Hydrant's policies keep with what NVIDIA's kvpress keeps, head by head. See docs/results/quality.md.
+"""Compares the entries kept by Hydrant's policies and by NVIDIA's kvpress, head by head. See
+docs/quality.md.
 
-Both read the same prompts with the same float32 weights; our options are set to what the press defines. Prints a markdown
-table and fails where a row agrees less than it did when it was written. What a press kept is seen from outside: keys left in
-its cache are looked up among those of a plain run, masked entries are its own list.
+Both run the same prompts with the same float32 weights; our options are set to the press's
+definition. Prints a markdown table and fails if a row agrees less than at the time of writing. The
+entries kept by a press are found by looking up its remaining keys in a plain run; masked entries
+are in its own list.
 
   .venv/bin/pip install kvpress==0.5.5 torch gguf
   cmake --build build/release --target policy_probe
@@ -40,7 +42,8 @@ PROBE = ROOT / "build" / "release" / "tests" / "integration" / "policy_probe"
 # Multiples of ten, so that shares of them are whole numbers.
 LENGTHS = (400, 420, 480, 540, 640)
 DROPPED = (0.5, 0.8)
-# Between the context and its repetition, as KVzipPress has it; then the end of a turn, which is "\n" without a template.
+# Between the context and its repetition, as in KVzipPress; then the end of a turn, "\n" without a
+# template.
 INSTRUCTION = "\n\nRepeat the previous context exactly."
 TURN = "\n"
 
@@ -49,7 +52,8 @@ Kept = list[list[set[int]]]  # [layer][KV head]
 
 
 class ColumnSumsPress(ObservedAttentionPress):
-    """ObservedAttentionPress without its last step, the division by how many queries can see a key."""
+    """ObservedAttentionPress without its last step, the division by the number of queries that
+    see a key."""
 
     def score(self, module: Any, hidden_states: Any, keys: Any, values: Any, attentions: Any, kwargs: Any) -> torch.Tensor:
         means = super().score(module, hidden_states, keys, values, attentions, kwargs)
@@ -57,7 +61,7 @@ class ColumnSumsPress(ObservedAttentionPress):
 
 
 class RepetitionPress(KVzipPress):
-    """KVzipPress by the repetition's queries alone, without those of the instruction before it."""
+    """KVzipPress scored by the repetition's queries alone, without the instruction's."""
 
     def _compute_cross_attention(self, module: Any, hidden_states: Any, keys: Any, kwargs: Any) -> torch.Tensor:
         weights = super()._compute_cross_attention(module, hidden_states, keys, kwargs)
@@ -66,7 +70,7 @@ class RepetitionPress(KVzipPress):
 
 
 class Row:
-    """A press and the options that are to give the same. `agreement`: of the measure that counts, the least that passes."""
+    """A press and the equivalent options. `agreement`: minimum of the relevant measure."""
 
     def __init__(self, name: str, press: Callable[[float], Any], policy: str, measure: str, agreement: float,
                  eager: bool = False, **fields: object) -> None:
@@ -106,7 +110,8 @@ class Peer:
         source = {"gguf_file": args.model.name}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(args.model.parent, dtype=torch.float32, **source).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(args.model.parent, **source)
-        # KVzipPress would load the tokenizer by a name, which a GGUF does not have, and wrap the instruction in its template.
+        # KVzipPress would load the tokenizer by name, which a GGUF lacks, and wrap the instruction
+        # in its template.
         self.tokenizer.chat_template = None
         kvzip_press.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda name: self.tokenizer)
 
@@ -143,7 +148,7 @@ def masked_left(tokens: int, heads: int, masked: tuple[torch.Tensor, torch.Tenso
 
 
 def found_in(whole: torch.Tensor, kept: torch.Tensor) -> list[set[int]]:
-    """Positions of the kept keys [heads, kept, dim] among all of them [heads, tokens, dim]."""
+    """Positions of the kept keys [heads, kept, dim] among all keys [heads, tokens, dim]."""
     heads = []
     for all_keys, keys in zip(whole, kept, strict=True):
         distances = (keys[:, None] - all_keys[None]).abs().amax(-1)
@@ -169,7 +174,7 @@ def ours(args: argparse.Namespace, questions: list[Json]) -> list[Json]:
 
 
 class Agreement:
-    """Of the sets of heads, over layers and prompts."""
+    """Over the heads' sets of all layers and prompts."""
 
     def __init__(self) -> None:
         self.heads = self.identical = 0
@@ -204,11 +209,11 @@ def prompts_of(args: argparse.Namespace, peer: Peer) -> list[list[int]]:
 
 def compare(args: argparse.Namespace, peer: Peer, prompts: list[list[int]], row: Row, dropped: float,
             plain: Callable[[bool, int], transformers.DynamicCache]) -> Agreement | str:
-    """What was refused, as text."""
+    """Refusals as text."""
     peer.attend(row.eager)
     theirs = [peer.kept(prompt, row.press(dropped), plain(row.eager, i)) for i, prompt in enumerate(prompts)]
     probe = peer.encode(INSTRUCTION) + peer.encode(TURN)
-    # As many as the press keeps on average; PyramidKVPress rounds its layers.
+    # The press's average; PyramidKVPress rounds its layers.
     questions = [{"id": i, "tokens": prompt, "probe": probe, "positions": True,
                   "cache": {**row.cache, "max_cache_tokens": round(average(theirs[i]))}} for i, prompt in enumerate(prompts)]
     agreement = Agreement()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measures llama.cpp on the cases of engine_benchmark and prints the same JSON lines. See scripts/bench.
 
-Low-level API of llama-cpp-python: a decode step is one llama_batch with one row, and one seq_id, per sequence; every row
-asks for its logits, which are computed but not fetched or sampled from. The prompt goes in as one batch (n_ubatch 512,
-llama.cpp's default, as is flash attention's "auto"), and its last row asks for logits. The fastest of the repeats counts.
+Low-level API of llama-cpp-python: a decode step is one llama_batch with one row, and one seq_id,
+per sequence; every row requests logits, which are computed but neither fetched nor sampled. The
+prompt is one batch (n_ubatch 512, llama.cpp's default, as is flash attention's "auto"), and its
+last row requests logits. The fastest of the repeats counts.
 """
 
 import ctypes
@@ -99,7 +100,7 @@ def main():
             peer = Peer(args.model, args.threads, batch * (context + args.repeat * steps + 16), batch)
             for sequence in range(batch if context else 0):
                 peer.prefill(sequence, [rng.randrange(peer.vocab) for _ in range(context)])
-            positions = itertools.count(context)  # one prompt serves all repeats, which follow each other
+            positions = itertools.count(context)  # shared by consecutive repeats
 
             def decode():
                 start = time.perf_counter()

@@ -3,9 +3,10 @@
 
   .venv/bin/pip install openvino-genai
 
-Its continuous batching pipeline, with its own defaults for weights and KV cache, is driven step by step: a prompt is one
-request that asks for one token; a decode step feeds a token to every request of the batch, and samples greedily. Prefix
-caching is off, as every prompt is new. It reads the GGUF file itself. The fastest of the repeats counts.
+Its continuous batching pipeline, with its own defaults for weights and KV cache, is driven step by
+step: a prompt is one request for one token; a decode step feeds a token to every request of the
+batch, and samples greedily. Prefix caching is off, as every prompt is new. It reads the GGUF file
+itself. The fastest of the repeats counts.
 """
 
 import random
@@ -64,7 +65,7 @@ def main():
     for context in args.contexts:
         for batch in args.batches:
             steps = 2 * args.steps if batch == 1 else args.steps
-            # One by one: all prompts together would be one batch of tokens.
+            # Separately: all prompts together would be one batch of tokens.
             handles = []
             for _ in range(batch):
                 handles.append(peer.add(max(1, context), 1 << 20))

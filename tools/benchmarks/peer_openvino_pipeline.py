@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Many requests at once through OpenVINO GenAI's continuous batching pipeline, in process; prints one JSON line. See
-tools/benchmarks/end_to_end.
+"""Runs concurrent requests through OpenVINO GenAI's continuous batching pipeline, in process;
+prints one JSON line. See tools/benchmarks/end_to_end.
 
   .venv/bin/pip install openvino-genai
 
-A closed loop: whenever a request ends, the next is added. Prompts are drawn token ids, all answers have the asked length.
---cache-entries N: its own cache eviction, which keeps N entries of a sequence.
+A closed loop: whenever a request ends, the next is added. Prompts are random token ids, all answers
+have the requested length. --cache-entries N: its own eviction, to N entries per sequence.
 """
 
 import argparse

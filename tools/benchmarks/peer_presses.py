@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Asks the presses of NVIDIA's kvpress what hydrant-eval asks our policies, and appends their rows to its results.
+"""Runs the presses of NVIDIA's kvpress on the cases of hydrant-eval, and appends rows to its
+results.
 
-Same GGUF weights in float32, same tokens, as many entries each; what follows the prompt is appended, so rows differ in the
-choice alone. A prompt is read once for all presses: each is handed what its own hook would be (hidden states, keys, values)
-and compresses it by its own code at every budget. What it kept, found by its keys or by its list of masked ones, becomes a
-mask, and what follows is read for all of them as one batch. KVzipPress reads the prompt by itself, twice.
---check does the same one press after the other as kvpress does it, with the shortened cache and token by token, and compares.
+Same GGUF weights in float32, same tokens, equal numbers of entries; the tokens after the prompt are
+appended, so rows differ in the choice alone. A prompt is computed once for all presses: each gets
+the inputs of its own hook (hidden states, keys, values) and compresses with its own code at every
+budget. The entries it kept, found by their keys or by its list of masked ones, become a mask, and
+the following tokens are computed for all masks as one batch. KVzipPress computes the prompt itself,
+twice. --check runs one press after the other as kvpress does, with the shortened cache and token by
+token, and compares.
 
-Rows are named kvpress:NAME. What is there already is not asked again: the program may be stopped at any time.
+Rows are named kvpress:NAME. Existing rows are not repeated: the program may be stopped at any time.
 
   .venv/bin/pip install kvpress==0.5.5 torch gguf
   hydrant-eval --dtype float32 --append ... --out DIR
@@ -15,9 +18,10 @@ Rows are named kvpress:NAME. What is there already is not asked again: the progr
   .venv/bin/python tools/benchmarks/peer_presses.py --cases DIR/cases.jsonl --results DIR/results.jsonl
   hydrant-eval --dtype float32 --append ... --out DIR --report-only --against h2o
 
-Left out: presses that need something trained (DuoAttention, QFilter, FastKVzip, KVzap, ExpectedAttentionStats, LUKV,
-RestoreKV, DMS), a delimiter before the question (Finch), prompts to be answered meanwhile (KVCompose), or that keep
-something other than entries (ThinK, Merging, CAM, SimLayerKV, KeyRerotation).
+Left out: presses that need trained parameters (DuoAttention, QFilter, FastKVzip, KVzap,
+ExpectedAttentionStats, LUKV, RestoreKV, DMS), a delimiter before the question (Finch), generated
+answers (KVCompose), or that keep something other than entries (ThinK, Merging, CAM, SimLayerKV,
+KeyRerotation).
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Before torch is loaded: threads that wait do not spin, for others may share the machine.
+# Before torch is loaded: waiting threads do not spin, as the machine may be shared.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
@@ -73,14 +77,14 @@ except ImportError as error:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 PREFIX = "kvpress:"
-# The uncompressed models are one: nats a token.
+# Tolerance for the uncompressed models: nats per token.
 SAME_NLL = 1e-3
-WINDOW = 32  # of the last queries, over which retained mass is a mean
+WINDOW = 32  # last queries, over which retained mass is averaged
 ROWS_AT_ONCE = 16
 
 Json = dict[str, Any]
 
-# Every press with its own defaults; and, because a window of 64 may be more than there is to keep, with one of 16.
+# Every press with its own defaults; and, as a window of 64 may exceed the budget, with one of 16.
 PRESSES: dict[str, Callable[[], Any]] = {
     "SnapKVPress": SnapKVPress,
     "SnapKVPress(window_size=16)": lambda: SnapKVPress(window_size=16),
@@ -101,7 +105,7 @@ PRESSES: dict[str, Callable[[], Any]] = {
     "KVzipPress": KVzipPress,
     "KVzipPress(plus)": lambda: KVzipPress(kvzip_plus_normalization=True),
 }
-# Parts and relatives of those, which --presses may name; and one that takes as long as all of them together.
+# Variants for --presses; and one that takes as long as all of them together.
 MORE_PRESSES: dict[str, Callable[[], Any]] = {
     "KVgradPress": KVgradPress,
     "CriticalKVPress(SnapKVPress)": lambda: CriticalKVPress(SnapKVPress()),
@@ -112,8 +116,8 @@ MORE_PRESSES: dict[str, Callable[[], Any]] = {
     "LagKVPress": LagKVPress,
 }
 ALL_PRESSES = {**PRESSES, **MORE_PRESSES}
-READ_BY_THEMSELVES = (KVzipPress,)  # and what is made of it
-DRAW_NUMBERS = (RandomPress, LeverageScorePress, CompactorPress)  # --check would draw others
+READ_BY_THEMSELVES = (KVzipPress,)  # and its variants
+DRAW_NUMBERS = (RandomPress, LeverageScorePress, CompactorPress)  # --check would draw different ones
 SCORE_BY_RATIO = (CompactorPress, CriticalKVPress)
 
 
@@ -134,7 +138,7 @@ class Case:
         return sum(answer in text for answer in self.answers) / len(self.answers) if self.answers else 0.0
 
     def keeps(self, budget: float) -> int:
-        """As CacheSpec's cache_ratio counts."""
+        """Counts like CacheSpec's cache_ratio."""
         return max(1, math.ceil(budget * self.context - 1e-6))
 
 
@@ -150,13 +154,13 @@ def read_cases(path: pathlib.Path) -> list[Case]:
 
 
 class Results:
-    """The file that hydrant-eval keeps: settings first, then a line an outcome."""
+    """The results file of hydrant-eval: settings first, then one outcome per line."""
 
     def __init__(self, path: pathlib.Path, model: pathlib.Path) -> None:
         self.path = path
         text = path.read_text(encoding="utf-8")
         whole = text[:text.rfind("\n") + 1]
-        if whole != text:  # what a run that was killed left of its last line
+        if whole != text:  # a partial last line of a killed run
             path.write_text(whole, encoding="utf-8")
         lines = whole.splitlines()
         try:
@@ -185,7 +189,7 @@ class Results:
 
 @dataclasses.dataclass
 class Choice:
-    """What a press keeps of a prompt at a budget."""
+    """The entries kept by a press for a prompt at a budget."""
     name: str
     budget: float
     kept: torch.Tensor  # bool [layers, KV heads, context]
@@ -203,14 +207,14 @@ class Outcome:
 class Reading:
     """The prompt, uncompressed."""
     cache: transformers.DynamicCache
-    logits: torch.Tensor  # [vocabulary], after its last token
-    mass: torch.Tensor    # [layers, KV heads, context] mean weight that its last queries pay
+    logits: torch.Tensor  # [vocabulary], after the last token
+    mass: torch.Tensor    # [layers, KV heads, context] mean weight of its last queries
 
 
 def masked_attention(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, scaling: float,
                      **_more: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Causal attention in which a row sees of the first entries those that `module.kept` [rows, KV heads, context] names.
-    Weights are returned of a prompt alone."""
+    """Causal attention in which a row sees only those of the first entries in `module.kept` [rows,
+    KV heads, context]. Weights are returned for a prompt only."""
     queries, keys = query.shape[2], key.shape[2]
     group = query.shape[1] // key.shape[1]
     seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries).expand(len(query), query.shape[1], -1, -1)
@@ -234,7 +238,7 @@ def innermost(press: Any) -> Any:
 
 @contextlib.contextmanager
 def scored_once(press: Any) -> Iterator[None]:
-    """Within it the press below all wrappers scores once, whatever ratios it is asked for."""
+    """Within it the innermost press scores once, whatever ratios are requested."""
     inner = innermost(press)
     if isinstance(inner, SCORE_BY_RATIO):
         yield
@@ -253,18 +257,19 @@ def scored_once(press: Any) -> Iterator[None]:
         object.__delattr__(inner, "score")
 
 
-# Odd, so that every bit of a number counts.
+# Odd, so that every bit of a number matters.
 FINGERPRINT = torch.randint(-2**62, 2**62, (4096,), generator=torch.Generator().manual_seed(1)) | 1
 
 
 def fingerprints(keys: torch.Tensor) -> torch.Tensor:
-    """Of rows of bits; int64 sums wrap around and so do not depend on their order."""
+    """Hash of rows of bits; int64 sums wrap around and so do not depend on their order."""
     bits = keys.contiguous().view(torch.int32).to(torch.int64)
     return (bits * FINGERPRINT[:bits.shape[-1]]).sum(dim=-1)
 
 
 def kept_of(module: Any, whole: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """bool [KV heads, context]: those that a press left, all keys [1, KV heads, context, dim] being `whole`."""
+    """bool [KV heads, context]: keys kept by a press, out of all keys `whole` [1, KV heads,
+    context, dim]."""
     if module.masked_key_indices is not None:
         kept = torch.ones(whole.shape[1:3], dtype=torch.bool)
         kept[module.masked_key_indices[1], module.masked_key_indices[2]] = False
@@ -277,17 +282,19 @@ class Peer:
         source = {"gguf_file": path.name}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **source).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **source)
-        # KVzipPress would load the tokenizer by a name, which a GGUF does not have, and wrap its instruction in a template.
+        # KVzipPress would load the tokenizer by name, which a GGUF lacks, and wrap its instruction
+        # in a template.
         self.tokenizer.chat_template = None
         kvzip_press.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda _name: self.tokenizer)
         transformers.AttentionInterface.register("masked", masked_attention)
         self.attentions = [layer.self_attn for layer in self.model.model.layers]
         for attention in self.attentions:
-            attention.rotary_emb = self.model.model.rotary_emb  # as BasePress has it
+            attention.rotary_emb = self.model.model.rotary_emb  # as in BasePress
             attention.kept = attention.masked_key_indices = None
 
     def read(self, case: Case, presses: dict[str, Any], budgets: dict[str, list[float]]) -> tuple[Reading, list[Choice]]:
-        """The prompt, and what the presses keep of it: by their own code, of what their hook would get."""
+        """The prompt, and the entries kept by the presses: with their own code, from the inputs of
+        their hooks."""
         self.model.set_attn_implementation("masked")
         chosen: dict[tuple[str, float], list[torch.Tensor]] = {(n, b): [] for n in presses for b in budgets[n]}
         mass: list[torch.Tensor] = []
@@ -301,7 +308,8 @@ class Peer:
                 torch.manual_seed(1000 * case.number + module.layer_idx)
                 with scored_once(press):
                     for budget in budgets[name]:
-                        # Half an entry more would make PyramidKVPress keep another; none would lose one to rounding.
+                        # Half an entry more would make PyramidKVPress keep another; with none,
+                        # rounding could lose one.
                         press.compression_ratio = 1 - (case.keeps(budget) + 1e-4) / case.context
                         module.masked_key_indices = None
                         keys, _ = press.compress(module, kwargs["hidden_states"], cached.keys, cached.values, attentions, kwargs)
@@ -319,14 +327,14 @@ class Peer:
         return Reading(cache, logits[0, -1], torch.stack(mass)), choices
 
     def choose_alone(self, case: Case, name: str, press: Any, budgets: list[float]) -> list[Choice]:
-        """Of a press that reads the prompt itself: scored once, cut at every budget."""
+        """For a press that computes the prompt itself: scored once, cut at every budget."""
         self.model.set_attn_implementation("sdpa")
         choices = []
         cut = press.compress_post
 
         def cut_each(model: Any) -> None:
             for budget in budgets:
-                # A little less is dropped than another entry would be.
+                # Slightly less, so that rounding does not drop another entry.
                 press.compression_ratio = 1 - (case.keeps(budget) - 1e-6) / case.context
                 cut(model)
                 kept = torch.ones(len(self.attentions), model.config.num_key_value_heads, case.context, dtype=torch.bool)
@@ -347,8 +355,9 @@ class Peer:
 
     def go_on(self, case: Case, reading: Reading, kept: list[torch.Tensor | None], against: torch.Tensor | None
               ) -> tuple[list[Outcome], torch.Tensor]:
-        """What rows make of the tokens after the context, and the log-probabilities of the first row [given, vocabulary].
-        `kept`: a mask a row; `against`: those of the full cache."""
+        """Results of the tokens after the context per row, and the log-probabilities of the first
+        row [given, vocabulary]. `kept`: a mask per row; `against`: log-probabilities of the full
+        cache."""
         self.model.set_attn_implementation("masked")
         outcomes = [Outcome() for _ in kept]
         cache = transformers.DynamicCache()
@@ -390,7 +399,7 @@ class Peer:
             outcome.text = self.tokenizer.decode([tokens[row].item() for tokens in made], skip_special_tokens=True)
 
     def as_kvpress_does(self, case: Case, name: str, budget: float) -> Outcome:
-        """With the shortened cache, or the keys that the press masks, token by token; up to 30 of them."""
+        """With the shortened cache, or the press's masked keys, token by token; up to 30 tokens."""
         press = ALL_PRESSES[name]()
         self.model.set_attn_implementation("eager" if isinstance(press, ObservedAttentionPress) else "sdpa")
         nudge = -1e-6 if isinstance(press, READ_BY_THEMSELVES) else 1e-4
@@ -414,7 +423,7 @@ class Comparison:
         self.results = Results(args.results, args.model)
         self.peer = Peer(args.model)
         self.presses = {name: ALL_PRESSES[name]() for name in args.presses}
-        self.differ = 0  # texts of the full cache
+        self.differ = 0  # texts that differ with the full cache
 
     def missing(self, case: Case) -> dict[str, list[float]]:
         lacks = {name: [b for b in self.args.budgets if not self.results.has(case, name, b)] for name in self.presses}
@@ -448,7 +457,7 @@ class Comparison:
                 "retained_mass": (reading.mass * choice.kept).sum(dim=-1).mean().item(), "kept": kept}
 
     def check(self, cases: list[Case]) -> None:
-        """One case: what is measured here is what kvpress's own way gives."""
+        """One case: checks that the measurement equals kvpress's own way."""
         case = next((case for case in cases if len(case.tokens) > case.context), None)
         if case is None:
             fail("--check: no case has tokens after its context")

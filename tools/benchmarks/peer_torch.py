@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measures attention of PyTorch and FlashInfer on the shapes of device_benchmark; prints JSON lines. See scripts/gpu-check.
 
-Llama-3.1-8B's heads (32 query and 8 KV heads of 128), bfloat16. Decode: one query a sequence over a full cache, no scores;
-PyTorch reads keys and values that lie contiguous, FlashInfer reads shuffled pages of 16 entries, as Hydrant does. Prompt:
-causal. As in device_benchmark, a figure is the fastest of five runs of as many calls as fill a tenth of a second; on a GPU
-calls are also repeated as a CUDA graph, and the faster way counts. Every variant is first compared with plain float32
-attention on a small shape. What cannot be measured here is printed as {"what": "skipped", ..., "reason": ...}.
+Llama-3.1-8B's heads (32 query and 8 KV heads of 128), bfloat16. Decode: one query per sequence over
+a full cache, no scores; PyTorch reads contiguous keys and values, FlashInfer reads shuffled pages
+of 16 entries, as Hydrant does. Prompt: causal. As in device_benchmark, a figure is the fastest of
+five runs, each of enough calls for a tenth of a second; on a GPU calls are also repeated as a CUDA
+graph, and the faster way counts. Every variant is first compared with plain float32 attention on a
+small shape. Unavailable variants are printed as {"what": "skipped", ..., "reason": ...}.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ DECODE_SHAPES = [(64, 512), (64, 1024), (64, 2048), (64, 8192), (256, 512), (1, 
 PROMPTS = [2048, 4096, 8192, 16384]
 
 Call = Callable[[], torch.Tensor]
-# Takes q [batch, HEADS, queries, HEAD_DIM] and k, v [batch, KV_HEADS, entries, HEAD_DIM], gives what computes the output.
+# Takes q [batch, HEADS, queries, HEAD_DIM] and k, v [batch, KV_HEADS, entries, HEAD_DIM], returns a
+# call that computes the output.
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Call]
 
 
@@ -63,12 +65,12 @@ class Bench:
         return time.perf_counter() > self.end
 
     def seconds(self, call: Call) -> float:
-        """Of one call."""
+        """Seconds of one call."""
         fastest = self._fastest(call)
         if self.device.type == "cuda":
             try:
                 fastest = min(fastest, self._fastest(captured(call)))
-            except RuntimeError as error:  # not everything can be captured
+            except RuntimeError as error:  # some calls cannot be captured
                 print(f"peer_torch: no CUDA graph: {str(error).splitlines()[0]}", file=sys.stderr)
         return fastest
 
@@ -108,7 +110,7 @@ def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
 
 
 def wrong(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> str:
-    """Why the result is not attention; empty where it is."""
+    """Why the result is wrong; empty if it is right."""
     want = plain_attention(q, k, v, causal)
     difference = (call().float().reshape(want.shape) - want).abs().max().item()
     return "" if difference < 0.05 else f"differs from plain attention by {difference:.3f}"
@@ -136,7 +138,7 @@ def flex() -> Attention:
     from torch.nn.attention.flex_attention import flex_attention
 
     def build(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-        torch.compiler.reset()  # of many shapes the last ones would not be compiled
+        torch.compiler.reset()  # with many shapes the last ones would not be compiled
         compiled = torch.compile(flex_attention, dynamic=False)
         return lambda: compiled(q, k, v, enable_gqa=True)
 
@@ -167,7 +169,7 @@ def flashinfer_decode(tensor_cores: bool, device: torch.device) -> Attention:
 
 
 def ceilings(bench: Bench) -> None:
-    """What the device itself can do, as PyTorch measures it."""
+    """The device's limits as measured by PyTorch."""
     count = (1 << 20) if bench.quick else (4 << 30)
     source, target = (torch.empty(count, dtype=torch.uint8, device=bench.device) for _ in range(2))
     report("copy", "torch", bytes_per_s=2 * count / bench.seconds(lambda: target.copy_(source)))
@@ -208,7 +210,7 @@ def measure_prompts(bench: Bench, name: str, attention: Attention) -> None:
 
 
 def usable(bench: Bench, who: str, name: str, make: Callable[[], Attention], causal: bool) -> Attention | None:
-    """None, and a line that says so, where it does not run here or computes something else."""
+    """None, after printing the reason, if it does not run here or its result is wrong."""
     queries, entries = (48, 48) if causal else (1, 64)
     q = bench.normals(2, HEADS, queries, HEAD_DIM)
     k, v = (bench.normals(2, KV_HEADS, entries, HEAD_DIM) for _ in range(2))

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Measures generation of Hugging Face transformers on the workload of throughput_benchmark; prints JSON lines.
 
-See scripts/gpu-check. A model of the same shape with random weights, requests of equal length with drawn prompts, greedy,
-full cache, no end of text. Three ways to run them:
+See scripts/gpu-check. A model of the same shape with random weights, requests of equal length with
+random prompts, greedy, full cache, no end of text. Three ways to run them:
 
   static      generate() on one batch after the other; SDPA. Equal lengths suit it: no padding, no idle row
   compiled    the same with a static cache and torch.compile, which takes minutes at first use; not in the default
   continuous  continuous batching; with flash attention where it is installed, paged SDPA where not
 
-Every way is warmed up before and, with --seconds, cut off: its tokens until then count (continuous: those of finished
-requests). What cannot be measured here is printed as {"what": "skipped", ..., "reason": ...}.
+Every way is warmed up first and, with --seconds, cut off: tokens until then count (continuous:
+those of finished requests). Unavailable ways are printed as {"what": "skipped", ..., "reason":
+...}.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Prompts = list[list[int]]
 
 
 class Result:
-    """What came of a workload, and how long it took."""
+    """Result and duration of a workload."""
 
     def __init__(self, tokens: int, finished: int, seconds: float) -> None:
         self.tokens, self.finished, self.seconds = tokens, finished, seconds
@@ -100,7 +101,7 @@ def run_static(model: LlamaForCausalLM, prompts: Prompts, args: argparse.Namespa
 def run_continuous(model: LlamaForCausalLM, prompts: Prompts, args: argparse.Namespace) -> Result:
     from transformers import ContinuousBatchingConfig
 
-    # Drawn prompts share no prefix. Sizes are left to the library, but for the batch.
+    # Random prompts share no prefix. The library chooses all sizes but the batch.
     wanted = {"allow_block_sharing": False, "max_requests_per_batch": args.batch}
     known = inspect.signature(ContinuousBatchingConfig).parameters
     batching = ContinuousBatchingConfig(**{name: value for name, value in wanted.items() if name in known})
@@ -177,7 +178,7 @@ def main() -> None:
     prompts = draw_prompts(args, model.config.vocab_size)
     for mode in args.modes.split(","):
         try:
-            torch.cuda.empty_cache()  # continuous batching sizes its cache by what is free
+            torch.cuda.empty_cache()  # continuous batching sizes its cache by free memory
             measure(mode, model, prompts, args)
         except Exception as error:  # noqa: BLE001  a peer may fail in any way
             skipped(mode, error)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what hydrant-sim --json wrote: sequences that run and that wait, the share of the pages in use, and the times to the
-first token. Several files are lines of one plot, named by their files.
+"""Draws the output of hydrant-sim --json: running and waiting sequences, the share of pages in use,
+and times to the first token. Several files are lines of one plot, named by their files.
 
   simulator_plot.py --out run.svg run.json other.json
 

@@ -4,9 +4,10 @@
   table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl, llama_cpp.jsonl and openvino.jsonl of a run,
                               prints markdown; the first dtype is compared with the faster peer
 
-The bound is the longer of two times. One is for reading the weights once (and, with a context, the KV entries, at two bytes a
-number) at the bandwidth measured on a buffer of the weights' size. The other is for the multiply-adds at the rates of the
-vector units measured in the same run: of weights in 8 bits, of attention in bf16, or fp32 where there is no bf16.
+The bound is the longer of two times: reading the weights once (and, with a context, the KV entries,
+at two bytes a number) at the bandwidth measured on a buffer of the weights' size; and the
+multiply-adds at the rates of the vector units measured in the same run: 8-bit for weights, bf16 for
+attention, or fp32 without bf16.
 """
 
 import json
@@ -26,7 +27,7 @@ def figures(path):
 
 
 def print_memory(folder, names):
-    """The most that each process held."""
+    """Peak memory of each process."""
     for name in names:
         memory = next((r for r in lines(folder / f"hydrant.{name}.jsonl") if r["what"] == "memory"), None)
         if memory:

@@ -21,7 +21,7 @@ BYTE_TOKEN = re.compile(rb"<0x([0-9A-F]{2})>\Z")
 
 
 def read_checkpoint(path):
-    """The header as a dict and [(GGUF name, dims innermost first, offset in the file)]."""
+    """The header as a dict, and [(GGUF name, dims innermost first, offset in the file)]."""
     with open(path, "rb") as file:
         header = struct.unpack("<7i", file.read(28))
     names = ("dim", "hidden", "layers", "heads", "kv_heads", "vocab", "context")

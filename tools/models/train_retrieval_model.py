@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Trains models/hydrant-retrieval.gguf, the small model on which hydrant-eval judges what a cache may forget.
+"""Trains models/hydrant-retrieval.gguf, the small model for hydrant-eval's retrieval tasks.
 
-It looks things up and does little else: a Llama-architecture model of 1.1 million parameters (4 layers, hidden 128, 8
-query and 4 KV heads of 32, byte-level BPE of 1,024 tokens with every digit its own, tied embeddings), stored as BF16.
-Its rows are built as tools/eval/tasks.cc builds its cases, piece by piece through the tokenizer, with many answers a row:
-several questions at the end instead of one, lists that stand there again in another order, and at first plain copies.
-Rows grow when the lines of the present length are answered. Training begins with an induction head put in by hand
-(Llama.plant): with it numbers in a text are found after two hundred steps; earlier runs without it, which had another
-RoPE base too, found hardly any after a thousand.
+It is trained for look-ups and little else: a Llama-architecture model of 1.1 million parameters (4
+layers, hidden 128, 8 query and 4 KV heads of 32, byte-level BPE of 1,024 tokens with every digit
+its own, tied embeddings), stored as BF16.
+Its rows are built as tools/eval/tasks.cc builds its cases, piece by piece through the tokenizer,
+with many answers a row: several questions at the end instead of one, lists repeated in another
+order, and at first plain copies. Rows grow once the lines of the present length are answered.
+Training begins with an induction head initialised by hand (Llama.plant): with it numbers in a text
+are found after two hundred steps; earlier runs without it, which also had another RoPE base, found
+hardly any after a thousand.
 
 Source and licence: trained from random weights, but for that head, on the templates of tools/eval/tasks.cc hidden in the
 text of Herman Melville's "Moby-Dick" (1851), which is in the public domain; the text is an argument and is not in the
@@ -17,8 +19,8 @@ repository. The weights are this project's own (Apache-2.0).
   .venv/bin/python tools/models/train_retrieval_model.py moby_dick.txt models/hydrant-retrieval.gguf
 
 Everything is seeded; the same versions on the same machine give the same file (floating-point sums differ between
-machines). It takes about half an hour on one core with AMX and --compile. A run that was stopped goes on from
---checkpoint, as the one behind the weights did: its stages are those below.
+machines). It takes about half an hour on one core with AMX and --compile. A stopped run resumes
+from --checkpoint, as the published weights' run did: its stages are those below.
 """
 
 import argparse
@@ -39,11 +41,11 @@ from train_tiny_model import END_OF_TEXT, interleave_rope, read_paragraphs
 
 VOCAB, CONTEXT = 1024, 2304  # twice the longest row: `reconstruct` reads a context twice
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD = 4, 128, 8, 4, 32, 384
-EPSILON, ROPE_BASE = 1e-5, 1e6  # so that half of a head's pairs hardly turn within a thousand tokens
-SHORT = 400  # tokens of a row whose attention is spelled out
+EPSILON, ROPE_BASE = 1e-5, 1e6  # half of a head's pairs rotate little within a thousand tokens
+SHORT = 400  # rows up to this length compute attention explicitly
 BACK = [1, 2, 3, 4, 7, 9]  # tokens that the planted heads of the first layer look back
 
-# As tools/eval/tasks.cc has them.
+# The words of tools/eval/tasks.cc.
 FIRST = ["brave", "quiet", "green", "proud", "swift", "tired", "happy", "odd"]
 SECOND = ["otter", "maple", "stone", "cloud", "tiger", "lemon", "piano", "wheel"]
 PLACES = ["lighthouse", "harbour", "museum", "station"]
@@ -61,9 +63,10 @@ VALUES = ("\n A secret number of the lighthouse is {value}. \n",
 VARIABLE = ("\n VAR {name} = {value}. \n",
             "\n\n Question: What is the value of VAR {name}?\n Answer: The value of VAR {name} is")
 
-# Tokens of a row, rows of a step, least steps, most steps; shares: of rows that are copies, of lists of lines that are
-# repeated, of those named by any words, of those whose names are of few words, so that it takes both to know them. On
-# to the next stage when the lines are answered; the last one mixes in rows of the two before it.
+# Tokens per row, rows per step, minimum steps, maximum steps; shares: of rows that are copies, of
+# lists of lines that are repeated, of those named by any words, of those with names of few words,
+# so that both words are needed. The next stage begins when the lines are answered; the last one
+# mixes in rows of the two before it.
 STAGES = [(192, 10, 1400, 1400, 0.3, 0.5, 0.25, 0.0), (192, 10, 400, 400, 0.1, 0.2, 0.25, 0.0),
           (192, 10, 600, 600, 0.0, 0.2, 0.25, 0.7), (192, 10, 200, 4000, 0.0, 0.1, 0.05, 0.5),
           (320, 7, 200, 3000, 0.0, 0.1, 0.05, 0.3), (576, 5, 200, 1500, 0.0, 0.1, 0.05, 0.0),
@@ -89,13 +92,13 @@ def train_tokenizer(paragraphs):
 
 
 class Rows:
-    """Rows of tokens with what is to be learnt of them: targets of answers, and whose they are."""
+    """Rows of tokens with their training targets: answers, and the kind of each."""
 
     def __init__(self, tokenizer, text, paragraphs, seed):
         self.tokenizer, self.rng = tokenizer, np.random.default_rng(seed)
         self.pieces = {}
         self.digits = [self.encode(str(d))[0] for d in range(10)]
-        # As a file has it, line by line, and as one paragraph a line.
+        # As lines of a file, and with one paragraph per line.
         self.books = [np.array(tokenizer.encode(t).ids) for t in (text, "\n\n".join(paragraphs))]
         words = sorted({t for t in tokenizer.get_vocab() if re.fullmatch("Ġ[a-z]{4,}", t)})
         self.words = [t[1:] for t in words]
@@ -119,7 +122,7 @@ class Rows:
         return row
 
     def haystack(self, length):
-        """A piece of the book; at times with other numbers in it, with other tokens, or in disorder."""
+        """A piece of the book; sometimes with other numbers, with other tokens, or shuffled."""
         book = self.books[self.rng.integers(2)]
         start = self.rng.integers(0, len(book) - length)
         hay = book[start:start + length].copy()
@@ -144,7 +147,7 @@ class Rows:
         return row + haystack[used:room]
 
     def names(self, count, any_words, crossed):
-        """Of lines: as in tools/eval/tasks.cc, or of any words."""
+        """Lines as in tools/eval/tasks.cc, or with any words."""
         first, second = FIRST, SECOND
         if self.rng.random() < any_words:
             first, second = (list(self.rng.choice(self.words, 8, replace=False)) for _ in range(2))
@@ -154,7 +157,7 @@ class Rows:
         return [f"{first[c // len(second)]}-{second[c % len(second)]}" for c in chosen]
 
     def lines(self, length, repeat, any_words, crossed):
-        """Ends with questions, or with the same lines again and again, each time in another order."""
+        """Ends with questions, or with the same lines repeated, each time in another order."""
         share = self.rng.uniform(0.1, 0.6)
         ask = max(1, int(length * share) // 40)
         room = length * share if repeat else length - 44 * ask
@@ -177,7 +180,7 @@ class Rows:
         return row, answers
 
     def secrets(self, length):
-        """needle and multikey: the four places, at times with any other words; some are asked for."""
+        """needle and multikey: the four places, sometimes with any other words; some are asked for."""
         count = max(1, min(int(self.rng.choice([1, 2, 4, 4, 6, 8, 12])), length // 60))
         names = list(self.rng.permutation(PLACES))
         if count > len(names) or self.rng.random() < 0.4:
@@ -222,13 +225,14 @@ class Rows:
         return row + self.encode(".\n"), answers
 
     def copies(self, length):
-        """Any tokens, of few or many kinds, again and again: what looking up is made of."""
+        """Random tokens, of few or many kinds, repeated: the basis of look-ups."""
         alphabet = self.rng.choice(self.named, int(self.rng.choice([8, 16, 40, len(self.named)])), replace=False)
         piece = self.rng.choice(alphabet, self.rng.integers(6, length // 2)).tolist()
         return (piece * length)[:length + 1], len(piece) + 1
 
     def batch(self, rows, length, copied, repeated, any_words, crossed):
-        """tokens [rows, length + 1]; from where on each row is a copy; each answer's row, first digit's place, kind."""
+        """tokens [rows, length + 1]; start of the copy in each row; each answer's row, first
+        digit's place, kind."""
         tokens = np.zeros((rows, length + 1), np.int64)
         copied_from = np.full(rows, length + 1)
         answers = []
@@ -278,7 +282,7 @@ class Attention(nn.Module):
             k, v = (y.repeat_interleave(group, 1) for y in (k, v))
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.o_proj(y.transpose(1, 2).reshape(rows, length, -1))
-        # Spelled out: of short rows the fused one takes most of a step's time going back on a CPU.
+        # Explicit: for short rows the fused backward pass takes most of a step's time on a CPU.
         q = q.reshape(rows, KV_HEADS, group * length, HEAD_DIM)
         scores = (q @ k.transpose(2, 3)).view(rows, KV_HEADS, group, length, length) * HEAD_DIM ** -0.5
         unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -317,12 +321,12 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def plant(self):
-        """Training begins with what takes longest to come by itself: induction heads (arXiv 2209.11895).
-
-        The heads of the first layer look BACK tokens back, as far as the name of a line stands before its number: a
-        constant of all embeddings, turned by RoPE, is largest where the query has been turned back by as many
-        positions. What the first of them sees it passes on in a space of its own, where the first head of the second
-        layer compares it with the present token, and foretells what it finds."""
+        """Initialises induction heads (arXiv 2209.11895), which take longest to learn. The heads of
+        the first layer look BACK tokens back, the distance from a line's number to its name: a
+        constant in all embeddings, rotated by RoPE, is largest if the query was rotated back by
+        as many positions. The first head passes the token it sees on in a subspace of its own,
+        where the first head of the second layer compares it with the present token, and predicts
+        the token it finds."""
         constant, looking, comparing, passing = 0.2, 1.5, 2.5, 0.1
         half = HEAD_DIM // 2
         spaces = torch.linalg.qr(torch.randn(HIDDEN - 1, 3 * HEAD_DIM))[0].T.reshape(3, HEAD_DIM, HIDDEN - 1)
@@ -361,7 +365,8 @@ def learning_rate(step, decay_from, steps, peak):
 
 
 def loss_and_accuracy(model, tokens, copied_from, answers, of_text):
-    """Answers and copies count fully, text as much as `of_text` says. Also of each digit of an answer: is it right?"""
+    """Answers and copies have weight one, text `of_text`. Also returns, for each digit of an
+    answer, whether it is right."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(tokens[:, :-1])
     targets = tokens[:, 1:]
@@ -376,7 +381,7 @@ def loss_and_accuracy(model, tokens, copied_from, answers, of_text):
 
 
 class Run:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     def __init__(self, rows, args):
         self.rows, self.args = rows, args
@@ -417,7 +422,7 @@ class Run:
                     self.stage, self.stage_from = self.stage + 1, self.step
                     continue
             is_last = self.stage + 1 == len(STAGES)
-            if is_last and self.rows.rng.random() < 0.4:  # and not forget the shorter ones
+            if is_last and self.rows.rng.random() < 0.4:  # to not forget the shorter ones
                 length, count = STAGES[-1 - self.rows.rng.integers(1, 3)][:2]
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.step, self.stage_from if is_last else self.step + 1,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Trains models/hydrant-tiny.gguf, the small model that the repository carries.
 
-It is a Llama-architecture model of 3.1 million parameters (4 layers, hidden 256, 8 query and 4 KV heads of 32,
-byte-level BPE of 3,072 tokens, tied embeddings, context 2,048), stored as Q8_0. The demonstration falls back to it
-where no package registry can be reached, and tests use it as a real, trained model that costs nothing to fetch.
-It continues a sentence in the manner of its one book and knows nothing else.
+It is a Llama-architecture model of 3.1 million parameters (4 layers, hidden 256, 8 query and 4 KV
+heads of 32, byte-level BPE of 3,072 tokens, tied embeddings, context 2,048), stored as Q8_0. The
+demonstration falls back to it if no package registry can be reached, and tests use it as a real,
+trained model without a download. It continues a sentence in the style of its single book.
 
 Source and licence: trained from random weights on the text of Herman Melville's "Moby-Dick" (1851), which is in the
 public domain; the text is an argument and is not in the repository. The weights are this project's own (Apache-2.0).
@@ -40,7 +40,7 @@ CONFIG = dict(
 
 
 def read_paragraphs(path):
-    """The book with the line breaks inside a paragraph taken out: one paragraph a line, blank lines between."""
+    """The book without line breaks inside paragraphs: one paragraph a line, blank lines between."""
     text = pathlib.Path(path).read_text(encoding="utf-8").replace("\r\n", "\n")
     paragraphs = [re.sub(r"\s*\n\s*", " ", p).strip() for p in re.split(r"\n\s*\n", text)]
     return [p.replace("_", "") for p in paragraphs if p]
@@ -71,7 +71,8 @@ def sample_rows(ids, rows, length, generator):
 
 
 def train(model, ids, steps, seed):
-    """Short rows first; the last eighth of the steps uses whole contexts, so that every position is trained."""
+    """Short rows first; the last eighth of the steps uses whole contexts, so that every position is
+    trained."""
     generator = torch.Generator().manual_seed(seed)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
@@ -98,7 +99,8 @@ def train(model, ids, steps, seed):
 
 
 def interleave_rope(weight, heads):
-    """Hugging Face turns (i, i + d/2) together, the llama layout of GGUF turns (2i, 2i + 1): reorder the rows."""
+    """Hugging Face rotates (i, i + d/2) together, the llama layout of GGUF (2i, 2i + 1): reorders
+    the rows."""
     out, columns = weight.shape
     return weight.reshape(heads, 2, out // heads // 2, columns).swapaxes(1, 2).reshape(out, columns)
 
