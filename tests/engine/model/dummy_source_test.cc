@@ -70,8 +70,8 @@ TEST(DummyNormalsTest, ValueDependsOnSeedNameAndIndexAlone) {
   EXPECT_NE(whole, other);
 }
 
-// Pins the stream: benchmarks compare runs across machines and versions. The values were computed
-// by an independent Python script of ten lines with integers of any size.
+// Pins the stream: benchmarks compare runs across machines and versions. The values come from an
+// independent ten-line Python script with unbounded integers.
 TEST(DummyNormalsTest, StreamIsPinned) {
   std::vector<float> values(4);
   DummyNormals(7, "model.norm.weight", 1000, values);
@@ -148,7 +148,7 @@ TEST(DummySourceTest, ExpertsDiffer) {
   }
 }
 
-// A tensor is its stream, at every dtype.
+// A tensor equals its stream at every dtype.
 TEST(DummySourceTest, TensorsAreTheirNormals) {
   const auto source = MakeDummySource(SmallConfig(DType::kF32), "", 9);
   const TensorView wo = source->Layer(1)->wo;

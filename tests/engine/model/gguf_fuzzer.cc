@@ -1,4 +1,4 @@
-// Any bytes as a GGUF file: parse, build a model from it, and read every byte of every view.
+// Parses arbitrary bytes as a GGUF file, builds a model, and reads every byte of every view.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

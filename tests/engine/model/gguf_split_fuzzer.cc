@@ -1,5 +1,5 @@
-// Any bytes as a model in two GGUF files: the first two bytes are the length of the first. Joins
-// them, and reads every byte of every view.
+// Parses arbitrary bytes as a model in two GGUF files: the first two bytes are the length of the
+// first. Joins them, and reads every byte of every view.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

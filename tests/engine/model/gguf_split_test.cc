@@ -56,7 +56,7 @@ void AddValue(GgufWriter& writer, const std::string& name, float value) {
   writer.AddTensor(name, {1}, DType::kF32, Quantize(DType::kF32, std::vector<float>{value}));
 }
 
-// Three files of a tensor each; the first has metadata.
+// Three files with one tensor each; the first has the metadata.
 std::vector<GgufWriter> ThreeFiles() {
   std::vector<GgufWriter> files;
   for (int no = 0; no < 3; ++no) {
@@ -91,7 +91,7 @@ TEST(GgufSplitTest, AnyFileNamesAll) {
   }
 }
 
-// As llama.cpp's --no-tensor-first-split leaves them; and a single file of one.
+// As with llama.cpp's --no-tensor-first-split; and a split model with a single file.
 TEST(GgufSplitTest, TheFirstFileMayHaveNoTensors) {
   std::vector<GgufWriter> files;
   for (int no = 0; no < 3; ++no) {

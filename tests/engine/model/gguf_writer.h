@@ -1,5 +1,5 @@
-// Builds GGUF v3 files in memory, valid ones and, through its setters, wrong ones. For tests only;
-// checks nothing.
+// Builds GGUF v3 files in memory, valid ones and, through its setters, invalid ones. For tests
+// only; checks nothing.
 #ifndef HYDRANT_TESTS_ENGINE_MODEL_GGUF_WRITER_H_
 #define HYDRANT_TESTS_ENGINE_MODEL_GGUF_WRITER_H_
 
@@ -51,7 +51,7 @@ inline uint32_t GgmlType(DType dtype) {
       return 39;
     case DType::kF8_E4M3:
     case DType::kE4M3:
-      break;  // of no file
+      break;  // not stored in files
   }
   return ~0u;
 }
@@ -102,9 +102,9 @@ class GgufWriter {
 
   uint32_t version = 3;
   uint64_t alignment =
-      32;  // of the data; announce another than 32 with AddUint32("general.alignment")
+      32;  // of the data; for other values also call AddUint32("general.alignment")
 
-  // A value whose bytes are given, of any type number.
+  // A value from raw bytes, with any type number.
   void AddRaw(std::string_view key, uint32_t type, std::span<const uint8_t> value) {
     ++num_pairs_;
     pairs_.PutString(key);
@@ -139,7 +139,7 @@ class GgufWriter {
     AddRaw(key, kArray, bytes.bytes());
   }
 
-  // shape: outermost first. The data follows the tensor before, aligned.
+  // shape: outermost first. The data follows the previous tensor's, aligned.
   void AddTensor(std::string_view name, const std::vector<int64_t>& shape, uint32_t type,
                  std::span<const uint8_t> data) {
     data_.PadTo(alignment);
@@ -161,8 +161,8 @@ class GgufWriter {
     entries_.Put(offset);
   }
 
-  // The whole file. It ends with the last tensor's last byte, so that every shorter file is a
-  // damaged one.
+  // The whole file. It ends with the last tensor's last byte, so that every shorter file is
+  // invalid.
   std::vector<uint8_t> Build() const {
     ByteWriter file;
     file.PutBytes(std::span(reinterpret_cast<const uint8_t*>("GGUF"), 4));

@@ -22,7 +22,7 @@ json Base() {
 
 absl::StatusOr<HfConfig> ParseWith(const std::string& patch) {
   json root = Base();
-  root.merge_patch(json::parse(patch));  // null removes
+  root.merge_patch(json::parse(patch));  // null removes a field
   return ParseHfConfig(root.dump());
 }
 
@@ -91,7 +91,7 @@ TEST(HfConfigTest, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(config->weight_dtype, DType::kF32);
 }
 
-// A file that does not mention the window has one of 4096; one as long as the context is none.
+// The default window is 4096; a window of the context's length means none.
 TEST(HfConfigTest, SlidingWindowOfMistral) {
   json root = Base();
   root["architectures"] = {"MistralForCausalLM"};
@@ -117,7 +117,7 @@ TEST(HfConfigTest, ASlidingLayerWantsAWindow) {
               HasSubstr("layer 0 is one of sliding_attention, but the file has no sliding_window"));
 }
 
-// transformers 5: rope_scaling, where it says anything, stands for all of rope_parameters.
+// transformers 5: a non-empty rope_scaling replaces rope_parameters as a whole.
 TEST(HfConfigTest, RopeScalingReplacesRopeParameters) {
   auto config = ParseWith(
       R"({"rope_theta":null,"rope_scaling":{"rope_type":"linear","factor":4},
@@ -135,7 +135,7 @@ TEST(HfConfigTest, RopeScalingReplacesRopeParameters) {
   EXPECT_EQ(config->model.rope.theta, 500);
 }
 
-// config.json files as they were published, whole.
+// Complete config.json files as published.
 TEST(HfConfigTest, PublishedFilesLoad) {
   for (const char* text :
        {// TinyLlama 1.1B chat
@@ -306,7 +306,7 @@ struct Published {
   std::function<void(const ModelConfig&)> check;
 };
 
-// The fields of published files, as far as they say something of the model.
+// The fields of published files that describe the model.
 TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
   const Published files[] = {
       {"Qwen2.5-0.5B-Instruct", R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,
@@ -499,7 +499,7 @@ TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
   }
 }
 
-// The fields of facebook/opt-125m's config.json that say something about the arithmetic.
+// The fields of facebook/opt-125m's config.json that affect the arithmetic.
 json Opt() {
   return json::parse(R"({"_remove_final_layer_norm":false,"activation_function":"relu",
     "architectures":["OPTForCausalLM"],"bos_token_id":2,"do_layer_norm_before":true,"eos_token_id":2,
@@ -508,7 +508,7 @@ json Opt() {
     "vocab_size":50272,"word_embed_proj_dim":768})");
 }
 
-// Those of EleutherAI/pythia-1b.
+// The same for EleutherAI/pythia-1b.
 json Neox() {
   return json::parse(R"({"architectures":["GPTNeoXForCausalLM"],"bos_token_id":0,"eos_token_id":0,
     "hidden_act":"gelu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":8192,
@@ -523,7 +523,7 @@ absl::StatusOr<HfConfig> ParsePatched(json root, const std::string& patch) {
 }
 
 TEST(HfConfigTest, ReadsOpt) {
-  for (const char* patch : {"{}", R"({"architectures":null})"}) {  // model_type says it, too
+  for (const char* patch : {"{}", R"({"architectures":null})"}) {  // model_type is enough
     const auto config = ParsePatched(Opt(), patch);
     ASSERT_TRUE(config.ok()) << config.status();
     const ModelConfig& m = config->model;
@@ -578,7 +578,7 @@ TEST(HfConfigTest, GptNeoxRotaryUnderBothNames) {
                        {"rope_type":"default","rope_theta":500,"partial_rotary_factor":0.5}})"),
             std::pair(128, 500.0));
   EXPECT_EQ(rotary(R"({"rotary_pct":0})").first, 0);
-  // As transformers 4.4x wrote them beside the old names.
+  // transformers 4.4x wrote them beside the old names.
   EXPECT_EQ(rotary(R"({"rope_theta":10000,"partial_rotary_factor":0.25})"), std::pair(64, 10000.0));
 }
 
@@ -622,7 +622,7 @@ TEST(HfConfigTest, WhatOptAndGptNeoxDoNotSupportIsNamed) {
       {Neox, R"({"rotary_pct":0.02})", "rotary_dim is 5, it must be even"},
       {Neox, R"({"rotary_pct":"x"})", "rotary_pct is '"},
       {Neox, R"({"rope_scaling":{"type":"dynamic","factor":2}})", "rope_type is 'dynamic'"},
-      // transformers does not look at it here.
+      // transformers does not read this field.
       {Neox, R"({"rope_theta":25000})", "rope_theta is 25000, but transformers reads it in"},
       {Neox, R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5, but transformers"},
       {Neox, R"({"num_key_value_heads":2})", "'num_key_value_heads' is '2'"},

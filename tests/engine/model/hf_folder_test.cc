@@ -36,7 +36,7 @@ void ExpectGolden(const std::string& name, int number, const TensorView& view) {
 
 void ExpectAllGolden(const ModelSource& source) {
   const TensorNames& names = HuggingFaceNames(source.config());
-  std::map<std::string, TensorView> views;  // sorted, as the script numbers them
+  std::map<std::string, TensorView> views;  // sorted, in the script's order
   views[names.embedding] = *source.Embedding();
   views[names.final_norm] = *source.FinalNorm();
   if (!source.config().tied_embeddings) views[names.output] = *source.Output();
@@ -73,7 +73,7 @@ TEST(HfFolderTest, ReadsShards) {
   ExpectAllGolden(**source);
 }
 
-// Of a few tensors, inside the layers and outside.
+// Bytes of a few tensors, inside the layers and outside.
 std::vector<uint8_t> SomeBytes(const ModelSource& source) {
   std::vector<uint8_t> bytes;
   const LayerTensors layer = *source.Layer(1);
@@ -84,7 +84,7 @@ std::vector<uint8_t> SomeBytes(const ModelSource& source) {
   return bytes;
 }
 
-// A private copy of a golden folder that a test may damage.
+// A private copy of a golden folder that a test may modify.
 class HfFolderCopyTest : public testing::Test {
  protected:
   void Copy(const std::string& name, const std::string& from = "tests/data/model/") {
@@ -123,7 +123,7 @@ class HfFolderCopyTest : public testing::Test {
 
 TEST_F(HfFolderCopyTest, DataAtOddAddressesIsMoved) {
   Copy("hf_single");
-  // Lengthen the header by one space: every tensor is then at an odd address.
+  // Lengthens the header by one space, which puts every tensor at an odd address.
   std::string text = Read("model.safetensors");
   uint64_t length = 0;
   std::memcpy(&length, text.data(), sizeof length);
@@ -183,7 +183,7 @@ TEST_F(HfFolderCopyTest, TensorsMustFitTheConfiguration) {
 
 TEST_F(HfFolderCopyTest, ABiasIsRefused) {
   Copy("hf_single");
-  // The same length, so that the header stays sound.
+  // The same length, so that the header stays valid.
   Replace("model.safetensors", "model.layers.0.self_attn.q_proj.weight",
           "model.layers.0.self_attn.q_proj.biases");
   EXPECT_THAT(Message(), HasSubstr("'model.layers.0.self_attn.q_proj.biases' is not part of"));
@@ -195,7 +195,7 @@ TEST_F(HfFolderCopyTest, UntiedWithoutOutputIsRefused) {
   EXPECT_THAT(Message(), HasSubstr("tensor 'lm_head.weight' is missing"));
 }
 
-// transformers ties the two where they are equal, whatever config.json says.
+// transformers ties them only if they are equal, whatever config.json says.
 TEST_F(HfFolderCopyTest, AnOutputOfItsOwnIsUsedThoughTheConfigSaysTied) {
   Copy("hf_single");
   Replace("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
@@ -206,7 +206,7 @@ TEST_F(HfFolderCopyTest, AnOutputOfItsOwnIsUsedThoughTheConfigSaysTied) {
   ASSERT_EQ(embedding.bytes.size(), output.bytes.size());
   EXPECT_NE(std::memcmp(embedding.bytes.data(), output.bytes.data(), output.bytes.size()), 0);
   ExpectAllGolden(**source);
-  // The file's output becomes a copy of its embedding.
+  // Makes the file's output matrix a copy of its embedding.
   std::string text = Read("model.safetensors");
   const char* begin = reinterpret_cast<const char*>((*source)->Embedding()->bytes.data());
   const std::string wanted(begin, embedding.bytes.size());
@@ -249,7 +249,7 @@ TEST(HfFolderTest, OptsPositionsBeginAtTheirThirdRow) {
   EXPECT_FALSE((*source)->Layer(0)->wqkv.Exists());
 }
 
-// Some of OPT's published files have it so.
+// Like some of OPT's published files.
 TEST_F(HfFolderCopyTest, OptsNamesMayLackTheirOuterModule) {
   Copy("tiny_opt", "tests/data/engine/");
   const auto source = OpenModel(folder_, LoadFormat::kAuto);

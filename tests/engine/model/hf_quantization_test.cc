@@ -15,7 +15,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Method = HfQuantization::Method;
 
-// Configurations as they are published.
+// Published configurations.
 json Fp8() {  // Qwen3-8B-FP8
   return json::parse(R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
     "weight_block_size":[128,128],"modules_to_not_convert":["lm_head"]})");

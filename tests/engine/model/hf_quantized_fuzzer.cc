@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file of quantised matrices: the first five choose the method and its
-// sizes. Makes every row.
+// Parses arbitrary bytes as a safetensors file of quantised matrices: the first five choose the
+// method and its sizes. Makes every row.
 #include <cstddef>
 #include <cstdint>
 #include <string>

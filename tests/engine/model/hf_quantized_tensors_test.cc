@@ -1,6 +1,6 @@
-// Quantised matrices against the definition of their layout, written down the other way round: the
-// test packs known quants, scales and zero points, and computes each value in double.
-// tests/engine/run/golden_test.cc compares whole models with transformers.
+// Compares quantised matrices with the inverse of their layout: the test packs known quants, scales
+// and zero points, and computes each value in double. tests/engine/run/golden_test.cc compares
+// whole models with transformers.
 #include "engine/model/hf_quantized_tensors.h"
 
 #include <gmock/gmock.h>
@@ -80,8 +80,8 @@ struct Int4Case {
   int group_size = 32;
   int zero_offset = 1;
   bool symmetric = false;
-  bool shuffled = false;   // columns belong to groups in no order
-  bool odd_scale = false;  // one that no half can hold
+  bool shuffled = false;   // groups in random column order
+  bool odd_scale = false;  // one that half precision cannot represent
   DType dtype = DType::kQ5_0;
 };
 
@@ -109,7 +109,7 @@ std::vector<Int4Case> Int4Cases() {
            .zero_offset = 0}};
 }
 
-// A random matrix of the case, packed, and what its values are.
+// A random matrix of the case, in packed form, and its values.
 struct Int4Fixture {
   HfQuantization quantization;
   Tensors tensors;
@@ -190,7 +190,7 @@ TEST_P(Int4Test, EveryValueIsExact) {
   for (size_t i = 0; i < rows.size(); ++i) {
     ASSERT_EQ(rows[i], static_cast<float>(fixture.values[i])) << i / c.cols << ", " << i % c.cols;
   }
-  // As the parts of a fused matrix.
+  // As parts of a fused matrix.
   const std::vector<float> part = MadeRows(view->Rows(5, 7).Rows(2, 3), 0, 3);
   EXPECT_EQ(part, std::vector<float>(rows.begin() + 7 * c.cols, rows.begin() + 10 * c.cols));
 }
@@ -255,7 +255,7 @@ TEST(HfInt4Test, WhatDoesNotFitIsNamed) {
 struct Fp8Case {
   std::string name;
   int64_t rows, cols;
-  int block_rows, block_cols;  // 0: as the shape says
+  int block_rows, block_cols;  // 0: from the shape
   std::vector<int64_t> scale_shape;
   std::string scale_name = "x.weight_scale";
   DType dtype = DType::kF8_E4M3;
@@ -331,7 +331,7 @@ TEST(HfFp8Test, WhatDoesNotFitIsNamed) {
   tensors.Add("x.weight_scale", "F32", {1, 1}, std::vector<float>(1, 1.0f));
   tensors.at("x.weight").shape = {512};
   EXPECT_THAT(tensors.Message(q), HasSubstr("[512], not a matrix"));
-  // Without a word in the configuration.
+  // Without quantization_config.
   EXPECT_THAT(tensors.Message({}), HasSubstr("tensor 'x.weight' has dtype F8_E4M3; F32, F16"));
 }
 
@@ -353,7 +353,7 @@ TEST(HfStackedExpertsTest, WhatDoesNotFitIsNamed) {
     tensors.at("x_blocks").shape = bad;
     EXPECT_THAT(tensors.Message(q), HasSubstr("tensor 'x_blocks' has shape [2, 3, "));
   }
-  // Without a word in the configuration they are no such matrix.
+  // Without quantization_config they are not such a matrix.
   EXPECT_THAT(tensors.Message({}), HasSubstr("tensor 'x.weight' is missing"));
   tensors.Add("a.experts.down_proj", "F32", {4, 4}, std::vector<float>(16));
   EXPECT_THAT(
@@ -377,7 +377,7 @@ TEST(HfQuantizedNamesTest, AMatrixHasOneName) {
   EXPECT_THAT(*names, UnorderedElementsAre("norm.weight", "x.weight", "y.bias", "z.scales"));
   EXPECT_TRUE(HasTensor(fixture.quantization, tensors.raw(), "x.weight"));
   EXPECT_FALSE(HasTensor({}, tensors.raw(), "x.weight"));
-  // A bias that says something stays, and will be refused where the family has none.
+  // A nonzero bias is kept, and refused later if the family has none.
   tensors.Add("x.bias", "F16", {2}, std::vector<uint16_t>{0, 1});
   EXPECT_THAT(*FamilyNames(fixture.quantization, tensors.raw(), present),
               testing::Contains("x.bias"));

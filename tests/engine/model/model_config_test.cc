@@ -20,7 +20,7 @@ struct Mistake {
   std::string message;
 };
 
-// Of a change of good experts.
+// A change applied to a valid configuration with experts.
 std::function<void(ModelConfig&)> WithExperts(std::function<void(Experts&, ModelConfig&)> change) {
   return [change = std::move(change)](ModelConfig& c) {
     c.experts = {.count = 8, .per_token = 2, .intermediate_size = 32};

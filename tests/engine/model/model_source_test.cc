@@ -103,7 +103,8 @@ TEST_P(TinyModelTest, LoadsThroughOpenModel) {
   EXPECT_EQ(layer->attn_norm.dtype, DType::kF32);
   EXPECT_THAT(layer->wk.shape, ElementsAre(128, 256));
   EXPECT_THAT(layer->down.shape, ElementsAre(256, 512));
-  // The builder promises 1/sqrt(inputs); a wrong block layout in builder or reader would show here.
+  // The builder's deviation is 1/sqrt(inputs); a wrong block layout in builder or reader would show
+  // here.
   EXPECT_NEAR(StandardDeviation(Floats(layer->wk)), 1 / std::sqrt(256.0), 0.15 / std::sqrt(256.0));
   EXPECT_NEAR(StandardDeviation(Floats(layer->down)), 1 / std::sqrt(512.0),
               0.15 / std::sqrt(512.0));
@@ -134,8 +135,8 @@ TEST(QuantizeTest, ErrorIsAtMostHalfAStep) {
         low = std::min(low, values[i]);
         high = std::max(high, values[i]);
       }
-      // Half a quant, and what rounding the scale (and the minimum) to half precision costs at the
-      // far end.
+      // Half a quant, plus the error of rounding the scale (and the minimum) to half precision at
+      // the range's end.
       const float step = dtype == DType::kQ8_0   ? largest / 127
                          : dtype == DType::kQ4_0 ? largest / 7
                          : dtype == DType::kQ4_1 ? (high - low) / 15
@@ -222,7 +223,7 @@ TEST(GgufLlamaTest, MetadataMistakesAreNamed) {
               HasSubstr("norm_eps is 0"));
 }
 
-// The smallest metadata of a llama file, for files the builder would not write.
+// Minimal metadata of a llama file, for files that the builder would not write.
 void AddMinimalConfig(GgufWriter& writer) {
   writer.AddString("general.architecture", "llama");
   writer.AddUint32("llama.block_count", 1);
@@ -297,7 +298,7 @@ void AddLayerMatrices(GgufWriter& writer) {
   }
 }
 
-// As llama.cpp reads them.
+// Interpreted as in llama.cpp.
 TEST(GgufLlamaTest, KeysOfRopeScaling) {
   const auto factor = [](const std::function<void(GgufWriter&)>& change) {
     GgufWriter writer;
@@ -418,7 +419,7 @@ TEST(OpenModelTest, ConvertedStoriesModel) {
   EXPECT_EQ(c.head_dim, 8);
   EXPECT_EQ(c.vocab_size, 512);
   EXPECT_TRUE(c.tied_embeddings);
-  // By llama2.c's order: embedding, attention norms, wq, wk, ... Compare wk of layer 3 and the
+  // In llama2.c's order: embedding, attention norms, wq, wk, ... Compares wk of layer 3 and the
   // final norm.
   const size_t floats_before_wk = 512 * 64 + 5 * 64 + 5 * 64 * 64;
   const auto wk = (*source)->Layer(3)->wk;

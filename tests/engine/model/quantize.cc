@@ -21,7 +21,7 @@ int RoundTo(float value, int low, int high) {
   return std::clamp(static_cast<int>(std::lround(value)), low, high);
 }
 
-// The scale as it will be read back, and its inverse, 0 for an all-zero block.
+// The scale as read back, and its inverse, 0 for an all-zero block.
 struct Scale {
   uint16_t half;
   float inverse;
@@ -60,8 +60,8 @@ void QuantizeBlock(DType dtype, std::span<const float> block, std::vector<uint8_
   }
 }
 
-// Codes have a deviation of 5.85, scales are powers of two: one too large, and some values zero
-// instead.
+// Codes have a deviation of 5.85, scales are powers of two: one too large, compensated by some zero
+// values.
 void SetMxfp4(float std_dev, std::mt19937_64& random, uint8_t* block) {
   const float wanted = std_dev / 5.85f;
   const int exponent = static_cast<int>(std::ceil(std::log2(wanted)));

@@ -1,5 +1,4 @@
-// Floats to stored weights, the plainest way: round to nearest with a scale from the largest value.
-// For tests only.
+// Quantises floats: round to nearest with a scale from the largest value. For tests only.
 #ifndef HYDRANT_TESTS_ENGINE_MODEL_QUANTIZE_H_
 #define HYDRANT_TESTS_ENGINE_MODEL_QUANTIZE_H_
 
@@ -19,7 +18,7 @@ bool CanQuantize(DType dtype);
 std::vector<uint8_t> Quantize(DType dtype, std::span<const float> values);
 
 // Blocks of any type with random quants and fixed scales, so that the values have a standard
-// deviation of about `std_dev` and a mean near zero. A function of its arguments alone.
+// deviation of about `std_dev` and a mean near zero. Depends on its arguments alone.
 std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count, float std_dev, uint64_t seed);
 
 }  // namespace hydrant

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: parse and read every byte of every view; the same bytes as a
-// config.json.
+// Parses arbitrary bytes as a safetensors file and reads every byte of every view; the same bytes
+// as a config.json.
 #include <cstddef>
 #include <cstdint>
 #include <string>

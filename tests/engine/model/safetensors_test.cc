@@ -23,8 +23,7 @@ std::vector<uint8_t> Build(const std::string& header, size_t data_bytes) {
   return file.bytes();
 }
 
-// Over a copy of exactly the right size, so that the address sanitizer sees every read past the
-// end.
+// Uses a copy of exactly the right size, so that AddressSanitizer sees every read past the end.
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> ParseCopy(const std::vector<uint8_t>& bytes,
                                                            size_t size,
                                                            std::unique_ptr<uint8_t[]>* keep) {

@@ -1,5 +1,5 @@
-// Recommendations in generation_config.json and in a GGUF file's metadata, and values that are no
-// numbers.
+// Recommended parameters in generation_config.json and in a GGUF file's metadata, and invalid
+// values.
 #include "engine/model/sampling_defaults.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A model source that has a folder or a GGUF file, and no tensors.
+// A model source with a folder or a GGUF file, without tensors.
 class Source final : public ModelSource {
  public:
   explicit Source(std::string folder, const GgufFile* file = nullptr)

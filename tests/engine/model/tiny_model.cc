@@ -25,8 +25,7 @@ std::string Utf8(uint32_t code) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-// GPT-2's letters for bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards in
-// order.
+// GPT-2's byte alphabet: printable Latin-1 maps to itself, the rest to U+0100 onwards in order.
 std::vector<std::string> ByteTokens() {
   std::vector<std::string> tokens;
   uint32_t next = 0x100;
@@ -48,7 +47,7 @@ void AddTokenizer(const ModelConfig& config, GgufWriter* writer) {
   }
   std::vector<std::string> merges;
   if (config.vocab_size >= 280) {
-    // \u0120 is the letter of the space.
+    // \u0120 represents the space.
     for (const auto& [left, right] :
          std::vector<std::pair<std::string, std::string>>{{"t", "h"},
                                                           {"th", "e"},
@@ -102,7 +101,7 @@ void AddConfig(const ModelConfig& c, GgufWriter* writer) {
   writer->AddUint32("llama.expert_feed_forward_length", c.experts->intermediate_size);
 }
 
-// The whole of what is one tensor in the file.
+// The whole stored tensor.
 void AddTensor(const ExpectedTensor& tensor, bool is_embedding, DType dtype, uint64_t seed,
                GgufWriter* writer) {
   const std::vector<int64_t> shape = tensor.StoredShape();

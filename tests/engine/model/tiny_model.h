@@ -29,7 +29,7 @@ inline constexpr int kTinyMinVocab = 259;
 // ChatML template. REQUIRES: config.vocab_size >= kTinyMinVocab.
 std::vector<uint8_t> BuildTinyLlamaGguf(const ModelConfig& config, DType dtype, uint64_t seed);
 
-// Writes it and returns `path`; aborts the program where the file cannot be written.
+// Writes it and returns `path`; aborts the program if the file cannot be written.
 std::string WriteTinyLlamaGguf(const std::string& path, const ModelConfig& config, DType dtype,
                                uint64_t seed);
 

@@ -1,4 +1,4 @@
-// Which files are fetched of repositories as they are published.
+// The files chosen from published repositories.
 #include "engine/model/hub/file_choice.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ std::vector<std::string> NamesOf(const FileChoice& choice) {
   return names;
 }
 
-// meta-llama/Llama-3.2-1B has one file, Llama-3.1-8B several; both carry Meta's own beside them.
+// meta-llama/Llama-3.2-1B has one file, Llama-3.1-8B several; both also contain Meta's own format.
 TEST(FileChoice, SafetensorsWithWhatDescribesThem) {
   const auto choice = ChooseFiles(Listing({".gitattributes",
                                            "LICENSE.txt",

@@ -1,4 +1,4 @@
-// What is read before anything is sent: names, environment variables, and how numbers are shown.
+// Parsing before any request: names, environment variables, and the display of numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -117,7 +117,7 @@ TEST(Urls, AnOriginIsSchemeHostAndPort) {
   EXPECT_EQ(OriginOf("https://Huggingface.co/a/b?c"), "https://huggingface.co:443");
   EXPECT_EQ(OriginOf("http://127.0.0.1:8080/x"), "http://127.0.0.1:8080");
   EXPECT_NE(OriginOf("http://huggingface.co/"), OriginOf("https://huggingface.co/"));
-  // Whose host is what comes behind the '@'.
+  // The host follows the '@'.
   EXPECT_EQ(OriginOf("https://huggingface.co@evil.example/"), "https://evil.example:443");
   EXPECT_EQ(OriginOf("nonsense"), "");
   EXPECT_EQ(OriginOf(""), "");

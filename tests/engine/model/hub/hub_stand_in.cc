@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr char kBytes[] = "application/octet-stream";
 
-// What names a blob, as the hub's own would be; blob_digest_test compares it with published hashes.
+// The name of a blob, as on the hub; blob_digest_test checks it with published hashes.
 std::string HashOf(const std::string& bytes, bool sha256) {
   RepoFile file;
   file.size = static_cast<int64_t>(bytes.size());
@@ -64,7 +64,7 @@ HubStandIn::HubStandIn() : servers_(std::make_unique<Servers>()) {
   servers.cdn_port = servers.cdn.bind_to_any_port("127.0.0.1");
   servers.hub_thread = std::thread([this] { servers_->hub.listen_after_bind(); });
   servers.cdn_thread = std::thread([this] { servers_->cdn.listen_after_bind(); });
-  // To stop a server that does not run yet does nothing.
+  // Stopping a server that does not run yet has no effect.
   while (!servers.hub.is_running() || !servers.cdn.is_running()) std::this_thread::yield();
 }
 
@@ -125,7 +125,7 @@ void HubStandIn::AnswerTree(const httplib::Request& request, httplib::Response* 
       request.has_param("cursor") ? std::stoul(request.get_param_value("cursor")) : 0;
   const size_t next = first + page_size_;
   if (next < files_.size()) {
-    // As behind a mirror, which hands on the links of the hub itself.
+    // Like a mirror that forwards the hub's own links.
     response->set_header("Link", "<https://huggingface.co/api/anything?recursive=true&cursor=" +
                                      std::to_string(next) + ">; rel=\"next\"");
   }

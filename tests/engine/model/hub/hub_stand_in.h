@@ -1,6 +1,6 @@
-// A hub on loopback for tests: the API's answers, and a second server for large files as the hub's
-// CDN is one. Serves one repository from its construction to its destruction; what it holds is set
-// before the first request. Handlers run on threads of their own.
+// A hub on loopback for tests: the API's responses, and a second server for large files in the role
+// of the hub's CDN. Serves one repository from construction to destruction; set its contents before
+// the first request. Handlers run on their own threads.
 #ifndef HYDRANT_TESTS_ENGINE_MODEL_HUB_HUB_STAND_IN_H_
 #define HYDRANT_TESTS_ENGINE_MODEL_HUB_HUB_STAND_IN_H_
 
@@ -26,13 +26,13 @@ class HubStandIn {
     bool at_cdn;
     std::string path, authorization, range;
   };
-  // Answers in the place of the stand-in where it returns true.
+  // Replaces the stand-in's response if it returns true.
   using Hook = std::function<bool(const httplib::Request& request, httplib::Response* response)>;
 
   HubStandIn();
   ~HubStandIn();
 
-  // `large`: as Git LFS holds it, behind a redirect to the CDN.
+  // `large`: stored in Git LFS, behind a redirect to the CDN.
   void Add(const std::string& name, std::string bytes, bool large = false);
   void set_page_size(size_t files) { page_size_ = files; }
   Hook hub_hook, cdn_hook;
@@ -61,7 +61,7 @@ class HubStandIn {
   std::unique_ptr<Servers> servers_;
 };
 
-// Sends `bytes` and loses the connection after the first `count` of them.
+// Sends `bytes` and drops the connection after the first `count` of them.
 void CutAfter(const std::string& bytes, size_t count, httplib::Response* response);
 
 }  // namespace hydrant::hub

@@ -1,4 +1,4 @@
-// Pulling from a stand-in of the hub: what is sent to whom, and what is on disk afterwards.
+// Pulls from a stand-in of the hub: requests to each server, and the resulting files.
 #include "engine/model/hub/pull.h"
 
 #include <gmock/gmock.h>
@@ -130,7 +130,7 @@ TEST_F(PullTest, TheTokenGoesToTheHubAlone) {
   EXPECT_EQ(at_cdn, 1u);
 }
 
-// As from the old name of a repository to its new one.
+// For example from a repository's old name to its new one.
 TEST_F(PullTest, ARedirectWithinTheHubKeepsTheToken) {
   hub_.hub_hook = [](const httplib::Request& request, httplib::Response* response) {
     const std::string old = "/api/models/old-org/tiny/revision/main";
@@ -139,7 +139,7 @@ TEST_F(PullTest, ARedirectWithinTheHubKeepsTheToken) {
     return true;
   };
   const auto pulled = Run("old-org/tiny");
-  EXPECT_EQ(pulled.status().code(), absl::StatusCode::kNotFound);  // the stand-in knows no more
+  EXPECT_EQ(pulled.status().code(), absl::StatusCode::kNotFound);  // not in the stand-in
   ASSERT_GE(hub_.seen().size(), 2u);
   EXPECT_EQ(hub_.seen()[1].path, "/api/models/some-org/tiny/revision/main");
   EXPECT_EQ(hub_.seen()[1].authorization, "Bearer hf_secret");
@@ -154,7 +154,7 @@ TEST_F(PullTest, ARedirectInACircleEnds) {
   EXPECT_EQ(hub_.seen().size(), 9u);
 }
 
-// A proxy of the environment is for other machines; no proxy is at that port.
+// The environment's proxy does not apply to this machine; nothing listens at its port.
 TEST_F(PullTest, AHubOnThisMachineIsReachedWithoutAProxy) {
   setenv("http_proxy", "http://127.0.0.1:9", 1);
   const auto pulled = Run();
@@ -166,7 +166,7 @@ TEST_F(PullTest, ASecondPullFetchesNothing) {
   ASSERT_TRUE(Run().ok());
   const size_t before = hub_.seen().size();
   ASSERT_TRUE(Run().ok());
-  EXPECT_EQ(hub_.seen().size(), before + 1);  // which commit is it
+  EXPECT_EQ(hub_.seen().size(), before + 1);  // the request for the commit
   EXPECT_EQ(listener_.plans[1].present_bytes, listener_.plans[1].total_bytes);
 }
 
@@ -227,7 +227,7 @@ TEST_F(PullTest, RefusesARangeThatBeginsElsewhere) {
   EXPECT_THAT(std::string(pulled.status().message()), HasSubstr("from 1000000 on"));
 }
 
-// An unused body is not read to its end, whatever the hub sends.
+// An unused body is read only up to a limit.
 TEST_F(PullTest, ARefusalsPageWithoutEndIsNotReadToIt) {
   std::atomic<size_t> sent = 0;
   constexpr size_t kMost = size_t{256} << 20;
@@ -437,7 +437,7 @@ TEST_F(PullTest, AnAnswerWithoutEndIsRefused) {
   EXPECT_THAT(std::string(Run().status().message()), HasSubstr("longer than"));
 }
 
-// A hub that sends a little in each attempt is given up, as one that sends nothing is.
+// A hub that sends a little in each attempt is given up, as one that sends nothing.
 TEST_F(PullTest, AHubThatSendsALittleEachTimeIsLeft) {
   const std::string& bytes = hub_.bytes("model.safetensors");
   std::atomic<int> calls{0};
@@ -543,7 +543,7 @@ TEST_F(PullTest, AFileOfAnotherLengthIsNotInTheCache) {
               HasSubstr("'model.safetensors' is missing"));
 }
 
-// Root may write anywhere, so that what is there is looked at instead.
+// Root may write anywhere, so the test checks the files instead.
 TEST_F(PullTest, AWholeModelIsNotWrittenAgain) {
   ASSERT_TRUE(Run().ok());
   const auto times = [&] {

@@ -1,5 +1,5 @@
-// The hub's answers and the cache's lists: any bytes give a list whose names stay inside of their
-// folder, or an error.
+// The hub's responses and the cache's listings: arbitrary bytes give a list whose names stay inside
+// their folder, or an error.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

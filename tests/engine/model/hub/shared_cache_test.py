@@ -1,5 +1,6 @@
-#!/usr/bin/env python3
-"""One cache, two programs: what `hydrant pull` fetches, Python's huggingface_hub finds without a request, and the other
+"""Shares one cache between two programs: huggingface_hub finds the files of `hydrant pull` without
+a request, and vice versa. Both fetch from a stand-in of the hub on loopback, so huggingface_hub
+checks its protocol too.
 way round. Both fetch from a stand-in of the hub on loopback, so its protocol is checked by huggingface_hub as well.
 
 usage: shared_cache_test.py HYDRANT        exit status 77: huggingface_hub is not installed

@@ -1,4 +1,4 @@
-// Conversations by a model's own template, against transformers' rendering of the same Jinja texts.
+// Compares conversations rendered with a model's own template with transformers' rendering.
 #include "engine/text/chat/chat_template.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Regular languages of bytes by Brzozowski's derivatives (Journal of the ACM 11, 1964): the judge
-// of masks, which shares nothing with what makes them. For small expressions, and one thread.
+// Regular languages of bytes by Brzozowski's derivatives (Journal of the ACM 11, 1964): a reference
+// for masks, independent of their implementation. For small expressions, and one thread.
 #ifndef HYDRANT_TESTS_ENGINE_TEXT_GRAMMAR_BYTE_LANGUAGE_H_
 #define HYDRANT_TESTS_ENGINE_TEXT_GRAMMAR_BYTE_LANGUAGE_H_
 
@@ -11,17 +11,18 @@
 namespace hydrant {
 
 struct ByteLanguage;
-using Language = const ByteLanguage*;  // lives forever; nullptr: no text at all
+using Language = const ByteLanguage*;  // never freed; nullptr: the empty language
 
 struct ByteLanguage {
   enum Kind { kEmptyText, kRange, kJoin, kEither, kStar };
   Kind kind;
   unsigned char low, high;  // kRange
   Language left, right;     // kJoin, kEither; kStar: left
-  bool has_empty;           // the empty text is of the language
+  bool has_empty;           // contains the empty text
 };
 
-// Equal parts are one object, so that few derivatives differ (the paper's theorem 5.2).
+// Equal expressions are one object, which keeps the number of derivatives small (the paper's
+// theorem 5.2).
 inline Language Intern(const ByteLanguage& language) {
   using Key = std::tuple<int, int, int, Language, Language>;
   static std::deque<ByteLanguage> all;
@@ -48,7 +49,7 @@ inline Language Join(Language left, Language right) {
   return Intern({ByteLanguage::kJoin, 0, 0, left, right, left->has_empty && right->has_empty});
 }
 
-// A list to the right, in the order of addresses, without doubles.
+// A right-nested list, ordered by address, without duplicates.
 inline Language Either(Language left, Language right) {
   if (left == nullptr || left == right) return right;
   if (right == nullptr) return left;
@@ -74,7 +75,7 @@ inline Language Literal(std::string_view text) {
   return language;
 }
 
-// least to most times; most -1: any number.
+// least to most repetitions; most -1: unbounded.
 inline Language Repeat(Language body, int least, int most) {
   Language language = most < 0 ? Star(body) : EmptyText();
   for (int i = least; i < most; ++i) language = Either(EmptyText(), Join(body, language));
@@ -102,7 +103,7 @@ inline Language NewDerivative(const ByteLanguage& language, unsigned char byte) 
   return Join(Derivative(language.left, byte), &language);
 }
 
-// What may follow `byte`; nullptr: nothing begins with it.
+// The texts after `byte`; nullptr: none begins with it.
 inline Language Derivative(Language language, unsigned char byte) {
   static std::map<std::pair<Language, unsigned char>, Language> known;
   if (language == nullptr) return nullptr;

@@ -1,5 +1,5 @@
-// Any bytes as a structured output: an error, or a grammar whose masks and tokens agree; never a
-// crash, and soon. The first byte chooses the kind.
+// Uses arbitrary bytes as a structured output: an error, or a grammar whose masks and tokens agree;
+// no crash, within bounded time. The first byte chooses the kind.
 #include <cstdlib>
 
 #include "engine/text/grammar/grammar_compiler.h"
@@ -36,7 +36,7 @@ StructuredOutput OutputOf(char kind, std::string text) {
   }
 }
 
-// The tokens are drawn by the text: the n-th allowed one.
+// The text selects the tokens: the n-th allowed one.
 void Walk(TokenConstraint* constraint, const std::string& text) {
   std::vector<uint32_t> words(Compiler().MaskWords());
   for (size_t i = 0; i < 24; ++i) {

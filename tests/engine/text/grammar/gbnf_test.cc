@@ -1,4 +1,4 @@
-// Grammars in GBNF, with the features that llama.cpp's documentation of the language describes.
+// Grammars in GBNF, with the features in llama.cpp's documentation of the language.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ TEST_F(Gbnf, Repetitions) {
   EXPECT_TRUE(Follows("root ::= (\"a\"?){3} b+\nb ::= \"b\"", "abb"));
 }
 
-// Rule names that have a meaning in the grammar library, or that the library does not read.
+// Rule names with a meaning in the grammar library, or invalid there.
 TEST_F(Gbnf, NamesOfRules) {
   EXPECT_TRUE(
       Follows("root ::= Token true Regex 1st-of_all\nToken ::= \"a\"\ntrue ::= \"b\"\n"
@@ -77,7 +77,7 @@ TEST_F(Gbnf, NamesOfRules) {
   EXPECT_TRUE(Follows("r1 ::= \"a\"\r\nroot ::= r0 r1\r\nr0::=\"b\"", "ba"));
 }
 
-// Grammars of the kinds that come with llama.cpp: lists, arithmetic, JSON, moves, a language.
+// Grammars of the kinds shipped with llama.cpp: lists, arithmetic, JSON, moves, a language.
 TEST_F(Gbnf, GrammarsOfUse) {
   const std::string list =
       "root ::= item+\n\n# an item a line\nitem ::= \"- \" [^\\r\\n\\x0b\\x0c"

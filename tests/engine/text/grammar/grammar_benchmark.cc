@@ -1,5 +1,5 @@
-// What a constraint costs a token: FillMask() and Accept() on the way of a JSON text, and
-// compiling. The vocabulary is drawn, of about the lengths that tokens of English have.
+// Cost of a constraint per token: FillMask() and Accept() along a JSON text, and compilation. The
+// vocabulary is random, with about the token lengths of English.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -53,7 +53,7 @@ GrammarLimits WithoutCache() {
   return limits;
 }
 
-// One iteration is a text of a byte a token; the time is that of a token.
+// One iteration is a text with one token per byte; the reported time is per token.
 void Tokens(benchmark::State& state) {
   const auto compiler =
       *GrammarCompiler::Create(DrawnVocabulary(static_cast<int>(state.range(0))), GrammarLimits());

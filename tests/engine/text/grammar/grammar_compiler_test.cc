@@ -1,4 +1,4 @@
-// What is compiled, what is refused, and what a constraint does.
+// Compilation, refusals, and behaviour of constraints.
 #include "engine/text/grammar/grammar_compiler.h"
 
 #include <gmock/gmock.h>
@@ -108,7 +108,7 @@ TEST_F(Compiler, ManyRepetitionsAreNotFew) {
   EXPECT_TRUE(Admits(JsonSchema{R"({"maxLength":1e10})"}, "\"a\""));
 }
 
-// Of what a class says of code points, only what UTF-8 holds: neither surrogates nor long forms.
+// Classes match only valid UTF-8: neither surrogates nor overlong forms.
 TEST_F(Compiler, ClassesAdmitNoBrokenUtf8) {
   const RegexPattern other{"[^a-c]"};
   for (const char* text : {"\xE0\xA6\xB8", "\xED\x9F\xBF", "\xF0\x9F\x98\x80", "\xF4\x8F\xBF\xBF"})
@@ -136,7 +136,7 @@ TEST_F(Compiler, SchemaLeavesOutWhatItDoesNotName) {
   EXPECT_TRUE(Admits(schema, R"({"a": 1, "b": [{}]})"));
   EXPECT_FALSE(Admits(schema, R"({"b": 1})"));
   EXPECT_FALSE(Admits(schema, R"({"a": 1, "c": 1})"));
-  // What names nothing may have anything.
+  // A schema without members admits any members.
   EXPECT_TRUE(Admits(JsonSchema{R"({"type":"object"})"}, R"({"x": 1})"));
   EXPECT_TRUE(Admits(JsonSchema{R"({"type":"array"})"}, R"([1, "x"])"));
   EXPECT_TRUE(
@@ -179,7 +179,7 @@ TEST_F(Compiler, SpecialTokensNeverFollow) {
 TEST_F(Compiler, TokenThatMayNotFollowChangesNothing) {
   const auto constraint = Make(Choice{{"abc", "abab"}});
   EXPECT_TRUE(constraint->Accept('a'));
-  EXPECT_FALSE(constraint->Accept(TokenOf("bb")));  // its first byte may
+  EXPECT_FALSE(constraint->Accept(TokenOf("bb")));  // its first byte would be allowed
   EXPECT_FALSE(constraint->Accept('a'));
   EXPECT_TRUE(constraint->Accept('b'));
   EXPECT_TRUE(MayFollow(constraint.get(), 'c'));
@@ -218,7 +218,7 @@ TEST_F(Compiler, WhatTheVocabularyCannotSpell) {
   ASSERT_TRUE(compiler.ok());
   EXPECT_THAT(std::string((*compiler)->Compile(Choice{{"x"}}).status().message()),
               AllOf(StartsWith("choice: "), HasSubstr("no text of the model's tokens")));
-  // Found out on the way.
+  // Detected during decoding.
   const auto compiled = (*compiler)->Compile(Choice{{"ax", "bx"}});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   const auto constraint = (*compiled)->NewConstraint();
@@ -389,7 +389,7 @@ TEST_F(Compiler, WhiteSpaceOfJsonEnds) {
     EXPECT_FALSE(Admits(output, "{\"a\"" + blanks + " :1}"));
     EXPECT_FALSE(Admits(output, "{\n" + blanks + "\"a\":1}"));
   }
-  // The mask does not admit it either.
+  // The mask excludes it too.
   const auto constraint = Make(AnyJsonObject{.max_whitespace = 2});
   for (const char c : std::string_view("{ \n")) constraint->Accept(static_cast<unsigned char>(c));
   EXPECT_FALSE(MayFollow(constraint.get(), ' '));
@@ -434,7 +434,7 @@ TEST_F(Compiler, TuplesOfSchemas) {
   EXPECT_FALSE(Admits(pair, R"([1, "a"])"));
 }
 
-// Each of these takes the library minutes, gigabytes or the process where nothing bounds it.
+// Without bounds each of these costs the library minutes, gigabytes or the process.
 TEST_F(Compiler, HostileInputsEnd) {
   std::string halves = "root ::= r0\n";
   for (int i = 0; i < 40; ++i) {
@@ -482,7 +482,7 @@ TEST_F(Compiler, HostileInputsEnd) {
     EXPECT_TRUE(compiled.ok() || absl::IsInvalidArgument(compiled.status())) << compiled.status();
     if (!compiled.ok()) continue;
     EXPECT_LT((*compiled)->MemoryBytes(), size_t{256} << 20);
-    // What is compiled must not be slow to follow, either.
+    // A compiled grammar must also be fast to follow.
     const auto constraint = (*compiled)->NewConstraint();
     for (int i = 0; i < 300; ++i) {
       if (constraint->FillMask(words_) != NextTokens::kSome) break;

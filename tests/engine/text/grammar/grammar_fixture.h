@@ -30,7 +30,7 @@ class GrammarFixture : public ::testing::Test {
     return compiled.ok() ? (*compiled)->NewConstraint() : nullptr;
   }
 
-  // The error of the compilation; "": there is none.
+  // The error of the compilation; "" if there is none.
   std::string Refusal(const StructuredOutput& output) {
     const auto compiled = compiler_->Compile(output);
     EXPECT_TRUE(compiled.ok() || absl::IsInvalidArgument(compiled.status())) << compiled.status();

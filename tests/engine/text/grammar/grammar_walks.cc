@@ -1,9 +1,9 @@
 // Random texts that a structured output admits. Reads requests as JSON lines, writes an answer for
 // each:
-//   {"kind": "json_schema" | "regex" | "grammar" | "choice" | "json_object", "text": ..., "seed":
-//   1, "walks": 3}
-//   {"error": ""}, or {"error": "", "texts": [{"hex": ..., "end": "complete" | "open" | "none" |
-//   "costly"}]}
+//   {"kind": "json_schema" | "regex" | "grammar" | "choice" | "json_object",
+//    "text": ..., "seed": 1, "walks": 3}
+//   {"error": ""}, or
+//   {"error": "", "texts": [{"hex": ..., "end": "complete" | "open" | "none" | "costly"}]}
 // Not a test: judge_walks.py drives it.
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -66,7 +66,7 @@ class Walker {
     return {{"hex", Hex(text)}, {"end", end}};
   }
 
-  // Any token that may follow; the longer the text, the rather one that closes something.
+  // A random allowed token; the longer the text, the more likely one that closes something.
   TokenId Draw(int length) {
     std::vector<TokenId> all, closing;
     for (TokenId id = 0; id < vocabulary_.token_bytes.size(); ++id) {

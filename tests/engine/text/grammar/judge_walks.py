@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Random schemas and regular expressions, random texts that grammar_walks finds for them, and other judges: json and
-jsonschema, re.
+"""Checks random texts that grammar_walks generates for random schemas and regular expressions with
+json, jsonschema and re.
 
 usage: judge_walks.py GRAMMAR_WALKS [--cases N] [--seed N]
 
@@ -41,11 +41,11 @@ def has_its_days(text: Any) -> bool:
 
 
 class Schemas:
-    """Random schemas of what is supported."""
+    """Random schemas of supported features."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
-        self.read_as: dict[str, str] = {}  # patterns, and what Python's re is to read
+        self.read_as: dict[str, str] = {}  # patterns, and their form for Python's re
         self.names = [f"d{i}" for i in range(draw.randint(0, 2))]
 
     def make(self) -> Schema:
@@ -132,7 +132,7 @@ class Schemas:
 
 
 class Patterns:
-    """Random expressions: as they are sent, and as Python's re is to read them."""
+    """Random expressions: as sent, and in the form for Python's re."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -218,7 +218,7 @@ def main() -> int:
                         fault = judge(bytes.fromhex(text["hex"]).decode("utf-8"))
                     except UnicodeDecodeError as error:
                         fault = str(error)
-                    except RecursionError:  # of the judge, at a schema that is one of its own alternatives
+                    except RecursionError:  # of jsonschema, for a schema that is one of its own alternatives
                         counts["not judged"] += 1
                 if fault:
                     counts["WRONG"] += 1

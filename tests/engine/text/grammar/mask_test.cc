@@ -1,5 +1,5 @@
-// Masks against a brute force: a token may follow exactly if the text so far and its bytes begin a
-// text of the language.
+// Compares masks with a brute force: a token is allowed exactly if the text so far plus its bytes
+// is a prefix of a text of the language.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace hydrant {
 namespace {
 
-// An expression as a pattern, and its language by other means.
+// An expression as a pattern, and its language computed independently.
 struct Expression {
   std::string pattern;
   Language language;
@@ -34,7 +34,7 @@ Language LongCharacter() {
 
 class RandomExpression {
  public:
-  // in_json: without characters that a JSON string has to escape.
+  // in_json: without characters that must be escaped in a JSON string.
   explicit RandomExpression(uint32_t seed, bool in_json = false)
       : random_(seed), in_json_(in_json) {}
 
@@ -75,8 +75,8 @@ class RandomExpression {
         return {"(" + body.pattern + ")" + mark, Repeat(body.language, times.first, times.second)};
       }
       default: {
-        // Sometimes more often than the library unrolls; then of something small, or the brute
-        // force takes too long.
+        // Sometimes more repetitions than the library unrolls; only of small parts, to bound the
+        // brute force.
         const bool often = Draw(0, 3) == 0;
         const Expression body = Make(often ? 0 : depth - 1);
         const int least = Draw(0, often ? 20 : 2), most = least + Draw(0, often ? 20 : 2);
@@ -106,8 +106,8 @@ class Masks : public ::testing::Test {
     compiler_ = *std::move(compiler);
   }
 
-  // Compares every bit on the way of a random text. The number of tokens of it, or -1. A pattern
-  // whose automaton is too large may be refused: 0.
+  // Compares every bit along a random text. Returns its number of tokens, or -1. A pattern whose
+  // automaton is too large may be refused: 0.
   int Walk(const StructuredOutput& output, const Expression& expression, RandomExpression* random) {
     const auto compiled = compiler_->Compile(output);
     const std::string refusal(compiled.status().message());
@@ -165,7 +165,7 @@ TEST_F(Masks, OfExpressions) {
   EXPECT_GT(tokens, NumExpressions());  // the texts are not all empty
 }
 
-// A character that a JSON string holds without an escape.
+// A character that is unescaped in a JSON string.
 Language PlainCharacter() {
   return Either(Either(Range(0x20, '!'), Range('#', '[')),
                 Either(Range(']', 0x7F), LongCharacter()));
@@ -193,7 +193,7 @@ TEST_F(Masks, OfPatternsInSchemas) {
   EXPECT_GT(tokens, 2 * NumExpressions());
 }
 
-// A string of so many characters that are not escaped.
+// A string with a bounded number of unescaped characters.
 TEST_F(Masks, OfLengths) {
   const Language plain = PlainCharacter();
   for (const auto& [least, most] : {std::pair(0, 3), {2, 40}, {17, 17}, {30, 200}, {0, 60}}) {
@@ -205,7 +205,7 @@ TEST_F(Masks, OfLengths) {
   }
 }
 
-// "bab" does not begin "bbab": a token that may not follow says nothing of that one.
+// "bab" is no prefix of "bbab": a forbidden token implies nothing for the other one.
 TEST_F(Masks, OfTokensThatContainOthers) {
   RandomExpression random(1);
   const Expression expression = {"bb[ab]*", Join(Literal("bb"), Star(Range('a', 'b')))};

@@ -1,5 +1,5 @@
-// A vocabulary for tests: every byte is a token, and then some that cross the borders of what
-// grammars are made of, among them halves of UTF-8 characters.
+// A vocabulary for tests: every byte is a token, plus some that cross the boundaries of grammar
+// elements, among them parts of UTF-8 characters.
 #ifndef HYDRANT_TESTS_ENGINE_TEXT_GRAMMAR_SMALL_VOCABULARY_H_
 #define HYDRANT_TESTS_ENGINE_TEXT_GRAMMAR_SMALL_VOCABULARY_H_
 

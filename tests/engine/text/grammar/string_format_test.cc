@@ -1,5 +1,4 @@
-// Formats of strings: examples from the documents that define them, and texts that these documents
-// exclude.
+// String formats: examples from their specifications, and invalid texts.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -49,7 +48,7 @@ TEST_F(StringFormat, AsDefined) {
       EXPECT_TRUE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
     for (const std::string text : format.bad)
       EXPECT_FALSE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
-    // Texts with characters that a JSON string has to escape.
+    // Texts with characters that must be escaped in a JSON string.
     for (const std::string text : {"\"", "/\"", "/\n", "\\\"\\z\\\"@a", "/\\z"})
       EXPECT_FALSE(Admits(schema, "\"" + text + "\"")) << format.format << " " << text;
   }

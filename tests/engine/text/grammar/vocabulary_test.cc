@@ -1,4 +1,4 @@
-// The bytes that a grammar sees of tokens are those that their text is made of.
+// The token bytes seen by a grammar are those of the decoded text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST_P(Vocabulary, TokensJoinToWhatTheyDecodeTo) {
   std::mt19937 random(1);
   std::uniform_int_distribution<TokenId> draw(0, tokenizer_->VocabSize() - 1);
   for (int i = 0; i < 500; ++i) {
-    // Decode() drops the leading space of what opens a text; a token before it keeps it.
+    // Decode() drops the leading space of an opening token; a token before it prevents that.
     std::vector<TokenId> ids = {draw(random)};
     const std::string before = Decode(*tokenizer_, ids, true);
     std::string joined = tokenizer_->TokenBytes(ids[0], true, /*first=*/true);

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Renders every chat template of a folder with transformers and with Hydrant's interpreter, and prints what differs.
+"""Renders every chat template of a folder with transformers and with Hydrant's interpreter, and
+prints differences.
 
 usage: tests/engine/text/jinja/compare_templates.py FOLDER [--renderer build/ci/tests/engine/text/jinja/jinja_lines] [--verbose]
 
-FOLDER holds *.jinja files, and JSON files {name: template}. Needs transformers and jinja2. A template that fails must fail in
-both; raise_exception()'s words must be the same. The date is fixed. Exit code 1 where anything differs.
+FOLDER holds *.jinja files, and JSON files {name: template}. Needs transformers and jinja2. A
+template that fails must fail in both; raise_exception()'s messages must be equal. The date is
+fixed. Exit code 1 if anything differs.
 """
 import argparse
 import datetime
@@ -104,13 +106,13 @@ def variables_of(messages, tools, extra):
 
 
 def expected(template, messages, tools, extra):
-    """{"text"} or {"error", "raised"}: whether the words are the template's own."""
+    """{"text"} or {"error", "raised"}: whether the message is the template's own."""
     extra = dict(extra)
     try:
         text = chat_template_utils.render_jinja_template(
             [messages], chat_template=template, tools=tools, documents=extra.pop("documents", None), **SPECIALS, **extra)[0][0]
         return {"text": text}
-    except Exception as error:  # whatever a template does wrong
+    except Exception as error:  # any error of a template
         return {"error": str(error), "raised": type(error).__name__ == "TemplateError"}
 
 

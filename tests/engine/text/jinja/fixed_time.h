@@ -1,4 +1,4 @@
-// The time that tests of templates tell: Friday, 2024-07-26 13:45:06.
+// The time used in tests of templates: Friday, 2024-07-26 13:45:06.
 #ifndef HYDRANT_TESTS_ENGINE_TEXT_JINJA_FIXED_TIME_H_
 #define HYDRANT_TESTS_ENGINE_TEXT_JINJA_FIXED_TIME_H_
 

@@ -1,5 +1,5 @@
-// Any bytes as a chat template, with a fixed conversation: an error or a text within the limits,
-// never a crash.
+// Parses arbitrary bytes as a chat template, with a fixed conversation: an error or a text within
+// the limits, never a crash.
 #include <cstdlib>
 
 #include "engine/text/jinja/json.h"
@@ -17,7 +17,7 @@ constexpr char kVariables[] =
     "function","function":{"name":"f","parameters":{"type":"object"}}}],"bos_token":"<s>",
     "eos_token":"</s>","add_generation_prompt":true})";
 
-// Small enough for many runs a second.
+// Small enough for many runs per second.
 Limits SmallLimits() {
   Limits limits;
   limits.max_steps = 20000;

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Renders random templates with jinja2 (in transformers' environment) and with Hydrant's interpreter, and prints what differs.
+"""Renders random templates with jinja2 (in transformers' environment) and with Hydrant's
+interpreter, and prints differences.
 
 usage: tests/engine/text/jinja/fuzz_templates.py [--cases 5000] [--seed 1] [--renderer build/ci/tests/engine/text/jinja/jinja_lines]
 
-Where jinja2 fails the interpreter must fail, and the other way round; its error messages are its own. Left out: what the
-interpreter refuses by design: integers beyond 64 bits, and iterators that are printed. Exit code 1 where anything differs.
+The interpreter must fail exactly if jinja2 fails; its error messages are its own. Left out:
+features that the interpreter refuses by design: integers beyond 64 bits, and printed iterators.
+Exit code 1 if anything differs.
 """
 import argparse
 import copy
@@ -134,11 +136,12 @@ class Maker:
 
 
 def expected(template):
-    # Slices are not folded at compile time: jinja2 makes undefined of those that fail when they are executed.
+    # Slices are not folded at compile time: jinja2 turns those that fail at execution into
+    # undefined.
     try:
         with unittest.mock.patch.object(nodes.Slice, "as_const", side_effect=nodes.Impossible()):
             compiled = chat_template_utils._compile_jinja_template.__wrapped__(template)
-        # A copy of the variables: jinja2's indent appends to a list that it is given.
+        # A copy of the variables: jinja2's indent appends to a list argument.
         return {"text": compiled.render(**copy.deepcopy(VARIABLES))}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-// Templates against what transformers and jinja2 make of them (tests/goldens/chat_templates.py).
+// Compares templates with transformers and jinja2 (tests/goldens/chat_templates.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -65,7 +65,7 @@ TEST(JinjaGoldens, RendersAsJinja2) {
   EXPECT_GT(refused, 30);
 }
 
-// What is hashed of a rendering: its text, or that it failed, with the template's own words.
+// The hashed result of a rendering: its text, or its failure with the template's own message.
 std::string Outcome(const absl::StatusOr<std::string>& text) {
   if (text.ok()) return Fnv("text:" + *text);
   const std::string message(text.status().message());

@@ -1,5 +1,5 @@
-// Renders templates for compare_templates.py: reads JSON lines {"template", "variables"} from stdin,
-// writes {"text"} or {"error"} for each to stdout. The clock stands at 2024-07-26 13:45:06.
+// Renders templates for compare_templates.py: reads JSON lines {"template", "variables"} from
+// stdin, writes {"text"} or {"error"} for each to stdout. The time is fixed at 2024-07-26 13:45:06.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>

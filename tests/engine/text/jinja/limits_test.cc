@@ -1,5 +1,5 @@
-// Templates that would loop endlessly, exhaust the stack or allocate without bound: each ends with
-// an error that names its limit, and soon.
+// Templates that would loop endlessly, exhaust the stack or allocate without bound: each quickly
+// ends with an error that names its limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -119,7 +119,8 @@ TEST(JinjaTemplate, AnErrorHasTheInnermostLine) {
   EXPECT_EQ(Render("\n\n{{ raise_exception('As it is.') }}"), "As it is.");
 }
 
-// The results are those of Python's strftime() for a time without a zone, as datetime.now() gives.
+// Expected values are from Python's strftime() for a time without a zone, as datetime.now()
+// returns.
 TEST(JinjaTemplate, TimeHasNoZone) {
   for (const auto& [format, text] :
        std::vector<std::pair<std::string, std::string>>{{"%Z", ""},

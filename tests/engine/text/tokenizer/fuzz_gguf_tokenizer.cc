@@ -1,4 +1,4 @@
-// Any bytes as a GGUF file: an error or a tokenizer that works, never a crash.
+// Parses arbitrary bytes as a GGUF file: an error or a working tokenizer, never a crash.
 #include <cstdlib>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// What GGUF metadata says of a tokenizer, and what is known of it beyond: where generation ends,
-// which tokens swallow space, whether BOS is added; and what is refused.
+// Tokenizers from GGUF metadata, facts that the metadata omits (ends of generation, tokens that
+// strip space, BOS), and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct Token {
   int32_t type;
 };
 
-// GPT-2's character for a byte: itself where it is printable, else the next from U+0100 on.
+// GPT-2's character for a byte: itself if printable, else the next from U+0100 on.
 std::string CharacterOf(int byte) {
   const auto printable = [](int b) { return (b > 0x20 && b < 0x7F) || (b > 0xA0 && b != 0xAD); };
   int others = 0;
@@ -32,7 +32,7 @@ std::string CharacterOf(int byte) {
   return character;
 }
 
-// A vocabulary of the 256 bytes, and `added` behind them.
+// A vocabulary of the 256 bytes, followed by `added`.
 GgufBytes ByteGguf(const std::string& pre, const std::vector<Token>& added) {
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
@@ -52,7 +52,7 @@ GgufBytes ByteGguf(const std::string& pre, const std::vector<Token>& added) {
       .Texts("tokenizer.ggml.merges", {});
 }
 
-// <unk>, <s>, </s>, the 256 bytes, U+2581 (259), and `added` behind them (260).
+// <unk>, <s>, </s>, the 256 bytes, U+2581 (259), then `added` (260).
 GgufBytes PieceGguf(const std::vector<Token>& added) {
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
   std::vector<int32_t> types = {2, kControl, kControl};

@@ -1,5 +1,5 @@
-// Published vocabularies against tiktoken, SentencePiece and Hugging Face `tokenizers`: the folder
-// that tests/goldens/published_tokenizers.py has made, named by HYDRANT_PUBLISHED_TOKENIZERS.
+// Compares published vocabularies with tiktoken, SentencePiece and Hugging Face `tokenizers`: the
+// folder made by tests/goldens/published_tokenizers.py, named by HYDRANT_PUBLISHED_TOKENIZERS.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ void ExpectSame(const std::string& folder, const json& entry,
   EXPECT_EQ(wrong, 0) << "of " << lines.size() << " lines";
 }
 
-// Texts with the ids that the family's own tokenizer gives them.
+// Texts with ids from the family's own tokenizer.
 void ExpectVectors(const std::string& folder, const json& entry) {
   SCOPED_TRACE(entry["name"].get<std::string>());
   auto tokenizer = Load(entry["path"].get<std::string>());

@@ -1,6 +1,6 @@
-// Text to ids and back gives the text (or its normal form), by every rule of splitting and for the
-// kinds of SentencePiece vocabularies, on random text; and a tokenizer of GGUF metadata is the same
-// after it has been a tokenizer.json.
+// Text to ids and back gives the text (or its normal form), with every pre-tokenizer and for the
+// kinds of SentencePiece vocabularies, on random text; and a GGUF tokenizer stays the same after a
+// round trip through tokenizer.json.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -37,7 +37,7 @@ std::unique_ptr<Tokenizer> Make(const testing::GgufBytes& bytes) {
   return *std::move(tokenizer);
 }
 
-// The same, by way of a tokenizer.json.
+// The same through a tokenizer.json.
 std::unique_ptr<Tokenizer> MakeByJson(const testing::GgufBytes& bytes) {
   const auto data = bytes.Finish();
   auto file = GgufFile::Parse(data);
@@ -51,7 +51,7 @@ std::unique_ptr<Tokenizer> MakeByJson(const testing::GgufBytes& bytes) {
   return *std::move(tokenizer);
 }
 
-// A trained byte-level vocabulary with every byte, split by the rules of `pre`.
+// A trained byte-level vocabulary with every byte, with the pre-tokenizer of `pre`.
 testing::GgufBytes ByteLevel(const std::string& pre) {
   const json model = ReadJson("llama3.tokenizer.json")["model"];
   std::vector<std::string> tokens(model["vocab"].size()), merges;
@@ -83,7 +83,7 @@ testing::GgufBytes Pieces(const std::string& file, bool prefix) {
       .Flag("tokenizer.ggml.add_space_prefix", prefix);
 }
 
-// Letters, digits, spaces and line ends in runs, and code points from anywhere.
+// Runs of letters, digits, spaces and line ends, and random code points.
 std::string RandomText(std::mt19937* random) {
   static const std::string kOften = "aA z'sS01 \n\r\t./!_-";
   std::string text;
@@ -92,7 +92,7 @@ std::string RandomText(std::mt19937* random) {
     const uint32_t bits = 7 + (*random)() % 14;
     uint32_t c = anywhere ? (*random)() % (1u << bits)
                           : static_cast<uint8_t>(kOften[(*random)() % kOften.size()]);
-    // Not a surrogate, nor past the end, nor what SentencePiece writes for a space.
+    // Excludes surrogates, values out of range, and SentencePiece's U+2581.
     if ((c >= 0xD800 && c < 0xE000) || c > 0x10FFFF || c == 0x2581) c = 'x';
     for (size_t count = 1 + (*random)() % 5; count > 0; --count) AppendUtf8(c, &text);
   }

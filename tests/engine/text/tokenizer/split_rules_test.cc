@@ -1,5 +1,5 @@
-// How the families split text, character classes, and vocabularies like Gemma's and Mistral's,
-// against what Hugging Face `tokenizers` and SentencePiece gave (tests/goldens/splits.py).
+// Compares pre-tokenizers of the families, character classes, and vocabularies like Gemma's and
+// Mistral's with Hugging Face `tokenizers` and SentencePiece (tests/goldens/splits.py).
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -44,7 +44,7 @@ std::vector<uint32_t> CodePoints(std::string_view text) {
   return code_points;
 }
 
-// Compares what `encode` makes of every line with the hashes, one a block of lines.
+// Compares `encode`'s result for every line with the hashes, one per block of lines.
 template <typename Encode>
 void ExpectBlocks(const json& expected, const Encode& encode) {
   const size_t block = Golden()["block"].get<size_t>();
@@ -70,7 +70,7 @@ void ExpectIds(const json& expected, const Tokenizer& tokenizer, bool special) {
   });
 }
 
-// The steps of one name, made as a tokenizer makes them.
+// The steps of one name, constructed as in a tokenizer.
 struct Rule {
   Normalizer normalizer;
   PreTokenizer splits;
@@ -115,7 +115,7 @@ TEST(SplitRules, SplitAsHuggingFace) {
   }
 }
 
-// Quadratic work would take hours on these; the test's time limit is the bound.
+// Quadratic time would take hours here; the test's time limit is the bound.
 TEST(SplitRules, LongRunsAreNotQuadratic) {
   std::string marks, han, mixed;
   for (int i = 0; i < 100000; ++i) marks += "\u0301", han += "漢", mixed += i % 2 ? "a" : "A";
@@ -188,7 +188,7 @@ std::unique_ptr<Tokenizer> FromGguf(const testing::GgufBytes& bytes) {
   return *std::move(tokenizer);
 }
 
-// Runs of spaces are the user's own symbols, there is no space in front.
+// Runs of spaces are user-defined symbols, and no space is added in front.
 TEST(Gemma, ModelFileEncodesAsSentencePiece) {
   auto tokenizer = TokenizerFromPath(std::string(kGoldenFolder) + "gemma.model");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();

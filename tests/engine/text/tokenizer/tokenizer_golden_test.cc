@@ -1,5 +1,5 @@
-// Ids and texts against Hugging Face `tokenizers` and SentencePiece, on the project's own small
-// tokenizers and, where they are present, on published ones.
+// Compares ids and texts with Hugging Face `tokenizers` and SentencePiece, on the project's own
+// small tokenizers and, if present, on published ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -110,7 +110,7 @@ TEST(OptTokenizer, EncodesAsHuggingFace) {
   EXPECT_FALSE(tokenizer->IsSpecial(0)) << "<s> has no part in tokenizer_config.json";
 }
 
-// The published files come without their tokenizer_config.json.
+// The published files lack tokenizer_config.json.
 TEST(OptTokenizer, PublishedFilesEncodeAsHuggingFace) {
   namespace fs = std::filesystem;
   const fs::path path = testing::DataFolder() + "/tokenizers/opt";
@@ -173,7 +173,7 @@ TEST(SentencePiece, EncodesAsTheLibrary) {
   ExpectGolden(*tokenizer, "spm", kPlainText);
 }
 
-// Unigram, NFKC by a character map, byte fallback, the user's own symbols.
+// Unigram, NFKC by a character map, byte fallback, user-defined symbols.
 TEST(SentencePiece, OtherKindsEncodeAndDecodeAsTheLibrary) {
   auto loaded = TokenizerFromPath(std::string(kGoldenFolder) + "unigram.model");
   if (absl::IsFailedPrecondition(loaded.status())) GTEST_SKIP() << loaded.status().message();
@@ -190,7 +190,7 @@ TEST(SentencePiece, ManyLibraryModelsAndThreads) {
   const std::string path = std::string(kGoldenFolder) + "unigram.model";
   if (absl::IsFailedPrecondition(TokenizerFromPath(path).status()))
     GTEST_SKIP() << TokenizerFromPath(path).status().message();
-  // More than libc has namespaces for.
+  // More than libc's number of namespaces.
   for (int round = 0; round < 20; ++round) {
     const auto tokenizer = Load(path);
     ASSERT_NE(tokenizer, nullptr) << "round " << round;

@@ -1,4 +1,4 @@
-// Errors, special tokens, limits and the pieces of the tokenizer, on tokenizers written here.
+// Errors, special tokens, limits and the parts of the tokenizer, on tokenizers defined here.
 #include "engine/text/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ std::string JsonError(const std::string& text) {
   return std::string(MakePipelineTokenizer(*spec).status().message());
 }
 
-// How much text a token may stand for, by the parts of a tokenizer.
+// Maximum bytes of text per token, by the parts of a tokenizer.
 TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
   const auto most = [](const std::string& model, const std::string& rest = "") {
     auto spec = ParseTokenizerJson(R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
@@ -57,7 +57,7 @@ TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
   EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Replace","pattern":{"String":"cde"},)"
                           R"("content":"a"})"),
             3 * 5);
-  // Text that leaves no token has no bound.
+  // Text that can vanish has no bound.
   EXPECT_EQ(most(vocab + R"("fuse_unk":false)"), std::nullopt) << "unknown characters are dropped";
   EXPECT_EQ(most(unknown + R"(,"fuse_unk":true)"), std::nullopt);
   EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Replace","pattern":{"String":"c"},)"
@@ -74,8 +74,8 @@ TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
             std::nullopt);
 }
 
-// Of each tokenizer that has one, by texts of characters that normal forms shorten most, and of
-// white space.
+// For each tokenizer with a bound, on texts of the characters that normal forms shorten most, and
+// of white space.
 TEST(MostBytesPerToken, HoldsForTheTokenizersThatThereAre) {
   constexpr unsigned kSeed = 20251123;
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
@@ -149,7 +149,7 @@ TEST(TokenizerJson, ErrorsNameTheField) {
       HasSubstr("(a"));
 }
 
-// No byte is unknown where every byte is a token.
+// No byte is unknown if every byte is a token.
 TEST(TokenizerJson, AnUnknownTokenBesideBytesIsIdle) {
   json root = json::parse(
       testing::ReadTestFile(std::string(testing::kGoldenFolder) + "qwen2.tokenizer.json"));
@@ -159,7 +159,7 @@ TEST(TokenizerJson, AnUnknownTokenBesideBytesIsIdle) {
   EXPECT_THAT(JsonError(root.dump()), HasSubstr("where bytes have no token"));
 }
 
-// What a file holds may be long and of any bytes; the message is a line all the same.
+// File contents may be long and arbitrary; the message still is a line.
 TEST(TokenizerErrors, AreOneShortLine) {
   const std::string text = std::string("x\n\x1b[2J") + std::string(1 << 20, 'y');
   std::vector<std::string> errors;
@@ -229,7 +229,7 @@ TEST(AddedTokens, OnesThatAreNormalizedKeepTheSpaceThatTheyTook) {
   }
 }
 
-// Literal text within a prompt that has special tokens.
+// Literal text within a prompt with special tokens.
 TEST(AddedTokens, WhatIsMadeLiteralIsNoSpecialToken) {
   const auto tokenizer = Own("qwen2.tokenizer.json");
   const auto encode = [&](const std::string& text, bool literals, bool parse = true) {
@@ -319,7 +319,7 @@ TEST(Encode, SpecialTextMayBePlain) {
   EXPECT_EQ(Decode(*tokenizer, parsed, false), "<|im_end|>");
 }
 
-// Quadratic work would take hours on these; the test's time limit is the bound.
+// Quadratic time would take hours here; the test's time limit is the bound.
 TEST(Encode, LongRunsAreNotQuadratic) {
   std::string marks;
   for (int i = 0; i < 100000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
@@ -384,7 +384,7 @@ TEST(Utf8, ReplacesMaximalSubparts) {
 
 TEST(Detokenizer, HoldsBackAnOpenCharacter) {
   const auto tokenizer = Own("llama2.tokenizer.json");
-  const auto ids = *tokenizer->Encode("🦒", {});  // bytes, for the vocabulary lacks it
+  const auto ids = *tokenizer->Encode("🦒", {});  // bytes, as the vocabulary lacks it
   ASSERT_EQ(ids.size(), 5u);
   IncrementalDetokenizer pieces(tokenizer.get(), true, false);
   for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_EQ(pieces.Push(ids[i]), "");
@@ -423,7 +423,7 @@ TEST(Folder, ReadsTheConfigurationBeside) {
   EXPECT_EQ(TokenizerFromPath(folder).status().code(), absl::StatusCode::kNotFound);
 }
 
-// Whatever still loads must encode without harm (the sanitizers watch).
+// A map that loads must also encode safely (checked by the sanitizers).
 TEST(SentencePiece, CorruptCharacterMapsHarmNobody) {
   const std::string good =
       testing::ReadTestFile(std::string(testing::kGoldenFolder) + "unigram.model");
