@@ -7,7 +7,8 @@ import pathlib
 import re
 import sys
 
-# From the top down, with what each may include beside itself. kernels/ and engine/ know no gRPC.
+# From the top down, with the further folders each may include. kernels/ and engine/ do not depend
+# on gRPC.
 BELOW = {
     "server/startup": {"server/apis", "engine/model/hub"},
     "server/apis": {"server/requests"},
@@ -48,12 +49,12 @@ BELOW = {
     "kernels/cpu/isa": {"kernels"},
     "kernels": set(),
 }
-# What a folder's files see of the one that holds their interface: policies implement the registry's.
+# Folders that may include the folder with their interface: policies implement the registry's.
 PLUG_INS = {("engine/cache/policies", "engine/cache")}
 
 
 def folder_of(path):
-    """The folder of the layout that a file belongs to: the longest that its path begins with."""
+    """The layout folder of a file: the longest prefix of its path."""
     parts = path.split("/")[:-1]
     for length in range(len(parts), 0, -1):
         if "/".join(parts[:length]) in BELOW:

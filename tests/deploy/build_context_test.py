@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the build context that .dockerignore lets through against the Dockerfile, without compiling.
+"""Checks the build context, as filtered by .dockerignore, against the Dockerfile, without
+compiling.
 
-It configures with the Dockerfile's own options, asks ninja for the Dockerfile's targets, and looks for each file that those sources
-include, that is installed, or that a step of the Dockerfile names. Exit status: 0 passed, 1 failed.
+Configures with the Dockerfile's own options, asks ninja for the Dockerfile's targets, and looks for
+each file that the sources include, that is installed, or that a step of the Dockerfile names. Exit
+status: 0 passed, 1 failed.
 """
 import os
 import pathlib
@@ -120,7 +122,7 @@ class BuildContext(unittest.TestCase):
 
 
 class CudaTarget(unittest.TestCase):
-    """What a build of the target cuda would show only where a toolkit's image is."""
+    """Checks that otherwise need an image with the CUDA toolkit."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Builds the container image with buildah, whose last step runs its programs.
 
-With --cuda it is the one with the CUDA backend, for one architecture, and what it says of a machine without a driver is looked at.
+With --cuda, the image with the CUDA backend, for one architecture; also checks its message on a
+machine without a driver.
 
-Exit status: 0 passed, 1 failed, 77 skipped: buildah is not installed, or cannot run here; for --cuda also where nvcc 13.0 is not.
+Exit status: 0 passed, 1 failed, 77 skipped: buildah is not installed or cannot run here, or --cuda
+without nvcc 13.0.
 """
 import argparse
 import pathlib
@@ -36,7 +38,7 @@ def has_toolkit():
 
 
 def refuses_without_a_driver(tag):
-    """Whether the daemon of the image ends with status 1 and one line, where the container has no GPU."""
+    """Whether the image's daemon ends with status 1 and one line if the container has no GPU."""
     podman = ["podman"] + ([] if pathlib.Path("/run/systemd/system").is_dir() else ["--cgroup-manager", "cgroupfs"])
     podman += ["run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", tag]
     asked = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "check": False}

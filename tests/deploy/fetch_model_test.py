@@ -31,7 +31,7 @@ def load():
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers as huggingface.co: HEAD gives the digest in a redirect, GET gives the bytes."""
+    """Behaves like huggingface.co: HEAD gives the digest in a redirect, GET gives the bytes."""
 
     def __init__(self, said, content, *args):
         self.said, self.content = said, content

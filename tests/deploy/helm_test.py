@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Renders deploy/helm/hydrant with Helm's own library and holds what comes out against deploy/k8s/base, the daemon's flags and the
-schemas of Kubernetes.
+"""Renders deploy/helm/hydrant with Helm's own library and compares the result with deploy/k8s/base,
+the daemon's flags and the schemas of Kubernetes.
 
 The library (helm-python-sdk), PyYAML and kubernetes-validate come from PyPI into OUT, a virtual environment.
-Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
+Exit status: 0 passed, 1 failed, 77 skipped: they are unavailable.
 """
 import argparse
 import pathlib
@@ -69,7 +69,7 @@ def pod_of(objects, name="hydrant"):
 
 
 def args_of(objects, name="hydrant"):
-    """By flag; of one that takes no value, None."""
+    """By flag; None for a flag without a value."""
     return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", each).groups() for each in pod_of(objects, name)["containers"][0]["args"])
 
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Lets EleutherAI's lm-evaluation-harness ask hydrantd through a gateway with OpenAI's interface, and holds what it read and counted
-against the answers of hydrantd itself, by the native contract. `scripts/openai-demo -- COMMAND` starts both.
+"""Runs EleutherAI's lm-evaluation-harness against hydrantd through a gateway with OpenAI's
+interface, and compares its inputs and counts with answers of hydrantd's native contract.
+`scripts/openai-demo -- COMMAND` starts both.
 
-lm_eval comes from PyPI into OUT, a virtual environment. Exit status: 0 passed, 1 failed, 77 skipped: it cannot be had.
+lm_eval comes from PyPI into OUT, a virtual environment. Exit status: 0 passed, 1 failed, 77
+skipped: it is unavailable.
 """
 import argparse
 import json
@@ -17,7 +19,8 @@ PACKAGES = ["lm_eval[api]==0.4.13"]
 CASES = [("The capital of France is", "Paris"), ("One, two, three,", "four, five, six, seven, eight, nine"), ("Water boils at", "100 degrees"),
          ("The first month of the year is", "January")]
 TOKENS, STOP = 12, "."
-# By lm_eval's kind of model: where it asks, what else it is told, and the same of hydrantd's own client.
+# By lm_eval's kind of model: its path, further arguments, and the equivalent arguments of
+# hydrantd's client.
 KINDS = {"local-completions": ("completions", [], ["generate", "--prompt"]),
          "local-chat-completions": ("chat/completions", ["--apply_chat_template"], ["chat"])}
 
@@ -34,7 +37,7 @@ def write_task(folder: pathlib.Path) -> None:
 
 
 def evaluate(python: pathlib.Path, kind: str, folder: pathlib.Path) -> tuple[list[str], float]:
-    """What it has read for each case, and its count of right answers."""
+    """lm_eval's answer for each case, and its count of right answers."""
     path, further, _ = KINDS[kind]
     out = folder / kind
     model = f"model=smollm2,base_url={os.environ['OPENAI_BASE_URL']}/{path},tokenizer_backend=None,max_retries=1"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Holds the files of deploy/ against each other, and against the schemas and tools of those who will read them.
+"""Checks the files of deploy/ against each other, and against the schemas and tools of the programs
+that read them.
 
-What a tool is needed for is skipped where it is not installed; the reason names it. Exit status: 0 passed, 1 failed, 77
+Checks without their tool are skipped; the reason names it. Exit status: 0 passed, 1 failed, 77
 skipped altogether.
 """
 import json
@@ -150,7 +151,7 @@ class Kubernetes(unittest.TestCase):
 
 
     def test_the_secure_overlay_takes_insecure_away(self):
-        """Applied by hand where there is no kubectl: the patch counts on the place of an argument."""
+        """Applied manually without kubectl: the patch relies on an argument's index."""
         patches = documents("k8s", "secure", "kustomization.yaml")[0]["patches"]
         self.assertTrue(os.path.exists(path("k8s", "secure", patches[0]["path"])))
         args = list(self.container["args"])
@@ -313,7 +314,7 @@ class Tools(unittest.TestCase):
                      HYDRANT_2="127.0.0.1:50052")
 
     def test_nginx(self):
-        with tempfile.TemporaryDirectory() as folder:  # it looks the names up
+        with tempfile.TemporaryDirectory() as folder:  # it resolves the names
             text = re.sub(r"server hydrant-\d:", "server 127.0.0.1:", read("nginx", "nginx.conf")).replace("/tmp/", f"{folder}/")
             with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as file:
                 file.write(text)
@@ -328,7 +329,7 @@ class SystemdUnit(unittest.TestCase):
         command = re.search(r"^ExecReload=(.*)$", read("debian", "hydrantd.service"), re.MULTILINE)[1]
         daemon = subprocess.Popen(["/bin/sh", "-c", "sleep 60"])
         try:
-            # Runs the command as systemd would, with MAINPID set and no program on the PATH.
+            # Runs the command as systemd would, with MAINPID set and an empty PATH.
             arguments = shlex.split(command)
             self.assertEqual(arguments[0], "/bin/sh", "a program of which package?")
             subprocess.run(arguments, env={"MAINPID": str(daemon.pid), "PATH": "/nowhere"}, check=True)

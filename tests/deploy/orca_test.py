@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Reads hydrantd's load as balancers do, with the published stubs of ORCA: the stream of reports while requests run, and the trailer.
+"""Reads hydrantd's load like a balancer, with the published stubs of ORCA: the stream of reports
+while requests run, and the trailer.
 
 xds-protos, grpcio, grpcio-tools and grpclib come from PyPI into OUT, a virtual environment.
-Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
+Exit status: 0 passed, 1 failed, 77 skipped: they are unavailable.
 """
 import argparse
 import asyncio
@@ -63,7 +64,7 @@ class Orca(unittest.TestCase):
             orca_pb2.OrcaLoadReportRequest(report_interval=duration_pb2.Duration(nanos=100_000_000)), timeout=120)
         stub = hydrant_pb2_grpc.HydrantStub(self.channel)
         request = pb.GenerateRequest(text="Once upon a time", stopping=pb.Stopping(max_tokens=400, ignore_eos=True))
-        calls = []  # more and more, until a report has fallen into one
+        calls = []  # keeps adding calls until a report covers one
         for report in reports:
             self.check(report)
             if report.named_metrics["num_requests_running"] > 0:
@@ -74,7 +75,7 @@ class Orca(unittest.TestCase):
         self.assertGreater(report.mem_utilization, 0)
         reports.cancel()
 
-    # gRPC's own library keeps this trailer for its balancers: grpclib shows it.
+    # gRPC's own library consumes this trailer for its balancers: grpclib exposes it.
     def test_trailers_of_calls(self) -> None:
         async def call(method: str, request: object, response: type) -> OrcaLoadReport:
             host, port = self.daemon.address.rsplit(":", 1)
@@ -98,7 +99,7 @@ class Orca(unittest.TestCase):
                                           ("/vllm.grpc.engine.VllmEngine/Generate", theirs, engine_pb2.GenerateResponse)):
             report = asyncio.run(call(method, request, response))
             self.check(report)
-            # What has just ended still counts.
+            # A call that has just ended still counts.
             self.assertGreaterEqual(report.application_utilization, 3 / 4)
             self.assertGreater(report.rps_fractional, 0)
             self.assertEqual(report.eps, 0)

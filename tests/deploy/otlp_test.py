@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Takes hydrantd's traces as a collector does, with the published stubs of OTLP, and holds the contracts in proto/ against them.
+"""Receives hydrantd's traces like a collector, with the published stubs of OTLP, and compares the
+contracts in proto/ with them.
 
 opentelemetry-proto, grpcio, grpcio-tools and protobuf come from PyPI into OUT, a virtual environment.
-Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
+Exit status: 0 passed, 1 failed, 77 skipped: they are unavailable.
 """
 import argparse
 import concurrent.futures
@@ -51,7 +52,8 @@ def main() -> int:
 
 
 class Contract(unittest.TestCase):
-    """Every field, value and method of ours is theirs, with name, number and type."""
+    """Every field, value and method of ours is in the published contract, with name, number and
+    type."""
 
     def fields(self, message: "object", prefix: str = "") -> "dict[str, tuple]":
         name = f"{prefix}{message.name}"

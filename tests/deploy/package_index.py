@@ -1,4 +1,4 @@
-"""Environments for tests with what others publish on PyPI."""
+"""Virtual environments with packages from PyPI, for tests."""
 import os
 import pathlib
 import subprocess
@@ -9,10 +9,11 @@ SKIPPED = 77
 
 
 def environment(folder, packages):
-    """The Python of a virtual environment with these packages; None, and a word why, where they cannot be had."""
+    """The Python of a virtual environment with these packages; None, after printing the reason, if
+    they are unavailable."""
     python = folder / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    # Compiled are the modules that are used, when they are.
+    # Modules are compiled at first use.
     if subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *packages], check=False).returncode != 0:
         print(f"skipped: {', '.join(packages)} cannot be had: is a package index reachable?")
         return None
@@ -20,7 +21,8 @@ def environment(folder, packages):
 
 
 def run_tests(python, file, modules=(), **variables):
-    """The exit status of the unit tests in this file; `modules` are folders that it imports from, beside tests/client."""
+    """The exit status of the unit tests in this file; `modules` are folders to import from, beside
+    tests/client."""
     path = os.pathsep.join(map(str, [*modules, ROOT / "tests" / "client"]))
     file = pathlib.Path(file)
     return subprocess.run([python, "-m", "unittest", "-v", file.stem], cwd=file.parent, check=False,

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Packs what the build folder has built, and installs, starts and purges the package in a root of its own, without a chroot.
+"""Packs the programs of the build folder, and installs, starts and purges the package in its own
+root folder, without a chroot.
 
-There is no systemd: the test stands in for it, with the unit's command line and the socket for sd_notify. Exit status: 0 passed, 1
-failed, 77 skipped: this is no Debian, or a tool is missing.
+The test replaces systemd, with the unit's command line and the socket for sd_notify. Exit status: 0
+passed, 1 failed, 77 skipped: not a Debian system, or a tool is missing.
 """
 import argparse
 import os
@@ -21,7 +22,7 @@ MODEL = ROOT / "models" / "hydrant-tiny.gguf"
 SKIPPED = 77
 PROGRAMS = {"hydrantd", "hydrant", "hydrant-load", "hydrant-eval", "hydrant-sim"}
 package = None  # its path
-cuda_package = None  # that of hydrant-cuda; None where the build has no nvcc
+cuda_package = None  # hydrant-cuda; None if the build has no nvcc
 
 
 def run(*command, **options):
@@ -33,13 +34,14 @@ def run(*command, **options):
 
 
 def dpkg(root, *arguments):
-    """On a root of its own: scripts run here, and see it as $DPKG_ROOT. What the package depends on is this machine's."""
+    """Runs dpkg on the root folder: maintainer scripts run on this machine, and see it as
+    $DPKG_ROOT. Dependencies are this machine's."""
     return run("dpkg", f"--root={root}", "--force-not-root", "--force-script-chrootless", "--force-depends", *arguments,
                env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"})
 
 
 def files_of(root):
-    """All but dpkg's own."""
+    """All files except dpkg's own."""
     found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() or path.is_symlink()}
     return {name for name in found if not name.startswith("var/lib/dpkg/") and name != "var/log/dpkg.log"}
 
@@ -60,7 +62,7 @@ class Notifications:
 
 
 class Installed(unittest.TestCase):
-    """A root of its own, in which a package can be installed."""
+    """A root folder in which a package can be installed."""
 
     def setUp(self):
         self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -78,7 +80,7 @@ class Package(Installed):
         return re.search(rf"^{name}=(.*)$", text, re.MULTILINE)[1]
 
     def command(self):
-        """As systemd would make it of the unit and /etc/hydrant/hydrantd.yaml."""
+        """The command line that systemd would build from the unit and /etc/hydrant/hydrantd.yaml."""
         program, *flags = self.unit("ExecStart").split()
         self.assertEqual(flags, ["--config", "/etc/hydrant/hydrantd.yaml"])
         return [self.root / program.lstrip("/"), "--config", self.root / flags[1].lstrip("/")]
@@ -122,7 +124,7 @@ class Package(Installed):
                 self.addCleanup(daemon.kill)
                 self.assertEqual(listener.next(), "READY=1")
                 address = next(line for line in daemon.stderr if "ready after" in line).split()[-1]
-                # systemd has been told, so it serves.
+                # systemd was notified, so the daemon serves.
                 answer = run(self.root / "usr/bin/hydrant", "--address", address, "generate", "--prompt", "Once", "--max-tokens", "3")
                 self.assertIn("3 new tokens", answer)
                 daemon.terminate()
@@ -160,12 +162,12 @@ class Package(Installed):
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd-analyze is not installed")
         self.install()
-        # Of this machine's units, with the programs and files that were installed.
+        # Based on this machine's units, with the installed programs and files.
         text = (self.root / "lib/systemd/system/hydrantd.service").read_text(encoding="utf-8")
         unit = self.root / "hydrantd.service"
         unit.write_text(text.replace("=/usr/", f"={self.root}/usr/").replace("=/etc/", f"={self.root}/etc/"), encoding="utf-8")
         self.assertNotIn("hydrantd.service:", run("systemd-analyze", "--man=no", "verify", unit))
-        # 0 is nothing at all, 100 is everything; a plain service has 96.
+        # From 0, fully sandboxed, to 100; a plain service has 96.
         run("systemd-analyze", f"--root={self.root}", "--offline=yes", "--threshold=20", "security", "hydrantd.service")
 
     def test_lintian(self):
@@ -201,7 +203,7 @@ class CudaPackage(Installed):
     def test_without_a_driver_the_daemon_says_so_in_a_line(self):
         self.install()
         command = [self.root / "usr/bin/hydrantd", "--model", MODEL, "--listen", "127.0.0.1:0", "--log-level", "error", "--device", "cuda"]
-        # It looks for a driver first; where a variable names the module it loads that at once.
+        # It looks for a driver first; if a variable names the module, it loads that at once.
         module = {"HYDRANT_CUDA_MODULE": str(self.root / "usr/lib/libhydrant_cuda.so")}
         for more, words in (({}, "no NVIDIA driver"), (module, "no CUDA device can be used")):
             done = subprocess.run(command, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Asks hydrantd whether it is there, with the clients that others publish: gRPC's for its health service, Triton's and KServe's for the
-Open Inference Protocol.
+"""Probes hydrantd with published clients: gRPC's for its health service, Triton's and KServe's for
+the Open Inference Protocol.
 
-They come from PyPI into OUT, a virtual environment. KServe's brings 60 packages (Kubernetes' client, pandas, a web server) and cannot be
-loaded beside Triton's: with --kserve it is asked in that one's place.
-Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
+They come from PyPI into OUT, a virtual environment. KServe's brings 60 packages (Kubernetes'
+client, pandas, a web server) and cannot be loaded beside Triton's: --kserve uses it instead.
+Exit status: 0 passed, 1 failed, 77 skipped: they are unavailable.
 """
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ except ImportError:
 
 HEALTH, TRITON, KSERVE = "grpcio-health-checking==1.81.*", "tritonclient[grpc]==2.73.0", "kserve==0.21.0"
 MODEL = ROOT / "models" / "hydrant-tiny.gguf"
-# Long enough for what is asked meanwhile; a second SIGTERM cuts it short.
+# Long enough for the calls made meanwhile; a second SIGTERM cuts it short.
 DRAIN = ("--drain-delay", "20")
 
 
@@ -88,7 +88,7 @@ class OpenInference(unittest.TestCase):
                     call()
                 self.assertEqual(refused.exception.status(), f"StatusCode.{code}")
             self.daemon.terminate()
-            while client.is_server_ready():  # at the latest until the server ends, and then it raises
+            while client.is_server_ready():  # at the latest until the server ends, which raises
                 pass
             self.assertTrue(client.is_server_live())
             self.assertFalse(client.is_model_ready("tiny"))
@@ -106,7 +106,7 @@ class OpenInference(unittest.TestCase):
                     await client.is_model_ready("other")
                 self.assertEqual(refused.exception.code(), grpc.StatusCode.NOT_FOUND)
                 self.daemon.terminate()
-                while await client.is_server_ready():  # at the latest until the server ends, and then it raises
+                while await client.is_server_ready():  # at the latest until the server ends, which raises
                     pass
                 self.assertTrue(await client.is_server_live())
 

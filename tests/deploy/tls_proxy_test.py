@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as docs/guide/gateways.md says. hydrantd asks the proxy for
-a certificate, too.
+"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as in
+docs/security.md. hydrantd also requires a certificate of the proxy.
 
 usage: tls_proxy_test.py HYDRANTD HYDRANT
 
@@ -116,7 +116,7 @@ class Proxies(unittest.TestCase):
             text = file.read()
         with open(f"{ROOT}/docs/guide/gateways.md", encoding="utf-8") as file:
             changes = re.search(r"```nginx\n(.*?)```", file.read(), re.DOTALL)[1]
-        # The lines of the documentation in the place of those that they replace.
+        # Replaces lines of the configuration by those of the documentation.
         text = text.replace("    listen 50051 http2;\n", changes[:changes.index("    location")])
         text = text.replace("      grpc_pass grpc://hydrant;\n", changes[changes.index("      grpc_pass"):])
         for was, becomes in (("listen 50051", f"listen 127.0.0.1:{self.front}"), ("server hydrant-1:50051", f"server 127.0.0.1:{self.grpc}"),

@@ -1,4 +1,4 @@
-"""Requests as protobuf's text, made bytes by protoc: nothing that is generated is needed."""
+"""Requests in protobuf's text format, encoded by protoc: no generated code is needed."""
 import subprocess
 
 from daemon import ROOT
@@ -17,7 +17,7 @@ def generate(text="", prompt="Call me Ishmael.", max_tokens=64, greedy=True):
     return encode("GenerateRequest", f'text: "{prompt}" {sampling} stopping {{ max_tokens: {max_tokens} ignore_eos: true }} {text}')
 
 
-# Of each kind what a client asks that uses it.
+# Typical requests of a client, by kind.
 KINDS = {
     "samples": 'output {{}} sampling {{ n: 3 seed: {i} }} text: "The whale {i}" stopping {{ max_tokens: 24 }}',
     "eviction": 'text: "{long}" sampling {{ temperature: 0 }} cache {{ cache_policy: "h2o" cache_ratio: 0.3 min_cache_tokens: 16 }} '

@@ -1,5 +1,5 @@
-"""What strangers and bad tenants do to a port. Each attack is a function of a target and a time to end, and counts what it met with;
-ATTACKS says which of that is right."""
+"""Attacks on a port by strangers and by bad tenants. Each attack is a function of a target and an
+end time, and counts the outcomes; ATTACKS lists the right ones."""
 import collections
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from http2 import Connection, Gone
 
 STRUCTURED = 'text: "x" stopping {{ max_tokens: 4 }} structured_output {{ {form}: "{value}" }}'
 SOURCE = "127.0.0.2"  # another than the good clients'
-PATIENCE = 0.3  # seconds for the server to take what was sent to it
+PATIENCE = 0.3  # seconds for the server to receive bytes sent to it
 CODES = {0: "OK", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 12: "UNIMPLEMENTED", 13: "INTERNAL", 14: "UNAVAILABLE", 16: "UNAUTHENTICATED"}
 
 
@@ -36,7 +36,7 @@ class Target:
 
 
 def closed_or(reader):
-    """How a connection ends that the server is to end: reads until it does."""
+    """How a connection ends that the server should end: reads until it does."""
     try:
         while reader():
             pass
@@ -48,7 +48,7 @@ def closed_or(reader):
 
 
 def garbage(target, until):
-    """Bytes that are nothing."""
+    """Random bytes."""
     met, chance = collections.Counter(), random.Random(1)
     while time.monotonic() < until:
         with target.socket() as plain:
@@ -74,7 +74,7 @@ def hello_bytes(target):
 
 
 def half_open(target, until, first=b""):
-    """Very many connections that say nothing more."""
+    """Very many idle connections."""
     met, held = collections.Counter(), []
     try:
         while time.monotonic() < until:
@@ -84,7 +84,7 @@ def half_open(target, until, first=b""):
                 met["opened"] += 1
             else:
                 time.sleep(0.1)
-        # In this time the server has to have lost its patience with all of them.
+        # By now the server must have timed all of them out.
         for plain in held:
             plain.settimeout(20)
             met[closed_or(lambda s=plain: s.recv(4096))] += 1
@@ -95,7 +95,7 @@ def half_open(target, until, first=b""):
 
 
 def half_handshake(target, until):
-    """Connections that begin a TLS handshake and never end it."""
+    """Connections that begin a TLS handshake and never finish it."""
     return half_open(target, until, hello_bytes(target)[:-20])
 
 
@@ -105,7 +105,7 @@ def refused_handshake(target, until, name, alpn="h2"):
         try:
             with target.socket(context) as tls:
                 tls.sendall(http2.PREFACE + Connection.frame(http2.SETTINGS, 0, 0))
-                # TLS 1.3: the client is done before the server has looked at its certificate.
+                # TLS 1.3: the client is done before the server has checked its certificate.
                 met["let in" if tls.recv(1) else "closed"] += 1
         except (ssl.SSLError, ConnectionError):
             met["closed"] += 1
@@ -113,7 +113,7 @@ def refused_handshake(target, until, name, alpn="h2"):
 
 
 def wrong_alpn(target, until):
-    """A web browser's protocol."""
+    """HTTP/1.1 requests, as of a web browser."""
     return refused_handshake(target, until, "client", "http/1.1")
 
 
@@ -126,7 +126,7 @@ def no_certificate(target, until):
 
 
 def has_ended(connection):
-    """Whether the server has ended it, which one that still sends may not have noticed."""
+    """Whether the server has ended it, which a sending client may not have noticed."""
     connection.socket.settimeout(0.0)
     try:
         while connection.socket.recv(1 << 16):
@@ -139,7 +139,7 @@ def has_ended(connection):
 
 
 def send_frames(connection, until, frames_of, reads, met):
-    """Without end over one connection: how it ends."""
+    """Sends over one connection without end; returns how it ends."""
     while time.monotonic() < until:
         frames = frames_of(connection)
         connection.socket.settimeout(PATIENCE)
@@ -154,7 +154,8 @@ def send_frames(connection, until, frames_of, reads, met):
 
 
 def flood(target, until, frames_of, reads=True, is_ended=True):
-    """Frames without end, over another connection as soon as one is closed, or takes no more; `is_ended`: until one was closed at least."""
+    """Sends frames without end, over a new connection as soon as one is closed or blocks;
+    `is_ended`: until at least one was closed."""
     met = collections.Counter()
     while time.monotonic() < (end := until if met["closed"] or not is_ended else until + 20):
         try:
@@ -166,8 +167,8 @@ def flood(target, until, frames_of, reads=True, is_ended=True):
 
 
 def rapid_reset(target, until, token):
-    """CVE-2023-44487: calls that are taken back at once. gRPC 1.51 has nothing against it: each costs it 30 kB until it comes to end it, which
-    it does not while more come."""
+    """CVE-2023-44487: calls that are cancelled at once. gRPC 1.51 has no protection: each costs it
+    30 kB until it processes the cancellation, which it does not while more arrive."""
     def frames(connection):
         headers, out = connection.request_headers(asking.GENERATE, token), []
         for _ in range(100):
@@ -188,7 +189,8 @@ def open_streams(target, until):
 
 
 def short_calls(connection, token, count):
-    """Calls without messages in 16 bytes each: the server keeps the first one's headers in its table (RFC 7541, section 2.3.2)."""
+    """Calls without messages in 16 bytes each: the server keeps the first call's headers in its
+    table (RFC 7541, section 2.3.2)."""
     fields = connection.request_fields(asking.GENERATE, token)
     first = b"".join(b"\x40" + http2.header(name, value)[1:] for name, value in fields)
     later = bytes(0x80 | 62 + i for i in reversed(range(len(fields))))
@@ -196,8 +198,9 @@ def short_calls(connection, token, count):
 
 
 def many_connections(target, until):
-    """Opens connections as fast as possible from eight threads, each with 500 calls that never send their message, which is within the
-    limit of one connection. A thread waits where the server holds its new connection back."""
+    """Opens connections as fast as possible from eight threads, each with 500 calls that never send
+    their message, which is within the limit of one connection. A thread waits while the server
+    delays its new connection."""
     met, held, lock = collections.Counter(), [], threading.Lock()
 
     def connect():
@@ -231,7 +234,7 @@ def pings(target, until):
 
 
 def pings_unread(target, until):
-    """CVE-2019-9512: answers that nobody reads pile up."""
+    """CVE-2019-9512: unread responses pile up."""
     return flood(target, until, lambda _: [Connection.frame(http2.PING, 0, 0, b"12345678")] * 500, reads=False, is_ended=False)
 
 
@@ -241,8 +244,9 @@ def settings_unread(target, until):
 
 
 def endless_headers(target, until, knows_limit):
-    """CVE-2024-27316: headers that are continued for ever, by a client that has said that it knows how long they may be, or has not.
-    CVE-2023-33953: gRPC 1.51 measures each frame by itself, and keeps them all."""
+    """CVE-2024-27316: endless CONTINUATION frames, by a client that has acknowledged the header
+    limit, or has not. CVE-2023-33953: gRPC 1.51 measures each frame by itself, and keeps them
+    all."""
     part = http2.header("x-more", "x" * 8000)
 
     def frames(connection):
@@ -256,7 +260,7 @@ def endless_headers(target, until, knows_limit):
 
 
 def calls(target, until, token, message_of, more=(), least=1):
-    """At least so many, however long they take."""
+    """At least this many, however long they take."""
     met, connection = collections.Counter(), None
     while time.monotonic() < until or met.total() < least:
         try:
@@ -270,8 +274,8 @@ def calls(target, until, token, message_of, more=(), least=1):
 
 
 def long_headers(target, until):
-    """A connection's first call may pass: gRPC keeps the limit from when its client has said that it knows it, and at one call over it
-    ends the connection."""
+    """A connection's first call may pass: gRPC applies the limit once its client has acknowledged
+    it, and ends the connection at the first call over it."""
     message = asking.generate(max_tokens=1)
     return calls(target, until, target.token, lambda: message, [("x-long", "x" * 60000)])
 
@@ -282,13 +286,13 @@ def wrong_tokens(target, until):
 
 
 def no_messages(target, until):
-    """Bytes that are no request, and a prompt that is no UTF-8, with a token."""
+    """Bytes that are not a request, and a prompt that is not UTF-8, with a token."""
     chance = random.Random(2)
     return calls(target, until, target.token, lambda: chance.choice([b"\x0a\xff\xff\xff\xff\x7f" + chance.randbytes(50), b"\x1a\2\xff\xfe"]))
 
 
 def exploding_structures(target, until):
-    """Schemas, expressions and grammars that are small and ask for more than there is."""
+    """Small schemas, expressions and grammars that demand excessive resources."""
     nested = '{"a":' * 3000 + "{}" + "}" * 3000
     wide = '{"type":"object","properties":{' + ",".join(f'"k{i}":{{"enum":["{"x" * 50}{i}"]}}' for i in range(2000)) + "}}"
     endless = '{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/a"}]},"b":{"$ref":"#/$defs/a"}}}'
@@ -308,7 +312,7 @@ def exploding_structures(target, until):
 @dataclasses.dataclass
 class Attack:
     run: object
-    right: set      # what it may meet with
+    right: set      # allowed outcomes
     must: str = ""  # and has to
     memory: int = 192 << 20  # bytes that the daemon may grow by during the attack
 
@@ -327,7 +331,8 @@ ATTACKS = {
     "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
     "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),
     "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),
-    # What gRPC 1.51 does not bound, and server/net/connection_guard.h does. Last: what they leave in the heap would hide what others take.
+    # Not bounded by gRPC 1.51 but by server/net/connection_guard.h. Last: their remains in the heap
+    # would hide the use of others.
     "streams without messages": Attack(open_streams, FLOODED, "closed"),
     "many connections without messages": Attack(many_connections, {"opened", "held back", "closed"}, "opened", 512 << 20),
     "pings": Attack(pings, FLOODED, "closed"),
@@ -339,7 +344,7 @@ ATTACKS = {
 
 
 def problems_of(name, met):
-    """What an attack met with and should not have, in words."""
+    """The wrong outcomes of an attack, as text."""
     attack = ATTACKS[name]
     found = [f"{name}: met with '{what}' x{times}" for what, times in met.items() if what not in attack.right]
     if attack.must and not met.get(attack.must):
@@ -348,7 +353,7 @@ def problems_of(name, met):
 
 
 class Running:
-    """An attack in a process of its own, so that its work is not its victims' clock's."""
+    """An attack in its own process, so that its work does not delay its victims' clocks."""
 
     def __init__(self, name, target, seconds):
         self._ours, theirs = multiprocessing.Pipe()
@@ -358,14 +363,14 @@ class Running:
 
     @staticmethod
     def _run(name, target, seconds, pipe):
-        os.nice(5)  # it has the same cores as the daemon, which it would not have otherwise
+        os.nice(5)  # it shares the daemon's cores, unlike a real attacker
         pipe.send(ATTACKS[name].run(target, time.monotonic() + seconds))
 
     def running(self):
         return self._process.is_alive() and not self._ours.poll()
 
     def result(self, timeout):
-        """What it met with."""
+        """The outcomes."""
         try:
             met = self._ours.recv() if self._ours.poll(timeout) else collections.Counter({"no end": 1})
         except EOFError:

@@ -1,4 +1,5 @@
-"""hydrantd with TLS, clients' certificates and tokens on free ports; what it says of itself, and what the kernel says of it."""
+"""hydrantd with TLS, client certificates and tokens on free ports; its own metrics, and the
+kernel's figures for it."""
 import collections
 import hashlib
 import os
@@ -16,7 +17,7 @@ TOKEN, ADMIN = "token-of-acme", "token-of-operator"
 
 
 class Authority:
-    """A CA of its own in a folder, and files that it has signed."""
+    """A CA in its own folder, and files that it has signed."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -32,7 +33,7 @@ class Authority:
         return str(self.folder / name)
 
     def context(self, name=None, alpn="h2"):
-        """Of a client that shows the certificate `name`, or none."""
+        """Credentials of a client with the certificate `name`, or none."""
         context = ssl.create_default_context(cafile=self.path("ca.crt"))
         context.set_alpn_protocols([alpn])
         if name is not None:
@@ -54,7 +55,8 @@ def tokens_yaml():
 
 
 class Daemon:
-    """Its folder holds certificates, tokens and the log; `lines` counts its lines but those of requests that have ended. Thread safe."""
+    """Its folder holds certificates, tokens and the log; `lines` counts log lines except those of
+    finished requests. Thread safe."""
 
     def __init__(self, program, folder, flags=(), environment=None):
         self.authority = Authority(folder)
@@ -105,7 +107,7 @@ class Daemon:
         self._process.send_signal(signal.SIGHUP)
 
     def stop(self, timeout=90):
-        """Its exit status; -9 where it did not end by itself."""
+        """Its exit status; -9 if it had to be killed."""
         self._process.terminate()
         try:
             self._process.wait(timeout)
@@ -131,7 +133,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def metrics(self):
-        """Of each series its value, as its line in /metrics begins."""
+        """The value of each series, keyed by the beginning of its line in /metrics."""
         with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}

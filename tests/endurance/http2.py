@@ -1,6 +1,8 @@
-"""HTTP/2 by hand, as a client that means well and one that does not: frames go out as they are given, and gRPC's calls on top.
+"""HTTP/2 by hand, for good and hostile clients: sends frames exactly as given, and gRPC's calls on
+top.
 
-Only what the daemon answers is understood: no Huffman code in headers but those of binary ones, which are left alone.
+Parses only the daemon's responses: no Huffman code in headers except in binary ones, which are
+ignored.
 """
 import dataclasses
 import socket
@@ -13,7 +15,7 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION =
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 0x20
 WINDOW = 1 << 20
 
-# RFC 7541, appendix A: names, and the values that the daemon could use.
+# RFC 7541, appendix A: names, and the values that the daemon may use.
 STATIC = [(":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"), (":scheme", "http"),
           (":scheme", "https"), (":status", "200"), (":status", "204"), (":status", "206"), (":status", "304"), (":status", "400"),
           (":status", "404"), (":status", "500"), ("accept-charset", ""), ("accept-encoding", "gzip, deflate")]
@@ -41,13 +43,13 @@ def integer(value, bits, first=0):
 
 
 def header(name, value):
-    """A literal that is not indexed."""
+    """A literal without indexing."""
     name, value = name.encode(), value.encode()
     return b"\0" + integer(len(name), 7) + name + integer(len(value), 7) + value
 
 
 class HeaderReader:
-    """What a block of headers says; of one connection."""
+    """Decodes header blocks of one connection."""
 
     def __init__(self):
         self._dynamic = []
@@ -100,7 +102,8 @@ class HeaderReader:
 
 @dataclasses.dataclass
 class Answer:
-    """Of a call: its messages, when each came, and its status (a number; None: the connection ended before)."""
+    """Results of a call: its messages, the arrival of each, and its status (a number; None: the
+    connection ended before)."""
     messages: list = dataclasses.field(default_factory=list)
     times: list = dataclasses.field(default_factory=list)
     status: int | None = None
@@ -108,7 +111,7 @@ class Answer:
 
 
 def connect(address, tls=None, timeout=60, source=None):
-    """A socket; `tls`: an SSLContext; `source`: the address that it comes from."""
+    """A socket; `tls`: an SSLContext; `source`: the address to connect from."""
     host, port = address.rsplit(":", 1)
     plain = socket.create_connection((host, int(port)), timeout=timeout, source_address=source and (source, 0))
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -116,7 +119,7 @@ def connect(address, tls=None, timeout=60, source=None):
 
 
 class Connection:
-    """Of one thread. Raises Gone or OSError when it ends."""
+    """For one thread. Raises Gone or OSError when it ends."""
 
     def __init__(self, address, tls=None, timeout=60, source=None):
         self.socket = connect(address, tls, timeout, source)
@@ -134,7 +137,7 @@ class Connection:
         self.socket.close()
 
     def abort(self):
-        """Ends it as a machine that dies: with RST, whatever is on its way."""
+        """Ends it like a crashing machine: with RST, whatever is in flight."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -164,7 +167,7 @@ class Connection:
         return b"".join(header(name, value) for name, value in self.request_fields(path, token, more))
 
     def start(self, path, message, token=None, more=()):
-        """Sends a call; its stream."""
+        """Sends a call; returns its stream."""
         stream, block = self.next_stream(), self.request_headers(path, token, more)
         parts = [block[at:at + 16384] for at in range(0, len(block), 16384)]
         self.send(*[self.frame(CONTINUATION if i else HEADERS, END_HEADERS if i == len(parts) - 1 else 0, stream, part)
@@ -178,7 +181,8 @@ class Connection:
         return stream
 
     def call(self, path, message, token=None, on_message=None, more=()):
-        """One call to its end, on a connection that has no other. `on_message` may return True to leave."""
+        """Runs one call to its end, on a connection without other calls. `on_message` may return
+        True to leave."""
         return self.read(self.start(path, message, token, more), on_message)
 
     def read(self, stream, on_message=None):
@@ -233,7 +237,7 @@ class Connection:
 
 
 def fields_of(message):
-    """(number, value) of a protobuf message: a number, or the bytes of what has a length."""
+    """(number, value) of a protobuf message: a number, or the bytes of a length-delimited field."""
     at = 0
 
     def varint():

@@ -1,4 +1,4 @@
-"""Whether what was measured over time grows for ever."""
+"""Decides whether measurements grow steadily over time."""
 import dataclasses
 import statistics
 
@@ -14,7 +14,8 @@ class Sample:
 
 
 def growth(times, values):
-    """Over the whole of the time, by the median of the slopes of all pairs (Theil and Sen): a third of the values may be anything."""
+    """Growth over the whole time, by the median of the slopes of all pairs (Theil and Sen): robust
+    to a third of outliers."""
     pairs = [(values[j] - values[i]) / (times[j] - times[i]) for i in range(len(times)) for j in range(i + 1, len(times))
              if times[j] > times[i]]
     return statistics.median(pairs) * (times[-1] - times[0]) if pairs else 0.0
@@ -26,7 +27,8 @@ def thinned(samples, most=300):
 
 
 def problems_of(samples, max_bytes, max_descriptors, lines_a_second):
-    """What grew by more than it may after the first third of the time, in which caches and heaps fill; in words."""
+    """Measurements that grew too much after the first third of the time, in which caches and heaps
+    fill; as text."""
     begin, end = samples[0].at, samples[-1].at
     judged = thinned([sample for sample in samples if sample.at >= begin + (end - begin) / 3])
     if len(judged) < 8:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What soak calls growth, on series whose growth is known."""
+"""Tests soak's detection of growth, on series with known growth."""
 import random
 import unittest
 

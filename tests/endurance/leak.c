@@ -1,5 +1,5 @@
-// Loaded before hydrantd (LD_PRELOAD), it loses LEAK_BYTES of touched memory with every connection that is accepted: what tests/endurance/soak
-// has to find.
+// Loaded before hydrantd (LD_PRELOAD), it leaks LEAK_BYTES of touched memory per accepted
+// connection, which tests/endurance/soak must detect.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/data/jinja: templates and what transformers and jinja2 make of them.
+"""Makes tests/data/jinja: templates and their results in transformers and jinja2.
 
 usage: tests/goldens/chat_templates.py [--data DIR]      (from the repository's root; DIR is the optional data folder)
 
-Made with transformers 5.23 and jinja2 3.1.6 on Python 3.11. goldens.json has the templates below, written for the project, and
-random ones of tests/engine/text/jinja/fuzz_templates.py. published.json has 64-bit FNV-1a hashes of what the templates of DIR/templates make of
-the conversations of tests/engine/text/jinja/compare_templates.py; the templates themselves are not committed.
+Made with transformers 5.23 and jinja2 3.1.6 on Python 3.11. goldens.json has the templates below,
+written for the project, and random ones of tests/engine/text/jinja/fuzz_templates.py.
+published.json has 64-bit FNV-1a hashes of the templates of DIR/templates rendered with the
+conversations of tests/engine/text/jinja/compare_templates.py; the templates themselves are not
+committed.
 """
 import argparse
 import json

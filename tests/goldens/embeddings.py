@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The last hidden states of the tiny models in tests/data/engine, as transformers has them: what embeddings are made of.
+"""The last hidden states of the tiny models in tests/data/engine, by transformers: the basis of
+embeddings.
 
 tests/data/engine/embeddings.json: {made_with, ids, models: {folder: {last, mean}}}
   last    of the last token, after the model's last norm

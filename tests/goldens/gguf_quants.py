@@ -41,8 +41,8 @@ def random_scales(rng, count):
     return np.where(rng.random(count) < 0.4, extreme, ordinary).astype("<u2")
 
 
-# Blocks of ordinary weights, of values halfway between steps, of equal peaks of both signs, of zeros, and so small and so
-# large that the scale leaves the range of ordinary halves.
+# Blocks of ordinary weights, of values halfway between steps, of equal peaks of both signs, of
+# zeros, and of values so small or large that the scale leaves the range of normal half precision.
 def values_to_quantize(rng):
     blocks = rng.normal(0, 0.05, (64, 32)).astype(np.float32)
     blocks[8:16] = rng.integers(-254, 255, (8, 32)) / 2
@@ -65,7 +65,7 @@ def main():
             blocks[:, offset : offset + 2] = random_scales(rng, count).view(np.uint8).reshape(count, 2)
         if kind == Type.MXFP4:  # every exponent whose largest value is finite
             blocks[:, 0] = np.minimum(np.arange(count), 251)
-        elif not scales:  # every bit pattern of a 16-bit type is allowed, but NaN does not compare
+        elif not scales:  # every bit pattern of a 16-bit type except NaN, which does not compare
             halves = blocks.reshape(-1).view(np.uint16)
             halves[: len(EXTREMES)] = EXTREMES
             top = 0x7C00 if kind == Type.F16 else 0x7F80

@@ -29,7 +29,8 @@ SMALL = {**LLAMA, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers
          "num_key_value_heads": 2}
 WIDE = {**LLAMA, "hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 1, "num_attention_heads": 4,
         "num_key_value_heads": 2}
-# Where AWQ keeps eight outputs in a word: output AWQ_ORDER[i] in nibble i (AutoAWQ's WQLinear_GEMM.from_linear).
+# Positions of eight outputs in a word of AWQ: output AWQ_ORDER[i] in nibble i (AutoAWQ's
+# WQLinear_GEMM.from_linear).
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
@@ -41,7 +42,7 @@ def blocks_of(tensor, rows, cols):
 
 
 def fp8(weight, rows, cols, scale_dtype):
-    """Elements, scales [ceil, ceil], and the values they stand for."""
+    """Elements, scales [ceil, ceil], and the dequantised values."""
     quants, values = torch.empty_like(weight, dtype=torch.float8_e4m3fn), torch.empty_like(weight)
     scales = []
     for block in blocks_of(weight, rows, cols):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What transformers computes when one field of a tiny model's config.json is changed.
+"""Results of transformers when one field of a tiny model's config.json is changed.
 
-Each case takes a folder of tests/data/engine/tiny_*, with its weights, and changes, removes or adds a field. A field
-that transformers reads changes the logits; one that it does not read leaves them; what it cannot load, or loads with
-weights that the file lacks, has none. Hydrant has to refuse a case or to compute the same.
+Each case takes a folder of tests/data/engine/tiny_*, with its weights, and changes, removes or adds
+a field. A field that transformers reads changes the logits; an unread field does not; a case that
+it cannot load, or loads with weights missing in the file, has none. Hydrant must refuse a case or
+compute the same.
 
 tests/data/engine/mutated_configs.json: {made_with, ids, cases: [{folder, patch, logits}]}
   patch   a JSON merge patch (RFC 7396) of config.json; a field that is null there is taken out
@@ -28,7 +29,7 @@ CASES = 600
 SEED = 2020
 STRIDE = 25
 
-# Fields that some family reads, with values that would change what it computes.
+# Fields of some families, with values that would change the result.
 FOREIGN = {
     "attention_bias": [True, False], "mlp_bias": [True, False], "head_dim": [16, 8], "hidden_act": ["gelu", "relu", "silu"],
     "sliding_window": [4, 4096], "use_sliding_window": [True, False], "max_window_layers": [0, 1],
@@ -51,9 +52,10 @@ FOREIGN = {
                       "original_max_position_embeddings": 64},
                      {"rope_type": "default", "rope_theta": 700.0}, {"rope_type": "proportional"}],
 }
-# What changes no logit of any of these models is worth fewer cases.
+# Fields without effect on these models' logits get fewer cases.
 DULL = {"architectures", "torch_dtype", "dtype"}
-# Of the tokenizer, of layers that are not there, or what transformers needs and Hydrant has from `architectures`.
+# Fields of the tokenizer and of absent layers, or needed only by transformers, where Hydrant uses
+# `architectures`.
 LEFT_ALONE = {"pad_token_id", "bos_token_id", "eos_token_id", "model_type", "mamba_n_heads"}
 
 
@@ -73,7 +75,7 @@ def changed(value, rng):
 
 
 def mutate(config, rng):
-    """A merge patch, and fields to be set to null."""
+    """A merge patch, and fields to set to null."""
     kind = rng.random()
     fields = [f for f in sorted(config) if f not in LEFT_ALONE and (f not in DULL or rng.random() < 0.1)]
     if kind < 0.15:
@@ -112,7 +114,7 @@ def logits_of(folder, ids):
 def attempt(folder, ids):
     try:
         return logits_of(folder, ids)
-    except Exception:  # whatever it was, transformers computes nothing
+    except Exception:  # any failure: transformers has no result
         return None
 
 
@@ -121,7 +123,7 @@ def main():
     transformers.logging.set_verbosity_error()
     rng = random.Random(SEED)
     folders = sorted(p.parent.name for p in OUT.glob("tiny_*/config.json") if "quantization_config" not in p.read_text())
-    ids = [rng.randrange(1, 300) for _ in range(90)]  # past every window and original context of the cases
+    ids = [rng.randrange(1, 300) for _ in range(90)]  # beyond every window and original context of the cases
     cases, seen = [], set()
     while len(cases) < CASES:
         folder = folders[len(cases) % len(folders)]
@@ -137,7 +139,7 @@ def main():
             mutated = apply(config, patch) | {name: None for name in nulls}
             (copy / "config.json").write_text(json.dumps(mutated))
             logits = attempt(copy, ids)
-            if nulls and logits is None:  # transformers may refuse a null; here it is a field that is missing
+            if nulls and logits is None:  # transformers may refuse a null; here it counts as missing
                 (copy / "config.json").write_text(json.dumps({k: v for k, v in mutated.items() if k not in nulls}))
                 logits = attempt(copy, ids)
         case = {"folder": folder, "patch": patch, "logits": logits}

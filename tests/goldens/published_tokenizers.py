@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Published vocabularies, as tokenizer.json, as GGUF metadata and as they came, and the ids that other programs give them.
+"""Published vocabularies, as tokenizer.json, as GGUF metadata and in their original form, with ids
+from other programs.
 
     tests/goldens/published_tokenizers.py --sources DIR --out DIR [--texts DIR]
     HYDRANT_PUBLISHED_TOKENIZERS=OUT build/.../published_tokenizer_test
 
-Nothing of it is committed: the vocabularies have licences of their own. --sources has what there is of these:
+None of it is committed: the vocabularies have their own licences. --sources has any of:
     cl100k_base.tiktoken, o200k_base.tiktoken    github.com/zurawiki/tiktoken-rs, assets/
     llama3.tiktoken, llama4.tiktoken             github.com/meta-llama/llama-models, models/llama{3,4}/tokenizer.model
     tekken_*.json, *.model.v*                    mistral-common on PyPI, mistral_common/data/
@@ -57,7 +58,8 @@ def symbols(token): return "".join(BYTE_TO_CHAR[byte] for byte in token)
 
 
 def split_by_rank(ranks, token):
-    """The two parts whose merge makes a token: what byte-pair encoding by lower ranks leaves of it."""
+    """The two parts whose merge makes a token: the result of byte-pair encoding with lower ranks
+    only."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         best = min(range(len(parts) - 1), key=lambda i: ranks.get(parts[i] + parts[i + 1], 1 << 30)
@@ -87,7 +89,7 @@ def write_gguf(path, model, pre, tokens, types, merges=None, scores=None, **more
 
 
 def from_ranks(collection, name, ranks, pattern, pre, first_id=0):
-    """A tiktoken vocabulary; its ids begin at `first_id`, behind the special tokens."""
+    """A tiktoken vocabulary; its ids begin at `first_id`, after the special tokens."""
     peer = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     def encode(line): return [first_id + i for i in peer.encode(line, disallowed_special=())]
     folder = collection.out / name
@@ -132,7 +134,8 @@ def tekken_files(collection, sources):
 
 
 def as_hugging_face(processor):
-    """Mistral's vocabularies with instruction tokens, as their tokenizer.json has them: a space only before the whole text."""
+    """Mistral's vocabularies with instruction tokens, as in their tokenizer.json: a space only
+    before the whole text."""
     size = processor.get_piece_size()
     vocab = {processor.id_to_piece(i): i for i in range(size)}
     normal = [i for i in range(size) if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))]
@@ -174,7 +177,7 @@ def hugging_face_files(collection, sources):
         (folder / "tokenizer.json").write_bytes(path.read_bytes())
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # some copies were damaged on their way through git
+        except Exception as error:  # some copies were damaged by git
             print(f"{name}: {error}")
             continue
         encode = lambda line: tokenizer.encode(line, add_special_tokens=False).ids
@@ -200,7 +203,7 @@ def gguf_files(collection, sources):
 
 
 def vectors(collection, sources):
-    """Texts and ids that stand beside the GGUF vocabularies, made by the families' own tokenizers."""
+    """Texts and ids beside the GGUF vocabularies, made by the families' own tokenizers."""
     for path in sorted(sources.glob("ggml-vocab-*.gguf")):
         if not path.with_suffix(".gguf.out").exists() or not path.with_suffix(".gguf.out").stat().st_size: continue
         fields = gguf.GGUFReader(path).fields

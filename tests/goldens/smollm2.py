@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/engine/smollm2_*.json: what transformers computes in fp32 with the demonstration model.
+"""Makes tests/data/engine/smollm2_*.json: fp32 results of transformers with the demonstration
+model.
 
 The GGUF is loaded with gguf_file=, so its weights are the dequantised ones. Three files, chosen by name:
 
@@ -71,7 +72,7 @@ def load(path):
     kwargs = dict(gguf_file=path.name)
     model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kwargs)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kwargs)
-    # The file's pre-tokeniser is "smollm": digits one by one, then GPT-2's expression.
+    # The file's pre-tokenizer is "smollm": single digits, then GPT-2's expression.
     assert len(tokenizer.encode("1234567", add_special_tokens=False)) == 7, "digits are not split"
     return model.eval(), tokenizer
 
@@ -114,7 +115,8 @@ def make_greedy(model, tokenizer):
 
 @torch.no_grad()
 def make_logits(model, tokenizer):
-    """The last position of twelve prompts of different length; the longest is several of the texts in a row."""
+    """The last position of twelve prompts of different length; the longest joins several of the
+    texts."""
     all_prompts = [(e["name"], ids) for e, ids in prompts(tokenizer)]
     chosen = [all_prompts[i] for i in (0, 1, 3, 4, 5, 8, 10, 13, 14, 17, 19)]
     chosen.append(("long", tokenizer.encode("\n\n".join(TEXTS), add_special_tokens=False)))

@@ -1,6 +1,7 @@
-"""How the families of tokenizers split text, as the pre_tokenizer of their published tokenizer.json has it.
+"""Pre-tokenizers of the tokenizer families, as in their published tokenizer.json.
 
-The keys are the names of "tokenizer.ggml.pre" in GGUF files. engine/text/tokenizer/gguf_pretokenizers.cc says the same in C++.
+The keys are the names of "tokenizer.ggml.pre" in GGUF files.
+engine/text/tokenizer/gguf_pretokenizers.cc has the same rules in C++.
 """
 import dataclasses
 from tokenizers import Regex, pre_tokenizers
@@ -41,7 +42,7 @@ DEEPSEEK_V3_WORDS = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\
 
 @dataclasses.dataclass
 class Rule:
-    splits: list  # expressions; "digits" and "gpt2" are components of their own
+    splits: list  # expressions; "digits" and "gpt2" are separate components
     nfc: bool = False
     ignore_merges: bool = False
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/data/tokenizer/splits.json, gemma.model and gemma.pieces.json: how Hugging Face `tokenizers` (Oniguruma) splits
-text by the rules of every family, its classes of characters, and how vocabularies like Gemma's and Mistral's are encoded.
+"""Makes tests/data/tokenizer/splits.json, gemma.model and gemma.pieces.json: splits of text by
+Hugging Face `tokenizers` (Oniguruma) with the rules of every family, its character classes, and
+encodings of vocabularies like Gemma's and Mistral's.
 
 Run from the repository root; made with tokenizers 0.23.3 and sentencepiece 0.2.3. One hash stands for 100 lines.
 tests/engine/text/tokenizer/split_rules_test.cc makes the same lines from the fragments.
@@ -21,7 +22,7 @@ CATEGORIES = ["L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S"]
 
 
 def blocks(encode, lines):
-    """One hash of the numbers of every 100 lines, each line's count of numbers before them."""
+    """One hash of the numbers of every 100 lines, each line preceded by its count of numbers."""
     hashes = []
     for begin in range(0, len(lines), BLOCK):
         numbers = []
@@ -44,7 +45,7 @@ def members(pattern):
 
 
 def train_gemma():
-    """Runs of spaces and line ends are the user's own symbols, and no space is put in front."""
+    """Runs of spaces and line ends are user-defined symbols, and no space is added in front."""
     model = io.BytesIO()
     runs = ["▁" * n for n in range(2, 32)] + ["\n" * n for n in range(1, 5)] + ["\t", "<table>", "<s>", "</s>", "<start_of_turn>", "<end_of_turn>"]
     sentencepiece.SentencePieceTrainer.train(
@@ -53,7 +54,8 @@ def train_gemma():
         add_dummy_prefix=False, user_defined_symbols=runs, bos_piece="<bos>", eos_piece="<eos>", character_coverage=0.9995, minloglevel=2)
     (OUT / "gemma.model").write_bytes(model.getvalue())
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    # As a converter to GGUF writes them: the user's own symbols with their spaces plain, marks of turns as control tokens.
+    # As converters to GGUF write them: user-defined symbols with plain spaces, turn markers as
+    # control tokens.
     kind = lambda i: (2 if processor.is_unknown(i) else 3 if processor.is_control(i) or "turn" in processor.id_to_piece(i)
                       else 6 if processor.is_byte(i) else 4 if processor.id_to_piece(i) in runs else 1)
     pieces = [[processor.id_to_piece(i).replace("▁", " ") if kind(i) == 4 else processor.id_to_piece(i), processor.get_score(i), kind(i)]
@@ -63,7 +65,7 @@ def train_gemma():
 
 
 def gemma_json(processor, runs):
-    """The merge form, as Gemma's tokenizer.json has it."""
+    """The merge form, as in Gemma's tokenizer.json."""
     size = processor.get_piece_size()
     vocab = {processor.id_to_piece(i): i for i in range(size)}
     merges = []

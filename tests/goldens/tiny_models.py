@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the tiny Hugging Face folders in tests/data/engine/tiny_* and what transformers computes with them.
+"""Makes the tiny Hugging Face folders in tests/data/engine/tiny_* and transformers' results with
+them.
 
-Each is a model of seeded random weights (so it speaks nonsense, but any error in the arithmetic shows):
+Each is a model of seeded random weights (its text is nonsense, but any error in the arithmetic
+shows):
 
   tiny_llama3_rope  tied, 4 query / 2 KV heads of 16, rope_scaling "llama3", bf16, two shards with an index
   tiny_linear_rope  untied, 4 query / 1 KV head of 32 (head_dim is not hidden / heads), linear scaling written as
@@ -117,7 +119,7 @@ FOLDERS = {
                 "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
 }
 
-# Of the newer families: the shape is the same but for what a family adds.
+# For the newer families: a common shape besides the family's additions.
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu",
          "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "max_position_embeddings": 512,
@@ -132,7 +134,7 @@ def family(architecture, model_type, seed, config, gguf=True, **more):
 LESS_ONE = {"gemma", "gemma2", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
 
 
-# One layer in two has a window, and YaRN is what the family has of it.
+# One layer in two has a window, and the family uses YaRN.
 GPT_OSS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 24, "num_local_experts": 4, "num_experts_per_tok": 2,
            "attention_bias": True, "rope_theta": 150000.0,
            "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -244,7 +246,8 @@ def make_tokenizer():
 
 
 def random_weights(model, seed, embedding=0.5):
-    """Wide enough that attention is neither flat nor stuck on one entry, and norms are not all ones."""
+    """Wide enough that attention is neither flat nor concentrated on one entry, and norms are not
+    all ones."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, parameter in model.state_dict().items():
@@ -258,7 +261,7 @@ def random_weights(model, seed, embedding=0.5):
         elif ".experts." in name and name.endswith("_bias"):
             weights[name] = 0.5 * noise
         elif model.config.model_type == "gpt_oss" and name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            # The other way round; past the limit at times.
+            # Transposed; sometimes beyond the clamp.
             weights[name] = 3.0 * noise / parameter.shape[1] ** 0.5
         elif parameter.dim() == 1:
             offset = 0.0 if model.config.model_type in LESS_ONE or name.endswith(".bias") else 1.0
@@ -273,7 +276,8 @@ def random_weights(model, seed, embedding=0.5):
 
 
 def published(weights, model_type):
-    """By the names of published files: transformers 5 holds experts in other tensors than it stores."""
+    """With the names of published files: transformers 5 holds experts in other tensors than it
+    stores."""
     if model_type == "gpt_oss":
         return weights
     prefix, (gate, up, down) = {
@@ -300,7 +304,7 @@ def published(weights, model_type):
 
 
 def add_buffers(weights, config):
-    """What files of older transformers hold beside the weights."""
+    """Tensors that older transformers store beside the weights."""
     for layer in range(config.num_hidden_layers):
         prefix = f"gpt_neox.layers.{layer}.attention."
         weights[prefix + "bias"] = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
@@ -309,7 +313,7 @@ def add_buffers(weights, config):
 
 
 def to_mxfp4(weights, seed):
-    """Draws blocks and scales for the experts' matrices, and leaves beside them what transformers makes of these."""
+    """Draws blocks and scales for the experts' matrices, and adds transformers' dequantised values."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
     generator = torch.Generator().manual_seed(seed)
     stored = {}
@@ -346,7 +350,7 @@ def interleaved(weight, heads):
     return weight.reshape(heads, 2, rows, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
-# Of the architecture in GGUF files: whether pairs of RoPE are neighbours there.
+# Per architecture in GGUF files: whether RoPE's pairs are neighbours.
 INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False, "granite": True, "smollm3": True, "phi3": False,
                "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False, "gpt-oss": False, "qwen3moe": False, "granitemoe": True}
 
@@ -405,7 +409,7 @@ def add_metadata(writer, config):
 
 
 def gguf_weights(weights, with_experts):
-    """The matrices that these files hold apart or together, or under names that the package knows."""
+    """The matrices that these files split or fuse, or store under names that the package knows."""
     apart = {}
     for key, weight in weights.items():
         if key.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):
@@ -440,7 +444,7 @@ def gguf_weights(weights, with_experts):
 
 
 def save_gguf(weights, config, path):
-    """By the package's names, matrices in bf16: the values of the folder."""
+    """With the package's names, matrices in bf16: the values of the folder."""
     name = {"mistral": "llama", "granitemoehybrid": "granite", "gemma3_text": "gemma3", "olmo3": "olmo2",
             "mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe"}.get(config.model_type, config.model_type)
     architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == name)
@@ -514,7 +518,7 @@ def main():
         save_shards(stored, folder, spec["shards"])
         if spec.get("gguf"):
             save_gguf(weights, blank.config, folder / "model.gguf")
-        if quantized:  # the goldens are those of the floats that the blocks stand for
+        if quantized:  # the goldens use the dequantised blocks
             model = transformers.AutoModelForCausalLM.from_config(
                 blank.config, dtype=torch.float32, attn_implementation="eager")
             model.load_state_dict({k: v.float() for k, v in weights.items()})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/tokenizer: small tokenizers and what Hugging Face does with them.
+"""Makes tests/data/tokenizer: small tokenizers and Hugging Face's results with them.
 
 Needs tokenizers, transformers, jinja2, sentencepiece and (for the model's file) gguf from PyPI.
 Run from the repository root:  tests/goldens/tokenizer.py [--data DIR] [--smollm2 FILE.gguf]
@@ -119,7 +119,7 @@ def train_tiny(name):
     return tokenizer
 
 
-# What the tokenizer_config.json of OPT's folders says.
+# tokenizer_config.json of OPT's folders.
 OPT_CONFIG = {"add_bos_token": True, "add_prefix_space": False, "eos_token": "</s>",
               "bos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False, "normalized": True,
                             "rstrip": False, "single_word": False},
@@ -127,7 +127,7 @@ OPT_CONFIG = {"add_bos_token": True, "add_prefix_space": False, "eos_token": "</
 
 
 def opt_goldens(name, folder, lines):
-    """vocab.json and merges.txt, by transformers. The one wanted difference: BOS is not doubled."""
+    """vocab.json and merges.txt, by transformers. The only intended difference: BOS is not doubled."""
     from transformers import GPT2Tokenizer
     tokenizer = GPT2Tokenizer.from_pretrained(folder)
     def encode(line):
@@ -157,7 +157,7 @@ def published_opt(source, lines):
 
 
 def unigram_goldens(lines):
-    """A model that only the library encodes: unigram, normalised by NFKC, the user's own symbols."""
+    """A model that only the library encodes: unigram, normalised by NFKC, user-defined symbols."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(l for l in training_text() if "\x00" not in l), model_writer=model, model_type="unigram",
@@ -171,7 +171,7 @@ def unigram_goldens(lines):
 
 
 def llama2_style(processor):
-    """The merge form of the SentencePiece model, as Llama 2's tokenizer.json has it."""
+    """The merge form of the SentencePiece model, as in Llama 2's tokenizer.json."""
     size = processor.get_piece_size()
     vocab = {processor.id_to_piece(i): i for i in range(size)}
     merges = []

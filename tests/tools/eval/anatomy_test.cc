@@ -1,6 +1,5 @@
-// The plain forward pass against the engine and the double-precision model, what is seen through a
-// mask against what a cache would have kept, and every number of the pictures against its
-// definition.
+// Compares the plain forward pass with the engine and the double-precision model, masks with the
+// caches that they simulate, and every number of the pictures with its definition.
 #include "tools/eval/anatomy.h"
 
 #include <gmock/gmock.h>
@@ -91,7 +90,7 @@ TEST_P(PlainForwardTest, LogitsAreThoseOfTheDoubleModel) {
   ASSERT_TRUE(plan.ok());
   DoubleModel::Sequence sequence(&model, *plan);
   ExpectNear(forward->Logits(activations, 44), sequence.Prefill(tokens), 1e-4);
-  // Keys are turned, values are as they were projected.
+  // Keys are rotated, values are unchanged projections.
   const int d = Config().head_dim;
   for (int head = 0; head < Config().num_kv_heads; ++head) {
     const DoubleModel::Entry& entry = sequence.head(1, head).entries[17];
@@ -234,7 +233,7 @@ TEST(Masks, PatternsShowNoMoreThanTheirBudget) {
   EXPECT_THAT(shown, ElementsAre(9, 19, 29, 32, 33, 34));
 }
 
-// Weights of a group from nowhere, [group, query + 1], each row summing to 1.
+// Random weights of a group, [group, query + 1], each row summing to 1.
 std::vector<double> RandomWeights(int group, int count, std::mt19937_64* rng) {
   std::vector<double> weights;
   std::exponential_distribution<double> draw(1.0);
@@ -247,7 +246,7 @@ std::vector<double> RandomWeights(int group, int count, std::mt19937_64* rng) {
   return weights;
 }
 
-// H2O's algorithm 1, as it is written: a set that loses one when one comes.
+// H2O's algorithm 1, literally: a set that evicts one entry for each new one.
 TEST(Masks, LocalWithHeavyHittersIsGreedyEviction) {
   constexpr uint64_t kSeed = 21;
   SCOPED_TRACE(kSeed);
@@ -335,8 +334,8 @@ class TinyLaboratory : public testing::Test {
   Trial trial_;
 };
 
-// The engine's cache, with its kernels, its pages and its victims, and a mask over plain attention
-// must foretell the same.
+// The engine's cache, with its kernels, pages and evictions, and a mask over plain attention must
+// give the same predictions.
 TEST_F(TinyLaboratory, LocalWithHeavyHittersForetellsAsTheEnginesH2oDoes) {
   const Activations plain = forward_->Read(trial_.tokens);
   const auto collected = CollectedAttention(plain, trial_.context, &forward_->threads());
@@ -389,7 +388,7 @@ double L1(const std::vector<double>& x) {
   return sum;
 }
 
-// Equation 8 and theorem 3.1, spelled out for one query with the file's own W_O.
+// Equation 8 and theorem 3.1, computed directly for one query with the file's own W_O.
 TEST(AttentionLoss, IsItsDefinitionAndWithinTheBound) {
   constexpr uint64_t kSeed = 31;
   SCOPED_TRACE(kSeed);
@@ -536,10 +535,10 @@ TEST(RankCorrelationOf, OrdersThatAreKnown) {
   EXPECT_DOUBLE_EQ(RankCorrelation({1, 1, 1}, {1, 2, 3}), 0);
 }
 
-// The course of a cache
+// Cache contents over time
 
 TEST(ReplacementIndex, OfSequencesMadeByHand) {
-  // Four entries, two of them the newest, the incoming included: it chooses among three.
+  // Four entries, two of them the newest, including the incoming one: three candidates.
   const std::vector<std::vector<int32_t>> newest = {{0, 1, 4, 5}, {0, 1, 5, 6}, {0, 1, 6, 7}};
   EXPECT_THAT(ReplacementIndices(newest, 2), ElementsAre(1.0, 1.0));
   const std::vector<std::vector<int32_t>> oldest = {{0, 1, 4, 5}, {1, 4, 5, 6}, {1, 5, 6, 7}};
@@ -565,7 +564,7 @@ TEST_F(TinyLaboratory, ClassesOfEntries) {
     EXPECT_EQ(layer.activated_cached + layer.activated_uncached, 0) << "none its own maximum";
     EXPECT_NEAR(layer.inactive_cached, 20, 1e-9);
   }
-  // By hand, of one head at one step.
+  // By hand, for one head at one step.
   std::vector<HeadClasses> shown = {{1, 0, {}}};
   const EntryClasses classes = classify(0.05, &shown)[1];
   ASSERT_EQ(shown[0].steps.size(), 40u);
@@ -612,7 +611,7 @@ double CoveringRadius(const Points& points, const std::vector<int>& centres) {
   return radius;
 }
 
-// Gonzalez: within twice the best of all choices.
+// Gonzalez: at most twice the optimal cost.
 TEST(Clusters, GreedyCentresBesideAllChoices) {
   constexpr uint64_t kSeed = 41;
   SCOPED_TRACE(kSeed);
@@ -656,7 +655,7 @@ TEST(Clusters, PointsOnALineLieOnALine) {
   EXPECT_THAT(PrincipalPlane({same.data(), 10, 3}).x, testing::Each(0.0)) << "a point is a point";
 }
 
-// Axes of a turned ellipsoid: the two longest are found, in their order.
+// Axes of a rotated ellipsoid: finds the two longest, in order.
 TEST(Clusters, ThePlaneHoldsWhatVariesMost) {
   std::mt19937_64 rng(43);
   std::normal_distribution<double> normal;
@@ -726,7 +725,7 @@ TEST(Sketch, ClustersCoverAndStandApart) {
   }
 }
 
-// Lemmas 1 and 2: with many samples the estimate is the truth.
+// Lemmas 1 and 2: with many samples the estimate converges to the exact value.
 TEST(Sketch, ManySamplesTellTheTruth) {
   std::mt19937_64 rng(53);
   const std::vector<float> keys = RandomPoints(120, 8, &rng), values = RandomPoints(120, 8, &rng);
@@ -771,7 +770,7 @@ TEST(LengthStudy, SaysWhatEachLengthCosts) {
   EXPECT_GT(study["clusters"][1]["mean"], study["clusters"][0]["mean"]);
 }
 
-// The whole
+// The whole report
 
 TEST_F(TinyLaboratory, APageOfPictures) {
   std::string text;

@@ -1,4 +1,5 @@
-# hydrant-eval on a tiny model: runs, goes on where it was, and refuses what is wrong before any work.
+# Runs hydrant-eval on a tiny model: results, resumption, and refusals of invalid flags before any
+# work.
 file(REMOVE_RECURSE ${WORK})
 set(common --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --cases 2 --out ${WORK} --quick)
 foreach(round 1 2)
@@ -10,7 +11,7 @@ foreach(round 1 2)
   endif()
   file(STRINGS ${WORK}/results.jsonl lines REGEX "\"arm\":")
   list(LENGTH lines count)
-  # 2 tasks of 2 cases: the full cache, and 3 arms at 3 budgets.
+  # 2 tasks with 2 cases: the full cache, and 3 arms at 3 budgets.
   if(NOT count EQUAL 40)
     message(FATAL_ERROR "round ${round}: ${count} outcomes instead of 40")
   endif()
@@ -36,7 +37,7 @@ if(NOT code EQUAL 1 OR NOT said MATCHES "--write-cases: cannot write /dev/full")
   message(FATAL_ERROR "--write-cases /dev/full: code ${code}, said '${said}'")
 endif()
 
-# The anatomy alone.
+# Only the anatomy.
 execute_process(COMMAND ${EVAL} --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --quick
                         --tasks none --anatomy --policies h2o,co2 --out ${WORK}/anatomy
                 RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE progress)
@@ -62,7 +63,7 @@ if(code EQUAL 0 OR NOT said MATCHES "--anatomy: the plain forward pass knows wha
   message(FATAL_ERROR "an OPT model: code ${code}, said '${said}'")
 endif()
 
-# Cases for somebody else, whose answers are reported beside ours.
+# Cases for another program, whose answers are reported beside ours.
 set(asked --tasks perplexity,passkey-unseen --policies h2o)
 execute_process(COMMAND ${EVAL} ${common} ${asked} --write-cases ${WORK}/cases.jsonl RESULT_VARIABLE code)
 file(STRINGS ${WORK}/cases.jsonl lines REGEX "\"tokens\":")
@@ -70,7 +71,7 @@ list(LENGTH lines count)
 if(NOT code EQUAL 0 OR NOT count EQUAL 4)
   message(FATAL_ERROR "--write-cases: code ${code}, ${count} cases instead of 4")
 endif()
-# All but the settings once more, under another name; what is there twice counts once.
+# Repeats all but the settings under another name; duplicates count once.
 file(READ ${WORK}/results.jsonl rows)
 string(FIND "${rows}" "\n" end)
 math(EXPR begin "${end} + 1")

@@ -1,5 +1,5 @@
-// The laboratory on a tiny model: many arms beside each other measure what each measures alone, the
-// tasks hide what they ask for, and who knows what comes keeps what it pays.
+// Laboratory on a tiny model: many concurrent arms give the same results as single arms, tasks hide
+// their facts, and the oracle keeps the entries needed later.
 #include "tools/eval/laboratory.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST(Laboratory, AnAmpleBudgetIsTheFullCache) {
   EXPECT_EQ(outcomes[1].agreement, 1.0);
 }
 
-// With `append` the cache that was compressed grows by every token.
+// With `append` the compacted cache grows by every token.
 TEST(Laboratory, AppendingKeepsWhatCame) {
   const Trial trial = MakeTrial(*Open(), 100, 60, 0);
   const Outcome evicts = Open()->Run(trial, {Named("h2o", 30)})[1];
@@ -184,7 +184,7 @@ TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
   }
 }
 
-// Everything that is needed to ask somebody else.
+// All fields that another program needs.
 TEST(Tasks, CasesAreWrittenWhole) {
   const auto laboratory = Open();
   TaskOptions options;

@@ -1,4 +1,4 @@
-// Results against sums done by hand, and a run that is stopped and goes on.
+// Compares results with sums by hand, and resumes an interrupted run.
 #include "tools/eval/results.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +73,7 @@ TEST_F(ResultsTest, TheBestOfEachBudgetIsMarked) {
 
 TEST_F(ResultsTest, DifferencesArePairedWithTheFullCache) {
   Results results = Open();
-  // What an arm loses is .1 and .3; that the second text is harder says nothing of it.
+  // The arm loses .1 and .3; that the second text is harder does not count.
   for (const auto& [number, arm, nll] :
        {std::tuple(0, "full", 2.0), std::tuple(0, "h2o", 2.1), std::tuple(1, "full", 4.0),
         std::tuple(1, "h2o", 4.3), std::tuple(2, "h2o", 9.0)}) {
@@ -104,7 +104,7 @@ TEST_F(ResultsTest, WhatTheFullCacheDoesNotFindDoesNotCount) {
   EXPECT_THAT(TextReport(summaries), HasSubstr("| h2o | 50 % of 2 |"));
 }
 
-// What two arms lose of the same texts, and of others that only one of them was asked.
+// Losses of two arms on the same texts, and on others that only one of them has.
 TEST_F(ResultsTest, ArmsAreComparedOverTheCasesThatBothHave) {
   Results results = Open();
   std::mt19937_64 rng(7);
@@ -238,7 +238,7 @@ TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
     std::ifstream file(path_);
     EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
   }
-  // A results file whose first line is cut short.
+  // A results file with a truncated first line.
   std::ofstream(path_) << R"({"se)";
   EXPECT_TRUE(Results::Open(path_, {{"seed", 1}}).ok());
 }

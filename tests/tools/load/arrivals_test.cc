@@ -71,7 +71,7 @@ TEST(ArrivalsTest, OneSeedIsOneLoad) {
   EXPECT_NE(drawn(11), drawn(12));
 }
 
-// What the profile says of a moment against adding the rate up in small steps.
+// Compares the profile with a sum of the rate over small steps.
 TEST(RateProfileTest, TimesInvertTheSumOfTheRate) {
   const RateProfile profile = *RateProfile::Parse("2x10,0x5,1-9x20,4x10");
   const auto rate = [](double t) {

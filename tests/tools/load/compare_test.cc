@@ -20,7 +20,7 @@ using testing::Optional;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-// What `vllm bench serve --save-result` wrote in 2025, shortened.
+// Output of `vllm bench serve --save-result` in 2025, shortened.
 constexpr char kVllm[] =
     R"({"date": "20250612-101010", "endpoint_type": "vllm", "label": null, "model_id": "m",
  "num_prompts": 400, "request_rate": "inf", "burstiness": 1.0, "max_concurrency": null, "duration": 20.0, "completed": 398,
@@ -103,7 +103,7 @@ TEST(CompareTest, RatiosAndWhichIsBetter) {
   EXPECT_FALSE(Find(*comparison, 0, "max_ttft_ms").Ratio(2).has_value()) << "vllm has none";
   EXPECT_EQ(Find(*comparison, 0, "failed").WorseBy(2), std::numeric_limits<double>::infinity());
   EXPECT_EQ(comparison->parts.size(), 1u) << "not all have the arm";
-  // In the order of what they are: the rates, then the times, their means first.
+  // In this order: the rates, then the times, means first.
   std::vector<std::string> names;
   for (const ComparedMeasure& measure : comparison->parts[0].measures)
     names.push_back(measure.name);
@@ -133,7 +133,7 @@ TEST(CompareTest, ArmsAndSettings) {
   EXPECT_THAT(text, HasSubstr("'5' '6'"));
 }
 
-// A run that found its prompts in a cache is not faster by itself, so the comparison warns.
+// A run with prefix cache hits is faster for that reason, so the comparison warns.
 TEST(CompareTest, WarnsWhereOneFoundItsPromptsInACache) {
   const auto with = [](double rate) {
     nlohmann::json report = Ours(100, 50);

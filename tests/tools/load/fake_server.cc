@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 class FakeStream;
 
-// When each stream is to be written to next. Thread safe.
+// The next write time of each stream. Thread safe.
 class Schedule {
  public:
   struct Entry {
@@ -52,7 +52,7 @@ class Schedule {
   std::priority_queue<Entry> entries_;
 };
 
-// One that is cancelled is finished at its next turn.
+// A cancelled stream is finished when it is next due.
 class FakeStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
  public:
   FakeStream(const v1::GenerateRequest& request, const FakePace& pace, Schedule* schedule)
@@ -165,7 +165,7 @@ struct FakeServer::Impl {
 FakeServer::FakeServer(FakePace pace) : impl_(std::make_unique<Impl>(pace)) {}
 
 FakeServer::~FakeServer() {
-  // Cancels what is open; the ticker finishes it.
+  // Cancels open streams; the ticker finishes them.
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->stop.store(true);
   impl_->ticker.join();

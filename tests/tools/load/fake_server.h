@@ -1,5 +1,5 @@
-// A server of hydrant.v1 with no model behind it, which sends to every stream at a fixed pace and
-// costs little: what is measured against it is the client. For benchmarks.
+// A server of hydrant.v1 without a model, which sends to every stream at a fixed pace at low cost,
+// so that the client is the bottleneck. For benchmarks.
 #ifndef HYDRANT_TESTS_TOOLS_LOAD_FAKE_SERVER_H_
 #define HYDRANT_TESTS_TOOLS_LOAD_FAKE_SERVER_H_
 

@@ -1,11 +1,11 @@
-// What one core of hydrant-load keeps up with: a fake server, in a process and on a core of its
-// own, sends to every stream at a fixed pace.
+// Measures the capacity of one core of hydrant-load: a fake server, in its own process and on
+// another core, sends to every stream at a fixed pace.
 //
 //   generator_benchmark [seconds] [streams...]      default 60 500 2000 4000
 //
 // Requests arrive as a Poisson process, each for 20 s of 5 messages of 5 tokens a second, so that
-// as many streams as named are open on average from 20 s on. Lateness is when a request was sent
-// after it was to be sent. Prints a markdown table.
+// the given number of streams is open on average from 20 s on. Lateness is the time from a
+// request's intended to its actual send. Prints a markdown table.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -33,8 +33,7 @@ namespace {
 constexpr FakePace kPace = {.messages_per_second = 5.0, .tokens_per_message = 5};
 constexpr double kStreamSeconds = 20.0;
 
-// A core for itself, as far as the user may ask for that: others on this machine are not what is
-// measured.
+// Reserves a core as far as the user may: other processes should not be measured.
 void TakeCore(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -47,8 +46,8 @@ void TakeCore(int core) {
     fmt::print(stderr, "note: without the right to SCHED_FIFO core {} is shared\n", core);
 }
 
-// A server in a child that ends with this process. Before anything of gRPC is touched: it does not
-// outlive a fork.
+// Runs a server in a child process that ends with this one. Before any use of gRPC, which does not
+// survive a fork.
 int ForkServer() {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) std::abort();
@@ -94,7 +93,7 @@ bool MeasureStreams(int port, int streams, double seconds) {
   RunOptions run;
   run.intended = [&](int64_t) { return arrivals.Next(); };
   run.most_seconds = seconds;
-  // What comes between the ramp and the last request sent.
+  // Events between the ramp and the last request sent.
   int64_t most = 0;
   run.on_tick = [&](double now, const std::vector<Outcome>&, int64_t in_flight) {
     most = std::max(most, in_flight);

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-// What numpy.percentile([15, 20, 35, 40, 50], q) gives.
+// Values of numpy.percentile([15, 20, 35, 40, 50], q).
 TEST(QuantileTest, LiesOnTheLineBetweenTheNearest) {
   std::vector<double> values = {50, 35, 15, 40, 20};
   const Distribution described = Describe(&values);
@@ -36,7 +36,7 @@ TEST(QuantileTest, LiesOnTheLineBetweenTheNearest) {
 
 TEST(MeasuresTest, CountsFromTheMomentItWasToBeSent) {
   Outcome outcome = Completed(1.0, {1.5, 1.6, 1.9});
-  outcome.sent = 1.4;  // the generator was held up
+  outcome.sent = 1.4;  // the generator was delayed
   outcome.has_usage = true;
   outcome.queue = 0.02;
   const Measures measures = Measure({&outcome, 1}, {});

@@ -1,4 +1,4 @@
-// Against an HTTP server that answers as OpenAI's API does, word for word as its tokens come.
+// Tests against an HTTP server that behaves like OpenAI's API, with one chunk per token.
 #include "tools/load/targets/openai_target.h"
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ class FakeOpenAi {
             ++*sent;
             return sink.write(event.data(), event.size());
           }
-          // One token had no text of its own.
+          // One token has no text.
           std::string end =
               "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 77, "
               "\"prompt_tokens_details\": " +
@@ -159,7 +159,7 @@ TEST(OpenAiTargetTest, ChunksAreTokensAndUsageHasTheRest) {
   ASSERT_EQ(prompts.size(), 20u);
   EXPECT_TRUE(prompts[0]["stream"]);
   EXPECT_EQ(prompts[0]["max_tokens"], 6);
-  // A prompt is the text that its tokens are.
+  // The prompt is the text of its tokens.
   const std::string text = prompts[0]["prompt"];
   EXPECT_THAT(std::string(kText) + kText, HasSubstr(text));
 }

@@ -1,4 +1,4 @@
-// Outcomes as a server would have made them, for tests of what is made of them.
+// Outcomes for tests of their evaluation.
 #ifndef HYDRANT_TESTS_TOOLS_LOAD_OUTCOMES_H_
 #define HYDRANT_TESTS_TOOLS_LOAD_OUTCOMES_H_
 
@@ -9,7 +9,7 @@
 
 namespace hydrant::load {
 
-// A completed request whose tokens come one by one at these times.
+// A completed request whose tokens arrive singly at these times.
 inline Outcome Completed(double intended, std::vector<double> times, int arm = 0) {
   Outcome outcome{.arm = arm,
                   .intended = intended,

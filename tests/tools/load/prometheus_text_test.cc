@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// With what the format's description allows: escapes and braces in labels, timestamps, infinities.
+// With features of the format's description: escapes and braces in labels, timestamps, infinities.
 TEST(PrometheusTextTest, NamesLabelsAndNumbers) {
   const auto parsed = ParsePrometheusText(
       "# HELP hydrant_pages What the pages hold.\n"

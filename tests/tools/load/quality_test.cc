@@ -22,7 +22,7 @@ TEST(AgreementTest, CountsPositionsOfTheLongerAnswer) {
   EXPECT_EQ(agreement.before_difference, 2);
   EXPECT_EQ(agreement.matched, 3);
   EXPECT_EQ(agreement.identical, 0);
-  AddPair(Ids{1, 2}, Ids{1, 2, 3, 4, 5, 6}, &agreement);  // the one ended early
+  AddPair(Ids{1, 2}, Ids{1, 2, 3, 4, 5, 6}, &agreement);  // one ended early
   EXPECT_EQ(agreement.positions, 10);
   EXPECT_EQ(agreement.before_difference, 4);
   EXPECT_EQ(agreement.matched, 5);
@@ -35,8 +35,8 @@ TEST(AgreementTest, CountsPositionsOfTheLongerAnswer) {
   EXPECT_DOUBLE_EQ(agreement.IdenticalShare(), 1.0 / 3);
 }
 
-// Answers a prompt of one token t with t, t + 1, ..., a token a message; arm 2 says 0 from the
-// third token on. A prompt of 13 fails.
+// Answers a prompt of one token t with t, t + 1, ..., one token per message; arm 2 answers 0 from
+// the third token on. A prompt of 13 fails.
 class FakeTarget final : public Target {
  public:
   int64_t most_in_flight = 0;

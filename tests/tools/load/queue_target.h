@@ -1,6 +1,6 @@
-// A server in made-up time: one request after the other, each of the same service time, a single
-// token at its end. With even arrivals a D/D/1 queue, with Poisson arrivals an M/D/1 queue, of
-// which the capacity is known.
+// A server in simulated time: handles requests one after the other, each with the same service time
+// and a single token at its end. Constant gaps give a D/D/1 queue, Poisson arrivals an M/D/1 queue
+// of known capacity.
 #ifndef HYDRANT_TESTS_TOOLS_LOAD_QUEUE_TARGET_H_
 #define HYDRANT_TESTS_TOOLS_LOAD_QUEUE_TARGET_H_
 
@@ -15,7 +15,7 @@ class QueueTarget final : public Target {
  private:
   struct Job {
     int64_t index = 0;
-    double at = 0.0;  // when it is done
+    double at = 0.0;  // completion time
     bool answered = false;
     bool cancelled = false;
   };

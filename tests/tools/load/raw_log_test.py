@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""hydrant-load's figures are those of its own raw log: a load with faults through a whole daemon, its percentiles computed once
-more from the CSV and the arrays of the JSON, by the standard library.
+"""Compares hydrant-load's figures with its own raw log: runs a load with faults through a whole
+daemon, and recomputes percentiles from the CSV and the arrays of the JSON, with the standard
+library.
 
   raw_log_test.py HYDRANT_LOAD HYDRANTD MODEL FOLDER
 """
@@ -14,7 +15,7 @@ import subprocess
 import sys
 
 QUANTILES = {"p90": 900, "p95": 950, "p99": 990, "p99.9": 999}  # of a thousand
-MICROSECOND = 2e-3  # in ms: the CSV's last digit, of two times
+MICROSECOND = 2e-3  # in ms: the CSV's last digit, for two times
 
 
 def free_port() -> int:

@@ -40,7 +40,7 @@ std::vector<Outcome> Outcomes() {
   return outcomes;
 }
 
-// What a page shows is what stands in it as data, and that is one JSON object.
+// The content of a page is its data, a single JSON object.
 Json DataOf(const std::string& page) {
   const std::string opens = "<script type=\"application/json\" id=\"data\">";
   const size_t begin = page.find(opens) + opens.size(), end = page.find("</script>", begin);
@@ -54,7 +54,7 @@ size_t Count(const std::string& text, const std::string& part) {
   return count;
 }
 
-// The names that scripts around `vllm bench serve` read.
+// The keys read by scripts around `vllm bench serve`.
 TEST(ReportTest, HasTheKeysOfVllmBenchServe) {
   const Json json = Json::parse(ToJson(Description(), Outcomes(), {}, 0.0));
   for (const char* key : {"date",
@@ -158,8 +158,8 @@ TEST(ReportTest, ARunWithoutAnOutcomeHasAllFaces) {
   EXPECT_THAT(ToText(Description(), none, {}, 0.0), HasSubstr("0 completed"));
 }
 
-// A server's words are data everywhere: markup, the end of a script, bytes that are no UTF-8,
-// control characters, commas.
+// A server's text is data everywhere: markup, the end of a script, invalid UTF-8, control
+// characters, commas.
 TEST(ReportTest, WordsOfAServerAreHarmless) {
   const std::string evil = "</script><script>alert(1)</script><!--\x1b[2J,\"\n\xff\xfe__proto__";
   std::vector<Outcome> outcomes = Outcomes();
@@ -186,7 +186,7 @@ std::string Whole(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Limits the size of files that the process writes while this object lives, as a full disk would.
+// Limits the size of files that the process writes during this object's lifetime, like a full disk.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
@@ -229,7 +229,7 @@ TEST(WriteFileTest, AFullDiskIsNamed) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("/nowhere/at/all: cannot be written: No such file"));
   EXPECT_THAT(std::string(CheckWritable("/tmp").message()), HasSubstr("Is a directory"));
-  // A disk that fills up while it is written leaves what was there.
+  // If the disk fills up during writing, the old file stays.
   const std::string folder = testing::TempDir() + "/full_disk_test";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);

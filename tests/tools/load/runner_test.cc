@@ -14,16 +14,16 @@
 namespace hydrant::load {
 namespace {
 
-// A server in made-up time: a request in service gets a token every `step` seconds, all requests of
-// it at once, and does nothing between `stall_from` and `stall_to`.
+// A server in simulated time: all requests in service get a token every `step` seconds; it stops
+// between `stall_from` and `stall_to`.
 class FakeTarget final : public Target {
  public:
   double step = 0.01;
   double stall_from = 1e9, stall_to = 1e9;
   std::map<int64_t, PlannedRequest> seen;
   size_t most_in_flight = 0;
-  std::string late = "DEADLINE_EXCEEDED";  // what is said when a deadline has passed
-  double looking_costs = 0.0;              // seconds that pass when the clock is looked at
+  std::string late = "DEADLINE_EXCEEDED";  // status after a deadline
+  double looking_costs = 0.0;              // seconds that reading the clock takes
 
   double Now() override { return now_ += looking_costs; }
 
@@ -76,7 +76,7 @@ class FakeTarget final : public Target {
     double next = 0.0;
     double end = 0.0;
     int64_t left = 0;
-    std::string broken = {};  // with which status
+    std::string broken = {};  // its status
     double NextAt(double now) const { return broken.empty() ? std::min(next, end) : now; }
   };
   void Break(int64_t index, const std::string& status) {
@@ -143,9 +143,9 @@ TEST(RunnerTest, AClosedLoopNeedsNoStandingClock) {
   EXPECT_EQ(RunLoad(workload, {.concurrency = 5}, &target).size(), 50u);
 }
 
-// Coordinated omission: a server that does nothing for two seconds while four requests at most may
-// be in flight keeps the generator from sending some 200 others. They all waited, each for the rest
-// of the stall; timed from when they were sent they would look well.
+// Coordinated omission: a server that stalls for two seconds, with at most four requests in flight,
+// keeps the generator from sending some 200 others. Each of them waited for the rest of the stall;
+// measured from their actual send time their latency would look low.
 TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
   FakeTarget target;
   target.stall_from = 1.0;
@@ -278,7 +278,7 @@ TEST(RunnerTest, AConversationKeepsItsPlace) {
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 2}, &target);
   ASSERT_EQ(outcomes.size(), 60u);
   EXPECT_LE(target.most_in_flight, 2u);
-  // How many conversations are open when another one begins.
+  // Number of open conversations when another one begins.
   std::map<int64_t, double> last_end;
   for (const Outcome& outcome : outcomes) last_end[outcome.index / 3] = outcome.ended;
   for (const Outcome& outcome : outcomes) {

@@ -20,7 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The rates that are tried where all up to `capacity` are borne.
+// The rates tried if all up to `capacity` succeed.
 std::vector<double> Tried(const RateSearchOptions& options, double capacity, RateSearch* search) {
   std::vector<double> tried;
   while (const std::optional<double> rate = search->Next()) {
@@ -110,7 +110,8 @@ SweptArm FindCapacity(double service, const ProbeOptions& options,
   return arms[0];
 }
 
-// Even arrivals: request k waits k * (service - gap), which says of every rate whether it is borne.
+// Constant gaps: request k waits k * (service - gap), which decides for every rate whether it is
+// sustainable.
 TEST(SweepTest, FindsTheCapacityOfAQueueOfEvenArrivals) {
   constexpr double kService = 0.02, kLimit = 0.5, kShare = 0.9, kWarmUp = 5, kSeconds = 40;
   const auto is_borne = [&](double rate) {
@@ -124,7 +125,7 @@ TEST(SweepTest, FindsTheCapacityOfAQueueOfEvenArrivals) {
   };
   double capacity = 1;
   while (is_borne(capacity)) capacity *= 1.0005;
-  EXPECT_GT(capacity, 50);  // a queue may grow for as long as the probe lasts
+  EXPECT_GT(capacity, 50);  // a queue may grow during the whole probe
   EXPECT_LT(capacity, 52);
   ProbeOptions options{.share = kShare,
                        .warm_up = kWarmUp,
@@ -138,8 +139,8 @@ TEST(SweepTest, FindsTheCapacityOfAQueueOfEvenArrivals) {
   EXPECT_LE(*arm.lowest_failed, *arm.highest_met * 1.0101);
 }
 
-// The share of customers of an M/D/1 queue that wait at most `wait`; Erlang 1909, for `wait` of a
-// few service times.
+// The fraction of customers of an M/D/1 queue that wait at most `wait`; Erlang 1909, for `wait` of
+// a few service times.
 double ShareThatWaitsAtMost(double wait, double rate, double service) {
   double sum = 0.0, factorial = 1.0;
   for (int k = 0; k * service <= wait; ++k) {
@@ -179,7 +180,7 @@ TEST(ProbeTest, CountsWhatWasSentInItsWindow) {
   EXPECT_NEAR(probe.in_flight, 0.1, 0.01) << "Little's law";
 }
 
-// At twice what it bears a queue of thousands is left, of which none can be good any more.
+// At twice the capacity a queue of thousands remains, of which none can be good any more.
 TEST(ProbeTest, DoesNotWaitForWhatIsLost) {
   QueueTarget target(0.02);
   ProbeOptions options{.warm_up = 0,

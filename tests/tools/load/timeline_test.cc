@@ -40,7 +40,7 @@ TEST(TimelineTest, EverythingFallsIntoItsWindow) {
   EXPECT_EQ(other.windows[4].due, 1);
 }
 
-// Over runs of all lengths: what is in the windows adds up to what there was.
+// For runs of all lengths: the windows sum up to the totals.
 TEST(TimelineTest, NothingIsLost) {
   std::mt19937 random(5);
   for (const int requests : {0, 1, 7, 300, 5000}) {

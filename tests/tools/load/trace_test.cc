@@ -79,7 +79,7 @@ TEST(TraceTest, NamesLineAndField) {
               HasSubstr("/nowhere/a.csv: cannot be opened"));
 }
 
-// The published files themselves, where they are at hand.
+// The published files, if available.
 TEST(TraceTest, ReadsThePublishedTraces) {
   const char* folder = std::getenv("HYDRANT_DATA_DIR");
   const std::filesystem::path traces =

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A day's steps: decode alone, and with prompts beside it.
+// A day's steps: decode alone, and with prefill.
 std::vector<StepTaken> DrawSteps(const CostModel& model, double noise, uint64_t seed) {
   std::mt19937_64 random(seed);
   CostModel noisy = model;
@@ -77,7 +77,7 @@ TEST(CostFitTest, FindsItInNoiseAndTheNoiseToo) {
   EXPECT_NEAR(predicted, taken, 1e-6 * taken);
 }
 
-// Steps in which the machine stood still count in the sum, and bend nothing.
+// Steps during a stall of the machine count in the sum, but do not bias the fit.
 TEST(CostFitTest, AFewStallsDoNotBendIt) {
   std::vector<StepTaken> steps = DrawSteps(kKnown, 0, 3);
   for (size_t i = 0; i < steps.size(); i += 100) steps[i].end += 300'000;
@@ -95,7 +95,7 @@ TEST(CostFitTest, TooFewStepsAreRefused) {
   EXPECT_THAT(std::string(fit.status().message()), HasSubstr("5 steps are too few"));
 }
 
-// As server/observe/step_trace.cc writes it; it broke off in its last line.
+// In the format of server/observe/step_trace.cc, with a truncated last line.
 TEST(CostFitTest, ReadsStepsOfATrace) {
   const auto steps = ParseStepTrace(
       R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}},

@@ -1,4 +1,5 @@
-# hydrant-sim as a user runs it: a table and figures, replicas, a fit, and refusals that name what is wrong.
+# hydrant-sim as a user runs it: a table and figures, replicas, a fit, and refusals that name the
+# fault.
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 
@@ -22,7 +23,7 @@ if(NOT code EQUAL 0 OR NOT table MATCHES "60 requests, 60 completed")
   message(FATAL_ERROR "a trace ended with ${code}: ${said}${table}")
 endif()
 
-# Steps of 1000 us and 10 us a prompt token.
+# Steps of 1000 us and 10 us per prompt token.
 set(steps "[{}")
 foreach(tokens RANGE 10 60)
   math(EXPR us "1000 + 10 * ${tokens}")

@@ -53,7 +53,7 @@ class PolicyTest : public testing::Test {
     Request request = arm.request;
     request.request_id = std::to_string(index);
     request.prompt.resize(1 + Below(150));
-    const uint32_t alike = Below(3);  // prompts that begin alike
+    const uint32_t alike = Below(3);  // prompts with a common prefix
     for (size_t i = 0; i < request.prompt.size(); ++i)
       request.prompt[i] = i < 96 ? alike : random_() % 1000;
     request.sampling.seed = random_();
@@ -125,7 +125,7 @@ std::vector<std::string> Mixes() {
     mixes.push_back(std::move(arm));
   }
   mixes.push_back(all);
-  // Heads that share budgets, hold what they must, are cut later, or for others' sake.
+  // Heads that share budgets, have guarantees, are compacted later or under pressure.
   mixes.insert(mixes.end(),
                {"h2o:cache_ratio=0.3:min_cache_tokens=8:budget_scope=model",
                 "h2o:cache_ratio=0.3:min_cache_tokens=8:budget_scope=layer:head_floor=0",
@@ -139,7 +139,7 @@ std::vector<std::string> Mixes() {
 
 INSTANTIATE_TEST_SUITE_P(Mixes, EveryPolicyTest, testing::ValuesIn(Mixes()));
 
-// Pages ran out, and what then happens happened.
+// Checks that pages ran out, with the expected consequences.
 TEST_F(PolicyTest, SomeArePreemptedAndSomeSwapped) {
   const Counts counts = Run("full", 1);
   EXPECT_GT(counts.stats.preemptions, 0u);

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr uint64_t kSeed = 11;
 
-// A small model whose steps take what is easily counted.
+// A small model with simple step times.
 SimulationOptions SmallOptions(const std::string& mix = "full") {
   ModelShape shape;
   shape.num_layers = 2;
@@ -68,7 +68,7 @@ SimulationResult Replay(const SimulationOptions& options, std::vector<load::Trac
   return Simulate(options, workload, [&](int64_t i) { return load.trace[i].at; }).value();
 }
 
-// A step reads the prompt; then a step a token, with the pages of all that has been seen.
+// One step for the prefill; then one per token, with the pages of all earlier tokens.
 TEST(SimulationTest, OneRequestAloneTakesWhatItsStepsTake) {
   const SimulationOptions options = SmallOptions();
   const SimulationResult result =
@@ -89,7 +89,7 @@ TEST(SimulationTest, OneRequestAloneTakesWhatItsStepsTake) {
 }
 
 // With one sequence at a time, each a step of one length, it is an M/D/1 queue: by Pollaczek and
-// Khinchine a request waits rho S / (2 (1 - rho)) on average.
+// Khinchine the mean wait is rho S / (2 (1 - rho)).
 TEST(SimulationTest, OneAtATimeWaitsAsPollaczekAndKhinchineSay) {
   SimulationOptions options = SmallOptions();
   options.replica.limits.engine.max_num_seqs = 1;
@@ -119,7 +119,7 @@ TEST(SimulationTest, OneSeedIsOneResult) {
   EXPECT_NE(JsonOf(RunAtRate(options, load, 60), {}), once);
 }
 
-// While both have more waiting than can run, each gets half, however many one of them sends.
+// While both tenants have a backlog, each gets half, however many requests one of them sends.
 TEST(SimulationTest, TenTimesTheRequestsAreNoMoreThanAShare) {
   SimulationOptions options = SmallOptions("full:tenant=a@10,full:tenant=b@1");
   options.replica.scheduler.max_num_queued_reqs = 100'000;
@@ -144,7 +144,7 @@ TEST(SimulationTest, AShareIsAsTheWeightSays) {
   EXPECT_NEAR(a / (a + b), 0.75, 0.01);
 }
 
-// A tenant within its share hardly notices that another asks for more than there is.
+// A tenant within its share is hardly affected by another tenant's overload.
 TEST(SimulationTest, WhoAsksForLittleIsServedAtOnce) {
   const SimulationOptions options = SmallOptions("full:tenant=a@10,full:tenant=b@1");
   const load::WorkloadOptions load = SmallLoad(options, 20'000, 64, 16);
@@ -153,7 +153,7 @@ TEST(SimulationTest, WhoAsksForLittleIsServedAtOnce) {
   EXPECT_GT(a.queue.p50, 10 * b.queue.max);
 }
 
-// A class of priority is worth a minute: who waits longer than that goes before those who come.
+// A priority level equals one minute: a request that has waited longer precedes new ones.
 TEST(SimulationTest, NobodyStarvesBehindPriorities) {
   SimulationOptions options = SmallOptions("full@20,full:priority=1@1");
   options.replica.scheduler.max_num_queued_reqs = 1'000'000;
@@ -162,7 +162,7 @@ TEST(SimulationTest, NobodyStarvesBehindPriorities) {
   options.replica.cost.step_us = 20'000;
   const SimulationResult result = RunAtRate(options, SmallLoad(options, 20'000, 16, 1), 60);
   EXPECT_EQ(MakeFigures(result, {}).completed, 20'000);
-  TimeUs first_after = std::numeric_limits<TimeUs>::max();  // of class 0, of those still to come
+  TimeUs first_after = std::numeric_limits<TimeUs>::max();  // of class 0, of requests yet to arrive
   size_t next = result.requests.size(), num_patient = 0;
   for (size_t i = result.requests.size(); i-- > 0;) {
     const SimulatedRequest& request = result.requests[i];
@@ -254,7 +254,7 @@ TEST(SimulationTest, ReplaysAzure) {
   EXPECT_EQ(MakeFigures(result, {}).completed, 3);
 }
 
-// Equal hashes are equal prompts: the second request finds what the first has read of them.
+// Equal hashes are equal prompts: the second request finds the first one's prefix in the cache.
 TEST(SimulationTest, ReplaysMooncakesSharedPrefixes) {
   const SimulationOptions options = SmallOptions();
   const SimulationResult result =
@@ -265,7 +265,7 @@ TEST(SimulationTest, ReplaysMooncakesSharedPrefixes) {
   EXPECT_EQ(result.requests[2].cached_tokens, 0);
 }
 
-// The published traces, the first of each, where they are at hand.
+// The first requests of the published traces, if available.
 TEST(SimulationTest, ReplaysThePublishedTraces) {
   const char* folder = std::getenv("HYDRANT_DATA_DIR");
   const std::filesystem::path traces =
@@ -299,7 +299,7 @@ TEST(TraceCopiesTest, EachCopyIsTheWholeTraceFromSomewhere) {
   EXPECT_EQ(of_copy.size(), 50u);
   for (const auto& [copy, requests] : of_copy) EXPECT_EQ(requests, 3) << copy;
   EXPECT_EQ(of_length, (std::map<int64_t, int>{{1, 50}, {2, 50}, {3, 50}}));
-  // The first of them, as if all had been made.
+  // The first of them, equal to a prefix of all copies.
   const auto first = CopiesOf(trace, 50, 40, kSeed);
   ASSERT_EQ(first.size(), 40u);
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].at, all[i].at);
