@@ -1,5 +1,5 @@
-// Random weights for any config.json, for load tests and benchmarks of models whose weights are not
-// available.
+// Random weights for any config.json, for load tests and benchmarks of models without their
+// weights.
 #ifndef HYDRANT_ENGINE_MODEL_DUMMY_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_DUMMY_SOURCE_H_
 

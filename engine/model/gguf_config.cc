@@ -344,8 +344,8 @@ absl::Status ReadGemma(GgufFields&, GgufConfig* config) {
   return absl::OkStatus();
 }
 
-// No key gives the attention scale. As in llama.cpp, a 27B model, whose heads are narrower than
-// hidden_size / num_heads, is recognised by its number of layers.
+// No key gives the attention scale. As in llama.cpp, a 27B model is recognised by its number of
+// layers; its heads are narrower than hidden_size / num_heads.
 void SetGemmaScale(int layers_of_27b, ModelConfig* c) {
   if (c->num_layers == layers_of_27b)
     c->attention_scale = 1.0 / std::sqrt(static_cast<double>(c->hidden_size) / c->num_heads);

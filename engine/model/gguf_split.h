@@ -29,7 +29,7 @@ absl::StatusOr<GgufSplit> ReadGgufSplit(const GgufFile& file);
 absl::StatusOr<std::vector<std::string>> GgufSplitPaths(const std::string& path,
                                                         const GgufSplit& split);
 
-// Checks that `file` can be number `no` of the split model whose first file is `first`.
+// Checks that `file` can be number `no` of the split model that begins with the file `first`.
 absl::Status CheckGgufSplit(const GgufFile& first, const GgufFile& file, int64_t no);
 
 }  // namespace hydrant

@@ -12,7 +12,7 @@
 
 namespace hydrant {
 
-// A tensor whose data has not been located yet.
+// A tensor before its data has been located.
 struct GgufTensorEntry {
   std::string name;
   DType dtype = DType::kF32;

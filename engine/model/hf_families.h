@@ -94,9 +94,9 @@ struct HfRopeRules {
 };
 absl::Status ReadHfRope(HfFields& root, const HfRopeRules& rules, ModelConfig* config,
                         double* rotated);
-// For models whose layers with a window have a RoPE of their own. Both hold the family's defaults;
-// the file overrides them in rope_parameters, by kind of layer, or in rope_scaling, which applies
-// to layers without a window. REQUIRES: config->sliding_rope is set.
+// For models with a separate RoPE in layers with a window. Both hold the family's defaults; the
+// file overrides them in rope_parameters, by kind of layer, or in rope_scaling, which applies to
+// layers without a window. REQUIRES: config->sliding_rope is set.
 absl::Status ReadHfRopeOfKinds(HfFields& root, ModelConfig* config);
 // For families with head_dim = hidden_size / num_attention_heads.
 absl::Status SetHeadDim(ModelConfig* config);

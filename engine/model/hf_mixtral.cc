@@ -1,4 +1,4 @@
-// Mixtral (arXiv 2401.04088): Mistral whose feed-forward is a mixture of experts in every layer.
+// Mixtral (arXiv 2401.04088): Mistral with a mixture of experts as the feed-forward in every layer.
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
 

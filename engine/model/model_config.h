@@ -42,8 +42,8 @@ struct YarnRopeScaling {
 
 // Frequency factors of LongRoPE (arXiv 2402.13753, section 3): one set for sequences of up to the
 // original context, one for longer ones. Transformers switches sets when a sequence grows past it,
-// without rotating cached keys again; here a model whose sequences may grow past it uses the long
-// factors from the first token on.
+// without rotating cached keys again; here, if sequences may grow past it, the long factors apply
+// from the first token on.
 struct LongRopeScaling {
   std::vector<float> short_factors, long_factors;  // [rotary_dim / 2]; empty: none
   int original_context = 0;

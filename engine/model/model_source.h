@@ -1,6 +1,6 @@
 // A model on disk: its shape, its tensors by role, and the place of its tokenizer. Three sources
 // exist: a GGUF file, a Hugging Face folder, and seeded random weights for a config.json ("dummy"),
-// whose tensors have no bytes. Immutable after opening; tensor bytes live as long as the
+// with tensors without bytes. Immutable after opening; tensor bytes live as long as the
 // ModelSource.
 #ifndef HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the container image with buildah, whose last step runs its programs.
+"""Builds the container image with buildah; the last step of the build runs its programs.
 
 With --cuda, the image with the CUDA backend, for one architecture; also checks its message on a
 machine without a driver.

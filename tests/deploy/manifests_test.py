@@ -27,7 +27,7 @@ except ImportError:
     kubernetes_validate = None
 
 DEPLOY = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy")
-KUBERNETES = "1.29"  # the oldest whose schema is asked
+KUBERNETES = "1.29"  # the oldest version with a schema
 
 
 def path(*parts):

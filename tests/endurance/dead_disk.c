@@ -11,8 +11,7 @@
 
 static void Touch(const char* path) {
   const char *folder = getenv("DEAD_DISK"), *since = getenv("DEAD_DISK_SINCE");
-  if (folder == NULL || since == NULL || path == NULL || strncmp(path, folder, strlen(folder)) != 0)
-    return;
+  if (folder == NULL || since == NULL || path == NULL || strncmp(path, folder, strlen(folder)) != 0) return;
   while (access(since, F_OK) == 0) pause();
 }
 
@@ -20,15 +19,15 @@ static void Touch(const char* path) {
   static __typeof__(&name) next; \
   if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, #name)
 
-#define OPEN(name)                                                                \
-  int name(const char* path, int flags, ...) {                                    \
-    NEXT(name);                                                                   \
-    va_list list;                                                                 \
-    va_start(list, flags);                                                        \
-    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
-    va_end(list);                                                                 \
-    Touch(path);                                                                  \
-    return next(path, flags, mode);                                               \
+#define OPEN(name)                                                                   \
+  int name(const char* path, int flags, ...) {                                       \
+    NEXT(name);                                                                      \
+    va_list list;                                                                    \
+    va_start(list, flags);                                                           \
+    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;    \
+    va_end(list);                                                                    \
+    Touch(path);                                                                     \
+    return next(path, flags, mode);                                                  \
   }
 OPEN(open)
 OPEN(open64)

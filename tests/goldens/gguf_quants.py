@@ -63,7 +63,7 @@ def main():
         blocks = rng.integers(0, 256, (count, block_bytes), dtype=np.uint8)
         for offset in scales:
             blocks[:, offset : offset + 2] = random_scales(rng, count).view(np.uint8).reshape(count, 2)
-        if kind == Type.MXFP4:  # every exponent whose largest value is finite
+        if kind == Type.MXFP4:  # every exponent with a finite largest value
             blocks[:, 0] = np.minimum(np.arange(count), 251)
         elif not scales:  # every bit pattern of a 16-bit type except NaN, which does not compare
             halves = blocks.reshape(-1).view(np.uint16)

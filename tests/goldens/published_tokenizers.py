@@ -58,8 +58,7 @@ def symbols(token): return "".join(BYTE_TO_CHAR[byte] for byte in token)
 
 
 def split_by_rank(ranks, token):
-    """The two parts whose merge makes a token: the result of byte-pair encoding with lower ranks
-    only."""
+    """The two parts that merge to a token: the result of byte-pair encoding with lower ranks only."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         best = min(range(len(parts) - 1), key=lambda i: ranks.get(parts[i] + parts[i + 1], 1 << 30)

@@ -10,8 +10,8 @@ shows):
                     rope_parameters, f16, one file
   tiny_mha          tied, 4 / 4 heads of 8, no scaling, f32, one file
   tiny_opt          OPT: 4 heads of 16, f16, one file
-  tiny_neox         GPT-NeoX: 4 heads of 16 of which 4 elements turn (rotary_pct), gelu, bf16, two shards
-  tiny_neox_serial  without the parallel residual, 3 heads of 12 of which 6 turn (rope_parameters), gelu_new, f32, with
+  tiny_neox         GPT-NeoX: 4 heads of 16 of which 4 elements are rotated (rotary_pct), gelu, bf16, two shards
+  tiny_neox_serial  without the parallel residual, 3 heads of 12 of which 6 are rotated (rope_parameters), gelu_new, f32, with
                     the buffers of older files
   tiny_llama_bias   Llama with every bias it may have
   tiny_mistral      Mistral without a window, head_dim is not hidden / heads
@@ -131,7 +131,7 @@ def family(architecture, model_type, seed, config, gguf=True, **more):
                 config={"architectures": [architecture], "model_type": model_type, **config})
 
 
-LESS_ONE = {"gemma", "gemma2", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
+LESS_ONE = {"gemma", "gemma2", "gemma3_text"}  # families with norm weights stored minus 1; GGUF files hold them whole
 
 
 # One layer in two has a window, and the family uses YaRN.

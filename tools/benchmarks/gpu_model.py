@@ -69,8 +69,8 @@ class Kernels:
     # a copy needs, so between the share measured with fewer and a copy. The start: eight dependent
     # loads before the first key arrives (slots, lengths, the run's first heads, their rules, rows
     # of the table, ids, those of the second piece, keys), and a launch. The end: the last tiles'
-    # products, the warps' sums, and the join of the heads that blocks share, whose parts are read
-    # in two steps.
+    # products, the warps' sums, and the join of shared heads, with parts that are read in two
+    # steps.
     ring: bool = False
     ring_stream: float = 0.95
     ring_start_us: float = 6.5

@@ -37,7 +37,7 @@ class EngineDriver {
   void DecodeToken(int slot, TokenId token, int position);
 
   // Adds a slice that appends `tokens` to the slot's sequence (PrefillSlice::num_seen); or begins
-  // an append whose slices AppendPart() adds. keep: PrefillSlice::keep.
+  // an append in slices added by AppendPart(). keep: PrefillSlice::keep.
   void Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);

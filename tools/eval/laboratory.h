@@ -42,7 +42,7 @@ struct Trial {
 struct Outcome {
   absl::Status refused;       // PlanCache's error; the other fields are then unset
   double nll = 0;             // mean over the given tokens, nats
-  double agreement = 0;       // share of given positions whose top token is the full cache's
+  double agreement = 0;       // share of given positions with the full cache's top token
   double divergence = 0;      // KL(full cache || this one), mean over them, nats
   std::string text;           // generated
   int64_t entries = 0;        // of all heads, after the compaction of the context

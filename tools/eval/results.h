@@ -1,4 +1,4 @@
-// Measured results in a file of JSON lines whose first line holds the settings: an interrupted run
+// Measured results in a file of JSON lines with the settings in the first line: an interrupted run
 // resumes. Other programs that evaluate the same cases (CasesAsJson) append lines of the same form,
 // under their own arm names.
 #ifndef HYDRANT_TOOLS_EVAL_RESULTS_H_

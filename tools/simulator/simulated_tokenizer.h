@@ -1,4 +1,4 @@
-// A tokenizer whose tokens have empty text.
+// A tokenizer without text for its tokens.
 #ifndef HYDRANT_TOOLS_SIMULATOR_SIMULATED_TOKENIZER_H_
 #define HYDRANT_TOOLS_SIMULATOR_SIMULATED_TOKENIZER_H_
 

@@ -1,4 +1,4 @@
-// What the plots of all reports share: elements, places on an axis, the round values that mark it.
+// Shared by the plots of all reports: elements, scales of axes, round values for marks.
 
 // Text is set as text, never as markup: part of it comes from servers and users.
 function tag(name, text, attributes = {}) {
@@ -15,7 +15,7 @@ function drawn(name, attributes, text) {
   return element;
 }
 
-// From values to places; a logarithmic scale has what is below `low` at its begin.
+// Maps values to coordinates; a logarithmic scale puts values below `low` at its begin.
 function scale(low, high, from, to, log) {
   const f = log ? v => Math.log(Math.max(v, low)) : v => v;
   return v => from + (to - from) * (high > low ? (f(v) - f(low)) / (f(high) - f(low)) : 0.5);

@@ -59,12 +59,12 @@ class HubCache {
 
   bool HasBlob(const RepoFile& file) const;  // at its full size
   int64_t PartBytes(const RepoFile& file) const;
-  // The files of a snapshot whose bytes are present, without hashes.
+  // The files of a snapshot that are present with their bytes, without hashes.
   std::vector<RepoFile> FilesOf(const std::string& commit) const;
 
   // Creates the folders. PermissionDenied and similar errors name the folder.
   absl::Status Prepare(const std::string& commit) const;
-  // Links a file whose blob is present into the snapshot.
+  // Links a file with a present blob into the snapshot.
   absl::Status Link(const std::string& commit, const RepoFile& file) const;
 
   // Waits for the lock; `on_wait` is called several times a second meanwhile and may end the wait

@@ -1,5 +1,5 @@
-// Runs a function on a new thread with a stack of the given size, and waits. For library code whose
-// recursion depth follows its input.
+// Runs a function on a new thread with a stack of the given size, and waits. For library code that
+// recurses as deeply as its input is nested.
 #ifndef HYDRANT_ENGINE_TEXT_GRAMMAR_LARGE_STACK_H_
 #define HYDRANT_ENGINE_TEXT_GRAMMAR_LARGE_STACK_H_
 

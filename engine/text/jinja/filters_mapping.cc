@@ -59,7 +59,7 @@ Result MapFilter(Runtime* runtime, const Value& input, const Arguments& argument
   return runtime->budget().NewSequence(Sequence::Kind::kIterator, std::move(mapped));
 }
 
-// Keeps items whose test result, or truth without a test, equals `wanted`.
+// Keeps items if their test result, or truth without a test, equals `wanted`.
 Result Choose(Runtime* runtime, const Value& input, const Arguments& arguments, bool by_attribute,
               bool wanted) {
   HYDRANT_ASSIGN_OR_RETURN(const Items items, ItemsIfTrue(runtime, input));

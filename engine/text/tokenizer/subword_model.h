@@ -20,10 +20,10 @@ class SubwordModel {
 };
 
 // Byte-pair encoding: the pair of lowest merge rank is merged first (Sennrich et al., 2016).
-// InvalidArgument names a merge whose parts or result are not in the vocabulary.
+// InvalidArgument names a merge with parts or a result missing in the vocabulary.
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeRankedBpe(const TokenizerSpec& spec);
 
-// SentencePiece's BPE: the adjacent pieces whose concatenation has the highest score merge first.
+// SentencePiece's BPE: merges the adjacent pieces with the highest score of their concatenation.
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeScoredBpe(const TokenizerSpec& spec);
 
 // The ids of "<0x00>".."<0xFF>" (-1: none).

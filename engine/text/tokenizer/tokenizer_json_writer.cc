@@ -149,8 +149,8 @@ Json Decoder(const DecoderSpec& spec) {
   return {{"type", "Sequence"}, {"decoders", std::move(parts)}};
 }
 
-// The pairs whose union is a token, highest score first. The order among pairs of one token has no
-// effect; it follows Hugging Face's converters.
+// The pairs that concatenate to a token, highest score first. The order among pairs of one token
+// has no effect; it follows Hugging Face's converters.
 Json MergesByScore(const TokenizerSpec& spec) {
   absl::flat_hash_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < spec.vocab.size(); ++id) {

@@ -22,10 +22,10 @@ inline constexpr int kTinyImEnd = 258;      // <|im_end|>, also eos
 inline constexpr int kTinyMinVocab = 259;
 
 // The file's bytes. Weights are random with a standard deviation of 1/sqrt(inputs) (embedding: 1),
-// norms are about 1. Tensors whose rows are not whole blocks of `dtype` are stored as f32. The
+// norms are about 1. Tensors with rows that are not whole blocks of `dtype` are stored as f32. The
 // config's rope_linear_factor and rope_freq_factors are written; rope_pairing is always read back
 // as interleaved. The metadata holds a tokenizer of the model "gpt2", pre "gpt-2": 256 byte tokens,
-// the three specials, a few merges where the vocabulary has room (280 or more), then padding; and a
+// the three specials, a few merges if the vocabulary has room (280 or more), then padding; and a
 // ChatML template. REQUIRES: config.vocab_size >= kTinyMinVocab.
 std::vector<uint8_t> BuildTinyLlamaGguf(const ModelConfig& config, DType dtype, uint64_t seed);
 

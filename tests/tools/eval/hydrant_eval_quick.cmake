@@ -63,7 +63,7 @@ if(code EQUAL 0 OR NOT said MATCHES "--anatomy: the plain forward pass knows wha
   message(FATAL_ERROR "an OPT model: code ${code}, said '${said}'")
 endif()
 
-# Cases for another program, whose answers are reported beside ours.
+# Cases for another program; its answers are reported beside ours.
 set(asked --tasks perplexity,passkey-unseen --policies h2o)
 execute_process(COMMAND ${EVAL} ${common} ${asked} --write-cases ${WORK}/cases.jsonl RESULT_VARIABLE code)
 file(STRINGS ${WORK}/cases.jsonl lines REGEX "\"tokens\":")

@@ -229,7 +229,7 @@ TEST_F(ResultsTest, GoesOnWhereItWas) {
   EXPECT_FALSE(Results::Open("/nowhere/results.jsonl", {{"seed", 1}}).ok());
 }
 
-// A text without a line end, and lines of another format whose last line looks unfinished.
+// A text without a line end, and lines of another format with an incomplete last line.
 TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
   for (const std::string text : {"a thesis", "a thesis\nwithout an end"}) {
     std::ofstream(path_) << text;

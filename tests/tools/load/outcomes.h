@@ -9,7 +9,7 @@
 
 namespace hydrant::load {
 
-// A completed request whose tokens arrive singly at these times.
+// A completed request with one token at each of these times.
 inline Outcome Completed(double intended, std::vector<double> times, int arm = 0) {
   Outcome outcome{.arm = arm,
                   .intended = intended,

@@ -106,7 +106,7 @@ void CompareArms(std::span<const ReportFile> reports, Comparison* comparison) {
   }
 }
 
-// The first part whose hit rates differ between reports; empty: none.
+// The first part with different hit rates in the reports; empty: none.
 std::string WarningOf(const Comparison& comparison) {
   for (const ComparedPart& part : comparison.parts) {
     for (const ComparedMeasure& measure : part.measures) {

@@ -1,5 +1,5 @@
-// Reads a report: of hydrant-load, of its sweep, or of `vllm bench serve`, whose file has a subset
-// of the fields.
+// Reads a report: of hydrant-load, of its sweep, or of `vllm bench serve`, which has a subset of
+// the fields.
 #ifndef HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
 #define HYDRANT_TOOLS_LOAD_REPORT_REPORT_FILE_H_
 
@@ -24,7 +24,7 @@ struct ReportFile {
   std::string name;  // its label, else its path
   bool is_sweep = false;
   bool complete = true;
-  Figures figures = {};  // empty for a sweep, whose arms have the sustained rate
+  Figures figures = {};  // empty for a sweep: its arms have the sustained rate
   std::vector<Arm> arms = {};
   std::map<std::string, std::string> settings = {};
   std::map<std::string, int64_t> errors = {};

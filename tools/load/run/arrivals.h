@@ -1,6 +1,6 @@
 // Send times of an open loop, drawn from the rate alone, regardless of earlier requests'
 // completion. Gaps have mean one (constant, or Gamma distributed: shape 1 is a Poisson process,
-// smaller shapes are bursty) on a clock whose speed is the rate.
+// smaller shapes are bursty) on a clock that runs at the rate.
 #ifndef HYDRANT_TOOLS_LOAD_RUN_ARRIVALS_H_
 #define HYDRANT_TOOLS_LOAD_RUN_ARRIVALS_H_
 

@@ -64,7 +64,7 @@ struct Measures {
   int64_t cached_tokens = 0;                   // input tokens found in the prefix cache
   int64_t hits = 0;                            // completed requests with cached tokens
   std::map<std::string, int64_t> errors = {};  // "RESOURCE_EXHAUSTED QUEUE_FULL", of failed ones
-  // Of completed requests.
+  // For completed requests.
   Distribution ttft_hit, ttft_miss;  // TTFT with and without a hit, if reported
   Distribution ttft, tpot, itl, e2el, queue, tokens_per_message;
   Distribution lateness;  // sent - intended, of all sent requests

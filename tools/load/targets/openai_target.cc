@@ -106,7 +106,7 @@ struct OpenAiTarget::Impl {
     int64_t index = 0;
     CURL* easy = nullptr;
     curl_slist* headers = nullptr;
-    std::string body;  // what is sent
+    std::string body;  // request
     SseParser events;
     std::string error_body;
     std::string error;  // in the stream

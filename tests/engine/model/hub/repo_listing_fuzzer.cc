@@ -1,5 +1,5 @@
-// The hub's responses and the cache's listings: arbitrary bytes give a list whose names stay inside
-// their folder, or an error.
+// The hub's responses and the cache's listings: arbitrary bytes give an error or a list with names
+// that stay inside their folder.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Uses arbitrary bytes as a structured output: an error, or a grammar whose masks and tokens agree;
-// no crash, within bounded time. The first byte chooses the kind.
+// Uses arbitrary bytes as a structured output: an error, or a grammar with consistent masks and
+// tokens; no crash, within bounded time. The first byte chooses the kind.
 #include <cstdlib>
 
 #include "engine/text/grammar/grammar_compiler.h"

@@ -106,8 +106,8 @@ class Masks : public ::testing::Test {
     compiler_ = *std::move(compiler);
   }
 
-  // Compares every bit along a random text. Returns its number of tokens, or -1. A pattern whose
-  // automaton is too large may be refused: 0.
+  // Compares every bit along a random text. Returns its number of tokens, or -1. A pattern with too
+  // large an automaton may be refused: 0.
   int Walk(const StructuredOutput& output, const Expression& expression, RandomExpression* random) {
     const auto compiled = compiler_->Compile(output);
     const std::string refusal(compiled.status().message());
