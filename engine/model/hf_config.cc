@@ -43,8 +43,8 @@ absl::StatusOr<HfFamily> FindFamily(const char* key, const std::string& value,
       absl::StrCat(key, " is ", Quoted(value), "; supported are ", list));
 }
 
-// By architectures and model_type, or by the one that is present. transformers uses model_type:
-// granite, for one, is no Llama whatever its architectures says.
+// By architectures and model_type, or by the one that is present. As in transformers, model_type
+// decides: granite, for one, is not a Llama, whatever its architectures field names.
 absl::StatusOr<HfFamily> FindFamily(HfFields& root) {
   std::string type;
   HYDRANT_RETURN_IF_ERROR(ReadString(root, "model_type", &type));

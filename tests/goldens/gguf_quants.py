@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Golden values of the block formats, from the PyPI package `gguf` (0.19.0).
 
-Writes tests/data/model/quants/<type>.bin: random blocks and what the package makes of them; uint32 number of blocks, the
-blocks, then their values as float32. Scales cover the extremes of half precision (zero, subnormal, smallest normal,
-largest, both signs). And quantize_<type>.bin: random values and the blocks that it makes of them; uint32 number of values,
-the values, then the blocks.
+Writes tests/data/model/quants/<type>.bin: random blocks and the package's values of them; uint32
+number of blocks, the blocks, then their values as float32. Scales cover the extremes of half
+precision (zero, subnormal, smallest normal, largest, both signs). Also quantize_<type>.bin: random
+values and the package's blocks of them; uint32 number of values, the values, then the blocks.
 
     pip install gguf==0.19.0 numpy && python3 tests/goldens/gguf_quants.py
 """

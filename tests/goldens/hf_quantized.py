@@ -8,8 +8,8 @@
   tiny_gptq_v2      GPTQ, 4 bits, with zero points, one group, checkpoint_format gptq_v2
   tiny_awq          AWQ, 4 bits, with zero points, groups of 32
 
-Each has goldens.json as tests/goldens/tiny_models.py makes it: what transformers computes in fp32 with the weights put
-in dequantised, by torch: element * scale, and scale * (quant - zero).
+Each has goldens.json as made by tests/goldens/tiny_models.py: results of transformers in fp32 with
+the weights dequantised by torch: element * scale, and scale * (quant - zero).
 
   .venv/bin/pip install torch transformers tokenizers safetensors numpy
   .venv/bin/python tests/goldens/hf_quantized.py           writes into tests/data/engine/

@@ -114,7 +114,7 @@ class Rows:
         return [self.digits[int(d)] for d in str(self.rng.integers(10000, 100000))]
 
     def fact(self, template, name, value):
-        """A sentence's tokens; those of the value are put in, as digits stand alone."""
+        """A sentence's tokens; those of the value are inserted, as each digit is a token."""
         first, *rest = template.format(name=name, value="\0").split("\0")
         row = list(self.encode(first))
         for piece in rest:

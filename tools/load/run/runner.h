@@ -20,7 +20,7 @@ struct RunOptions {
   std::function<double(int64_t)> intended = {};
   // Maximum requests in flight. A conversation keeps its place until its last turn has ended.
   int64_t concurrency = std::numeric_limits<int64_t>::max();
-  double most_seconds = std::numeric_limits<double>::infinity();  // nothing is sent after that
+  double most_seconds = std::numeric_limits<double>::infinity();  // no request is sent after that
   bool keep_token_ids = false;
   // Called about every `tick` seconds with all outcomes so far and the number in flight; false
   // aborts the run: requests in flight are cancelled and count as unfinished.

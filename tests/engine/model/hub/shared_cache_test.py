@@ -1,7 +1,6 @@
 """Shares one cache between two programs: huggingface_hub finds the files of `hydrant pull` without
 a request, and vice versa. Both fetch from a stand-in of the hub on loopback, so huggingface_hub
 checks its protocol too.
-way round. Both fetch from a stand-in of the hub on loopback, so its protocol is checked by huggingface_hub as well.
 
 usage: shared_cache_test.py HYDRANT        exit status 77: huggingface_hub is not installed
 """
@@ -17,7 +16,7 @@ import threading
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "some-org/tiny"
-# Large files are those that Git LFS would hold.
+# Large files, as stored in Git LFS.
 FILES = {
     "config.json": b'{"model_type": "llama"}',
     "README.md": b"not needed to serve it",

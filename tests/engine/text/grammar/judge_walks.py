@@ -4,7 +4,7 @@ json, jsonschema and re.
 
 usage: judge_walks.py GRAMMAR_WALKS [--cases N] [--seed N]
 
-Exit status: 0 all texts are what was asked for, 1 some are not, 77 skipped: no jsonschema (apt-get install
+Exit status: 0 all texts are valid, 1 some are not, 77 skipped: no jsonschema (apt-get install
 python3-jsonschema).
 """
 import argparse
