@@ -109,7 +109,7 @@ class Package(Installed):
         settings = pathlib.Path(command[-1])
         text = settings.read_text(encoding="utf-8")
         for key, value in (("model", MODEL), ("listen", "127.0.0.1:0"), ("metrics-listen", "127.0.0.1:0")):
-            text, changed = re.subn(rf"(?m)^{key}: .*$", f"{key}: {value}", text)  # of the conffile's own
+            text, changed = re.subn(rf"(?m)^{key}: .*$", f"{key}: {value}", text)  # keys of the conffile
             self.assertEqual(changed, 1, key)
         settings.write_text(text, encoding="utf-8")
         self.assertIn(f"model: {MODEL}\n", run(*command, "--check-config"))

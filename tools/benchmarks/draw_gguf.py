@@ -25,7 +25,7 @@ SHAPES = {
     "gemma-3-1b": ("gemma3", 26, 1152, 6912, 4, 1, 256, 262144, 32768, 1e6),
     "qwen3-30b-a3b": ("qwen3moe", 48, 2048, 768, 32, 4, 128, 151936, 40960, 1e6),  # feed-forward: of an expert
 }
-EXPERTS = {"qwen3moe": (128, 8)}  # of a layer, and those that a token is sent to
+EXPERTS = {"qwen3moe": (128, 8)}  # per layer, and per token
 WINDOW = {"gemma3": 512}
 COPIED = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
           "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",

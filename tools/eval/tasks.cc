@@ -192,7 +192,7 @@ Case CommonWord(const Maker& maker, int number, bool seen) {
   static constexpr const char* kWords[] = {
       "apple",  "river",  "candle", "window", "garden", "silver", "bridge", "pencil",
       "rabbit", "summer", "letter", "market", "island", "cotton", "engine", "flower"};
-  constexpr int kTimes = 4;  // as frequent as any other
+  constexpr int kTimes = 4;  // relative to any other word
   std::mt19937_64 rng(maker.options.seed * 1000 + number);
   const std::string common = kWords[rng() % std::size(kWords)];
   std::vector<Ids> words;
