@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as in
-docs/security.md. hydrantd also requires a certificate of the proxy.
+docs/guide/gateways.md. hydrantd also requires a certificate of the proxy.
 
 usage: tls_proxy_test.py HYDRANTD HYDRANT
 

@@ -541,7 +541,7 @@ def throughput_table() -> None:
 
 
 def tables() -> None:
-    """All rows, both cards side by side; docs/benchmarks.md has this output."""
+    """All rows, both cards side by side; docs/results/gpu.md has this output."""
     pairs = list(zip(*(rows(card) for card in BOTH)))
     goals_table()
     products_tables(pairs)

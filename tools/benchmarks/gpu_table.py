@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Joins the measurements of scripts/gpu-check, ours and the peers', to the tables of
-docs/benchmarks.md.
+docs/results/gpu.md.
 
   gpu_table.py [--expected FILE.jsonl] FILE.jsonl...
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares the entries kept by Hydrant's policies and by NVIDIA's kvpress, head by head. See
-docs/quality.md.
+docs/results/quality.md.
 
 Both run the same prompts with the same float32 weights; our options are set to the press's
 definition. Prints a markdown table and fails if a row agrees less than at the time of writing. The
