@@ -146,7 +146,7 @@ absl::Status CheckLayerKinds(const ModelConfig& c) {
   return absl::OkStatus();
 }
 
-// Rows of expert weights are stored in tiles; the size must be a multiple.
+// The rows of each expert's weights must be a multiple of kExpertRowStep.
 absl::Status CheckExpertRows(const char* field, int value) {
   if (value % kExpertRowStep == 0) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(

@@ -33,8 +33,8 @@ class BlobPart final : public BodyTaker {
   absl::Status Restart() override;
   absl::Status Take(std::string_view bytes) override;
 
-  // Checks size and hash, syncs to disk and renames. DataLoss on a mismatch; the partial file is
-  // then deleted.
+  // Checks size and hash, syncs to disk and renames. DataLoss on a mismatch; a wrong hash also
+  // deletes the partial file.
   absl::Status FinishAs(const std::string& blob_path);
 
  private:
