@@ -34,14 +34,14 @@ struct ServingStats {
   int64_t contexts = 0;
   uint64_t contexts_evicted = 0;  // that left because others wanted their room
 
-  // Of the serving loop, by the steady clock.
+  // The serving loop's times, by the steady clock.
   TimeUs last_step_end = 0;
   TimeUs last_step_us = 0;
   // The last step's end, or when work came; 0: there is no work. A loop that is stuck has work and
   // ends no step.
   TimeUs step_due_since = 0;
-  // Of all steps: scheduling, enqueueing, delivery. A CPU engine computes in enqueueing; a device
-  // is waited for outside of this time.
+  // Host time of all steps: scheduling, enqueueing, delivery. A CPU computes within enqueueing; the
+  // wait for a device is not counted.
   TimeUs host_us = 0;
 };
 
