@@ -1,4 +1,4 @@
-// Which ids leave a pool: never one that is live, and for one head those that follow each other.
+// BlockAllocator: a live id is never allocated twice, and pages of one head get consecutive ids.
 #include "engine/cache/block_allocator.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST(BlockAllocatorTest, HeadsLieInRunsWithRoomBehindThem) {
   const std::vector<int32_t> second = Take(&blocks, 4, kNone, 2);
   EXPECT_THAT(first, ElementsAre(0, 1, 2));
   EXPECT_THAT(second, ElementsAre(5, 6, 7, 8));
-  // Into its room, and past it.
+  // Fills the room behind the run, then continues elsewhere.
   const std::vector<int32_t> more = Take(&blocks, 3, 2, 2);
   EXPECT_THAT(more, ElementsAre(3, 4, 11));
   for (const auto& ids : {first, second, more}) FreeAll(&blocks, ids);
@@ -68,7 +68,7 @@ TEST(BlockAllocatorTest, APoolInPieces) {
   FreeAll(&blocks, left);
 }
 
-// Memory that nobody has touched yet is taken last.
+// Memory that was never written is allocated last.
 TEST(BlockAllocatorTest, WhatWasFreedIsTakenFirst) {
   BlockAllocator blocks(1000);
   std::vector<int32_t> first = Take(&blocks, 40), rest = Take(&blocks, 300, kNone, 16);
@@ -78,7 +78,7 @@ TEST(BlockAllocatorTest, WhatWasFreedIsTakenFirst) {
   FreeAll(&blocks, rest);
 }
 
-// When the pieces have grown together again, runs are found again.
+// Freed neighbours are joined, so runs are found again.
 TEST(BlockAllocatorTest, RunsAfterPieces) {
   BlockAllocator blocks(300);
   const std::vector<int32_t> held = Take(&blocks, 300);
@@ -92,7 +92,7 @@ TEST(BlockAllocatorTest, RunsAfterPieces) {
   for (int i = 1; i < 101; i += 2) blocks.Free(held[i]);
 }
 
-// Runs over the ends of words, and others beside them that are one too short.
+// Runs that cross 64-bit words, next to runs that are one id too short.
 TEST(BlockAllocatorTest, RunsOverWords) {
   constexpr int kTotal = 800;
   for (const int begin : {0, 1, 63, 64, 65, 300}) {
@@ -154,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Orders, BlockAllocatorOrderTest, testing::Bool(),
                            return std::string(info.param ? "Shuffled" : "LowFirst");
                          });
 
-// A pool that has served many: sequences of drawn lengths come and go, and grow by a page a head.
-// Of those that are there the pages still follow each other.
+// A long-running pool: sequences of random lengths are allocated, grow by a page per head, and are
+// freed. The pages of a live head still lie in runs of 20 or more on average.
 TEST(BlockAllocatorTest, PiecesStayLong) {
   RecordProperty("seed", kSeed);
   constexpr int kHeads = 30, kSequences = 16, kTurns = 400, kTotal = 60000, kRoom = 16;

@@ -1,4 +1,4 @@
-// Ids and counts: blocks, ranges, and what a sequence holds of them.
+// Ids and counts of blocks, table ranges and the pages that sequences own.
 #include "engine/cache/cache_space.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ TEST(BlockAllocatorDeathTest, DoubleFreeAndLostBlocksEndTheProcess) {
       "check failed");
 }
 
-// Against a bitmap: first fit, nothing handed out twice, neighbours joined again.
+// Compared with a bitmap: first fit, no entry allocated twice, free neighbours joined.
 TEST(RangeAllocatorTest, AgreesWithABitmap) {
   constexpr int kSeed = 7, kSize = 64;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -122,7 +122,7 @@ class CacheSpaceTest : public testing::Test {
                                            .max_num_seqs = 3,
                                            .max_model_len = 100,
                                            .prefill_arena_tokens = 100};
-  // The table arena as the engine sees it after the batch.
+  // The table arena after the engine has applied the batch.
   void Apply() {
     table_.resize(kLimits.table_entries);
     for (const TableUpdate& update : updates_.table) table_[update.index] = update.block;
@@ -196,9 +196,9 @@ TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
   ASSERT_TRUE(
       space_.TryOpen(Args(full, 4, 40), &b, &updates_));  // 6 pages; roomy rows of 3, 18 entries
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 40), &c,
-                             &updates_));  // the same: the table is full, 24 pages are free
+                             &updates_));  // as above; now the table is full and 24 pages are free
   updates_ = CacheUpdates();
-  EXPECT_FALSE(space_.TryGrow(13, &b, &updates_));  // a row of 4 has no place
+  EXPECT_FALSE(space_.TryGrow(13, &b, &updates_));  // no free range for a row of 4
   EXPECT_EQ(space_.NumFreePages(), 24);
   EXPECT_EQ(updates_.Count<TableRow>(), 0u);
   EXPECT_TRUE(space_.TryGrow(12, &b, &updates_));
@@ -221,8 +221,8 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   space_.Release(&a);
 }
 
-// While half of the table is left a row is as wide as it will ever be, up to 64 pages or four times
-// what it holds; then rows are narrow, and move.
+// While at least half of the table is free, a row gets its final width, up to 64 pages or four
+// times its current pages. After that rows are narrow, and move as they grow.
 TEST(TableRowsTest, AreWideWhileTheTableHasRoom) {
   const EngineLimits limits = {.num_layers = 2,
                                .num_kv_heads = 3,
@@ -256,7 +256,7 @@ TEST(TableRowsTest, AreWideWhileTheTableHasRoom) {
   for (SequenceSpace* each : {&bounded, &unbounded, &late}) space.Release(each);
 }
 
-// Of 30 tokens 20 left at once; the rest grows on.
+// 20 of 30 tokens are evicted at once; the cache then grows.
 TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
@@ -297,7 +297,7 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
 }
 
-// A life that is cut and grows, again and again, holds what it needs each time.
+// A cache that is cut and grows repeatedly holds exactly the pages that it needs each time.
 TEST_F(CacheSpaceTest, WhatIsCutGrowsAgain) {
   CachePlan plan;
   plan.prompt = {.num_layers = 2, .num_kv_heads = 3};
@@ -315,7 +315,7 @@ TEST_F(CacheSpaceTest, WhatIsCutGrowsAgain) {
   space_.Release(&a);
 }
 
-// Entries that are dropped leave their pages to those who follow them.
+// Entries that follow evicted entries reuse their pages.
 TEST_F(CacheSpaceTest, ADroppingCacheKeepsThePagesOfItsCap) {
   CachePlan plan;
   plan.prompt = {.tokens = 20, .num_layers = 2, .num_kv_heads = 3};
@@ -350,7 +350,7 @@ TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
   space_.Release(&a);
 }
 
-// Three heads share 3 * 10 entries: 39 fourths of a page at most, which are 9 pages.
+// Three heads share 3 * 10 entries: at most 39 quarters of a page, which need 9 pages.
 TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   CachePlan plan;
   plan.prompt = {.tokens = 24, .num_layers = 2, .num_kv_heads = 3};
@@ -368,7 +368,7 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   const std::vector<PageIds> list = a.unassigned_pages;
   for (size_t i = 0; i < list.size(); ++i)
     EXPECT_EQ(table_[a.TableIndex(6, 0) + static_cast<int64_t>(i)], list[i]);
-  // As the engine would give them: from the end of the list.
+  // Assigned from the end of the list, as the engine does.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
   std::vector<PageIds> reported;
   reported.reserve(list.size());
@@ -382,14 +382,14 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   EXPECT_EQ(assigned, reported);
   EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
   EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
-  // Every head grows from where it is.
+  // Every head grows from its own length.
   ASSERT_TRUE(space_.TryGrow(26, &a, &updates_));
   for (int head = 0; head < 6; ++head) EXPECT_EQ(a.pages[head], (entries[head] + 2 + 3) / 4);
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), free);
 }
 
-// An engine without memory names no pages: any of them will do, each once.
+// An engine without memory reports no page ids: pages are then assigned in any order, each once.
 TEST_F(CacheSpaceTest, UnassignedPagesThatNobodyNamesAreAssignedOnce) {
   CachePlan plan;
   plan.prompt = {.tokens = 24, .num_layers = 2, .num_kv_heads = 3};
@@ -425,7 +425,8 @@ TEST_F(CacheSpaceTest, ASequenceOfUnknownLengthsGivesItsPagesBack) {
   EXPECT_EQ(space_.NumFreePages(), free);
 }
 
-// All heads of all layers share 6 * 8 entries, and hold 16 candidates each until that is done.
+// All heads of all layers share 6 * 8 entries; until the budget is shared out each holds 16
+// candidates.
 TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
@@ -446,8 +447,8 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   space_.Release(&a);
 }
 
-// How many entries each head keeps, drawn: in all what the heads' shared budgets come to, and none
-// more than the widest may.
+// Draws the number of entries that each head keeps: their sum is the heads' shared budgets, and no
+// head exceeds the widest cap.
 std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limits,
                                  std::mt19937_64& random) {
   const int heads = limits.FullLayers() * limits.num_kv_heads;
@@ -466,8 +467,8 @@ std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limi
   return entries;
 }
 
-// Ragged heads, grown by any number of tokens at a time: every head holds what its entries need, no
-// page more, and `capacity` promises no more than is there.
+// Ragged heads grow by any number of tokens at a time: every head holds exactly the pages that its
+// entries need, and `capacity` never exceeds the pages that are there.
 TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
   constexpr uint64_t kSeed = 41;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -536,8 +537,8 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
   }
 }
 
-// The table of docs/guide/policies.md, "Layers with a window": Gemma 3's shape of 1B parameters,
-// five layers with a window of 512 to one without, at 8,192 tokens.
+// The table of docs/guide/policies.md, "Layers with a window": the shape of Gemma 3 1B, five layers
+// with a window of 512 to one without, at 8,192 tokens.
 TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   EngineLimits limits = {
       .num_layers = 26,
@@ -569,14 +570,15 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   EXPECT_EQ(pages("full", std::nullopt), 26 * 512);
   limits.SetWindow(22, 512);
   EXPECT_EQ(pages("full", std::nullopt), 4 * 512 + 22 * 32);
-  // A page has room for the scores of 64, of those without a window: of 412, and of 208.
+  // One page holds the scores of 64 pages. Layers without a window need scores of 412 and of 208
+  // pages.
   EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 7 + 22 * 32);
   EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 4 + 22 * 32);
 }
 
-// A sequence that reads again is opened with pages for the turns to come, and the first of these
-// cuts the heads of the budget group alone: windows give up what they will need later only, and all
-// heads grow on.
+// A sequence with pending appends is opened with pages for them. The first append cuts the heads of
+// the budget group alone; windows free only the pages that they need later, and all heads continue
+// to grow.
 TEST(WindowedCacheSpaceTest, ACutOfTheBudgetGroupLeavesHeadsThatGrowTogether) {
   EngineLimits limits = {.num_layers = 3,
                          .num_kv_heads = 1,
@@ -606,7 +608,7 @@ TEST(WindowedCacheSpaceTest, ACutOfTheBudgetGroupLeavesHeadsThatGrowTogether) {
   space.Release(&a);
 }
 
-// However a shared budget falls: what MaxTokensAlone says fits does.
+// A sequence that MaxTokensAlone accepts fits for every split of a shared budget.
 TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
   constexpr uint64_t kSeed = 43;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -660,7 +662,7 @@ TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &updates_));
   const std::vector<int32_t> caps = {4, 5, 8, 9, 40, 40};
   for (int head = 0; head < 6; ++head) a.spans[head].cap = caps[head];
-  a.growing.clear();  // what it says of the heads is no longer so
+  a.growing.clear();  // stale after the caps were changed
   for (int64_t tokens = 5; tokens <= 30; ++tokens) {
     ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_));
     for (int head = 0; head < 6; ++head) {

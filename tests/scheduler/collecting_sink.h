@@ -1,4 +1,4 @@
-// What the streams of a ServingLoop got, for tests that wait for it.
+// Collects the output of a ServingLoop's streams and lets tests wait for it.
 #ifndef HYDRANT_TESTS_SCHEDULER_COLLECTING_SINK_H_
 #define HYDRANT_TESTS_SCHEDULER_COLLECTING_SINK_H_
 

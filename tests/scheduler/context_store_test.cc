@@ -1,5 +1,5 @@
-// Stores of contexts: a folder and a real Redis keep the same promises; what goes wrong with either
-// is said by name and soon.
+// Stores of contexts: a folder and a real Redis give the same guarantees, and their failures are
+// reported by name and promptly.
 #include "scheduler/store/context_store.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,8 @@ using testing::Not;
 constexpr std::chrono::milliseconds kImpatient{300};
 constexpr std::chrono::milliseconds kPatient{60'000};
 
-// A daemon does it, too: a peer that closes is an error of a write, not the end.
+// As in the daemon: a peer that closes its connection is a write error and does not end the
+// process.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
 
 // A store whose calls all have the same time limit.
@@ -102,7 +103,7 @@ std::string KeysOf(const absl::StatusOr<std::vector<StoredKey>>& list) {
   return keys;
 }
 
-// ---- What every store does.
+// ---- Every store.
 
 class EveryStore : public testing::TestWithParam<const char*> {
  protected:
@@ -111,7 +112,7 @@ class EveryStore : public testing::TestWithParam<const char*> {
     HYDRANT_SKIP_WITHOUT_REDIS();
     redis_ = std::make_unique<RedisServer>();
   }
-  // The same place, as another replica has it.
+  // Opens the same store again, as another replica would.
   std::unique_ptr<Patiently> OpenIt() const {
     return Open(redis_ == nullptr ? folder_.uri() : redis_->uri() + "?prefix=a*%5B:");
   }
@@ -172,7 +173,7 @@ TEST_P(EveryStore, IsSharedByReplicas) {
 
 TEST_P(EveryStore, ForgetsAtItsTime) {
   const auto store = OpenIt();
-  // A folder counts in whole seconds: this is more than one of them.
+  // A folder's time to live counts whole seconds; this sleep is longer than one.
   ASSERT_TRUE(store->Put("short", "x", 2).ok());
   ASSERT_TRUE(store->Put("long", "y", 1000).ok());
   ASSERT_TRUE(store->Put("renewed", "z", 2).ok());
@@ -270,13 +271,13 @@ TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
   EXPECT_TRUE(*store->Get("cut") == value);
 }
 
-// Files of other programs in the place of a value.
+// Files of other programs at the path of a value.
 TEST(DirectoryStore, HostileFilesHoldNothingAndTakeNoMemory) {
   const StoreFolder folder;
   const auto store = Open(folder.uri());
   const std::string value = RandomBytes(1000, 1);
   const auto path = [&](const std::string& key) { return folder.path() + "/" + key + ".context"; };
-  // A sparse file of a terabyte with a matching header; it takes one block of the disk.
+  // A sparse file of 1 TiB with a matching header; it takes one block of the disk.
   ASSERT_TRUE(store->Put("sparse", value, std::nullopt).ok());
   const int64_t terabyte = int64_t{1} << 40;
   {
@@ -347,7 +348,7 @@ TEST(DirectoryStore, PlacesThatCannotBeUsedAreSaidAtOnce) {
   }
 }
 
-// As on a disk that is full: the old value stays, and no part of the new one.
+// On a full disk the old value stays, and no part of the new value is left.
 TEST(DirectoryStore, AFullDiskCostsTheSavingAlone) {
   const StoreFolder folder;
   const auto store = Open(folder.uri());
@@ -468,10 +469,10 @@ TEST(RedisStore, OverTcpWithAPasswordAndADatabase) {
       << "it has 16";
 }
 
-// Something else listens where a Redis was meant to be.
+// A server that is not Redis at the address of the store.
 class OddServer {
  public:
-  // answer: to whatever comes; "": none. closes: afterwards.
+  // answer: sent to every request; "": none. closes: closes the connection afterwards.
   OddServer(std::string answer, bool closes) {
     path_ = std::filesystem::temp_directory_path() /
             ("hydrant_odd_" + std::to_string(getpid()) + "_" + std::to_string(++count_));
@@ -568,11 +569,11 @@ TEST(RedisStore, ASlowAnswerEndsAtTheDeadline) {
     EXPECT_EQ(CodeOf(store->List("a")), StatusCode::kUnavailable);
   }
   redis.set_manner(FakeRedis::Manner::kPrompt);
-  redis.Set("hydrant:a", "again");  // the server got the deletion, though it did not answer in time
+  redis.Set("hydrant:a", "again");  // the deletion was applied, only its reply was late
   EXPECT_EQ(store->Get("a").value(), "again");
 }
 
-// The most memory that the process has had, in bytes.
+// Peak resident memory of the process, in bytes.
 int64_t PeakBytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -605,7 +606,7 @@ TEST(RedisStore, ALargeStringIsLeftAtItsBound) {
   EXPECT_EQ(store->Get("a", 20 << 20)->size(), size_t{20} << 20);
 }
 
-// Calls do not wait for each other: a slow call has a connection of its own.
+// Calls are concurrent: a slow call has its own connection.
 TEST(RedisStore, OneCallDoesNotHoldAnother) {
   FakeRedis redis;
   redis.Set("hydrant:a", "x");
@@ -620,7 +621,7 @@ TEST(RedisStore, OneCallDoesNotHoldAnother) {
   slow.join();
 }
 
-// ---- Where it is.
+// ---- URIs.
 
 TEST(ContextStoreUri, BadOnesSayWhat) {
   const std::vector<std::pair<std::string, std::string>> cases = {

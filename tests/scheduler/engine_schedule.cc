@@ -16,7 +16,7 @@
 namespace hydrant {
 namespace {
 
-constexpr TokenId kVocab = 160;  // of the model
+constexpr TokenId kVocab = 160;  // vocabulary of the model
 constexpr size_t kMostFaults = 10;
 constexpr int kMostSteps = 100'000;
 
@@ -35,7 +35,7 @@ class Dice {
   std::mt19937_64 random_;
 };
 
-// Policies whose caches are cut on the way come up more often: cuts free pages in mid-step.
+// Prefers policies that compact during prefill: they free pages in the middle of a step.
 CacheSpec DrawCache(uint64_t seed, Dice* dice) {
   const std::span<const Policy* const> policies = Policies();
   CacheSpec cache;
@@ -53,7 +53,7 @@ CacheSpec DrawCache(uint64_t seed, Dice* dice) {
   return cache;
 }
 
-// Policies that rank entries while they decode, by which pressure may cut their caches.
+// Policies that rank entries during decode, so that their caches may shrink under pressure.
 bool MayShrinkLater(const CacheSpec& cache) {
   const std::set<std::string> policies = {"local",      "h2o",         "ada-h2o", "snapkv",
                                           "ada-snapkv", "ada-pyramid", "auto"};
@@ -87,7 +87,7 @@ Conversation DrawConversation(uint64_t seed) {
   Conversation drawn;
   drawn.cache = DrawCache(seed, &dice);
   drawn.prompt = dice.Tokens(6 + dice.Below(60));
-  // Some begin alike, and share what has been read.
+  // Some prompts share a prefix.
   if (dice.Percent(40)) {
     const std::vector<TokenId> text = Dice(dice.Below(2)).Tokens(66);
     const size_t alike = std::min<size_t>(drawn.prompt.size(), 16 + 16 * dice.Below(4));
@@ -252,7 +252,7 @@ class EngineSchedule {
  private:
   struct Call {
     int conversation = 0;
-    size_t answer = 0;  // of the conversation
+    size_t answer = 0;  // index in the conversation's answers
     RequestHandle handle = 0;
   };
 
@@ -270,7 +270,7 @@ class EngineSchedule {
     counts_.forks += conversation.samples - 1;
   }
 
-  // A question to the context of one of the last conversations that have one.
+  // Continues from the context of one of the most recent conversations that still have one.
   void Ask() {
     std::vector<Call> kept;
     for (size_t i = calls_.size(); i-- > 0 && kept.size() < 8;) {
@@ -283,7 +283,7 @@ class EngineSchedule {
     const std::string& context = (*loop_)[call.handle].context->id.handle;
     const size_t question = dice_.Below(static_cast<int>(conversation.questions.size()));
     const RequestHandle handle = loop_->Add(QuestionOf(conversation, question, context));
-    if (!(*loop_)[handle].error.empty()) return;  // the context has left
+    if (!(*loop_)[handle].error.empty()) return;  // the context was evicted
     ++counts_.continued;
     calls_.push_back({call.conversation, conversation.samples + question, handle});
   }
@@ -319,7 +319,7 @@ class EngineSchedule {
       ++counts_.failed;
       return Fault(absl::StrCat(name, ": ", stream.error));
     }
-    if (stream.shrinks > 0) return;  // alone it would not have been cut
+    if (stream.shrinks > 0) return;  // a run alone would not have shrunk it
     const std::vector<TokenId>& expected = alone_->answers(call.conversation).at(call.answer);
     const bool equal =
         cancelled ? stream.tokens.size() <= expected.size() &&

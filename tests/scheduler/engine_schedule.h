@@ -1,7 +1,7 @@
 // Random schedules of a scheduler and a real engine: requests of every policy, conversations that
-// go on from kept caches, samples, swaps, cuts and cancels in a pool that is too small, and the
-// tokens of each compared with those of the same request alone. A fake engine shows the order of
-// what a scheduler asks for; that pages hold what they should, only a real one shows.
+// continue from kept caches, samples, swaps, cuts and cancels in a pool that is too small. Each
+// request's tokens are compared with those of the same request run alone. A fake engine checks the
+// order of the scheduler's commands; only a real engine checks the contents of pages.
 #ifndef HYDRANT_TESTS_SCHEDULER_ENGINE_SCHEDULE_H_
 #define HYDRANT_TESTS_SCHEDULER_ENGINE_SCHEDULE_H_
 
@@ -18,8 +18,8 @@
 
 namespace hydrant {
 
-// One conversation of a catalogue: a prompt, and questions that each go on from its cache; or
-// samples of a prompt that nobody goes on from.
+// One conversation of a catalogue: a prompt and questions that each continue from its cache, or
+// samples of a prompt without questions.
 struct Conversation {
   CacheSpec cache;
   std::vector<TokenId> prompt;
@@ -30,18 +30,18 @@ struct Conversation {
   int max_tokens = 1;
   OnPressure on_pressure = OnPressure::kPreempt;
 };
-// Of every policy, by seeds 0, 1, ...: the same seed gives the same conversation.
+// Draws a conversation; seeds 0, 1, ... go through all policies. Deterministic in the seed.
 Conversation DrawConversation(uint64_t seed);
 
 // Tokens of the prompt's samples, then of each question.
 using Answers = std::vector<std::vector<TokenId>>;
 
-// Runs batches on an engine that others use after it; one step at a time.
+// Runs batches, one step at a time, on an engine that outlives it and is used again.
 class EngineLoop {
  public:
   struct Stream {
     std::vector<TokenId> tokens;
-    std::string error;  // not empty: it has failed, CANCELLED included
+    std::string error;  // not empty: failed, CANCELLED included
     bool has_ended = false;
     int32_t shrinks = 0, preemptions = 0, swaps = 0;
     std::shared_ptr<const Context> context;
@@ -66,12 +66,12 @@ class EngineLoop {
   std::map<RequestHandle, Stream> streams_;
 };
 
-// What has been seen in schedules. Plain numbers.
+// Counts over schedules. Plain numbers.
 struct EngineScheduleCounts {
   uint64_t requests = 0, compared = 0, differ = 0, failed = 0;
   uint64_t swaps = 0, preemptions = 0, shrinks = 0, cancels = 0, continued = 0, forks = 0;
   std::map<std::string, uint64_t> compared_of, differ_of;  // by policy
-  std::vector<std::string> faults;                         // of the first few, a line each
+  std::vector<std::string> faults;                         // the first few, one line each
 
   void Add(const EngineScheduleCounts& other);
 };
@@ -79,7 +79,7 @@ struct EngineScheduleCounts {
 // The conversations of the catalogue, each run alone once.
 class AnswersAlone {
  public:
-  // `engine` has room for any of them.
+  // `engine` has room for any single conversation.
   AnswersAlone(StepExecutor* engine, int num_conversations);
   const Conversation& conversation(int i) const { return conversations_[i]; }
   int size() const { return static_cast<int>(conversations_.size()); }
@@ -91,7 +91,7 @@ class AnswersAlone {
   std::vector<Answers> answers_;  // empty: not run yet
 };
 
-// About `num_requests` of them on `engine`, whose pool is small.
+// Runs about `num_requests` requests on `engine`, whose pool is small.
 EngineScheduleCounts RunEngineSchedule(uint64_t seed, int num_requests, StepExecutor* engine,
                                        AnswersAlone* alone);
 

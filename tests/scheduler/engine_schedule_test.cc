@@ -1,7 +1,7 @@
-// Every request has the tokens of its run alone, whatever shares the pool with it: random schedules
-// on real engines, with pools from scarce to ample.
+// Every request gets the tokens of its run alone, regardless of other sequences in the pool: random
+// schedules on real engines, with pools from scarce to ample.
 //
-//   HYDRANT_SCHEDULE_REQUESTS  so many requests instead of 4,000
+//   HYDRANT_SCHEDULE_REQUESTS  number of requests instead of 4,000
 //   HYDRANT_SCHEDULE_SEED      the first seed, instead of 1; one schedule has 400 requests
 //   HYDRANT_SCHEDULE_MODEL     a GGUF file or Hugging Face folder instead of random weights, with
 //                              its weights as stored and pages of its own default type
@@ -21,7 +21,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kVocab = 160;  // ids that prompts have and that are drawn
+constexpr int kVocab = 160;  // ids in prompts and in samples
 constexpr int kConversations = 160;
 constexpr int kRequestsASchedule = 400;
 
@@ -33,8 +33,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 struct PoolShape {
   int pages = 0;
   int block_size = 4;
-  int contexts = 0;  // pages of the host's memory
-  int swaps = 0;     // the same
+  int contexts = 0;  // pages of host memory
+  int swaps = 0;     // pages of host memory
   bool prefixes = false;
   bool runs_ahead = false;
   DType dtype = DType::kF32;
@@ -64,7 +64,7 @@ std::unique_ptr<Engine> MakeEngine(const PoolShape& shape) {
   }
   options.block_size = shape.block_size;
   options.sampled_vocab = kVocab;
-  // The shapes are those of two layers with two KV heads each.
+  // Page counts are given for two layers with two KV heads each.
   const int heads = config.num_layers * config.num_kv_heads;
   options.num_blocks_override = shape.pages * heads / 4;
   options.max_num_seqs = 24;
@@ -144,8 +144,8 @@ TEST_P(EngineScheduleTest, EveryRequestIsAsAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Pools, EngineScheduleTest, ::testing::Range<int>(0, std::size(kPools)));
 
-// Passes batches on in an order that is wrong: caches are cut after others' pages have been copied
-// in, which may be those that the cuts free.
+// Applies a batch in a wrong order: caches are cut after page copies have been written, possibly
+// into pages that the cuts free.
 class CutsLast : public StepExecutor {
  public:
   explicit CutsLast(StepExecutor* engine) : engine_(engine) {}

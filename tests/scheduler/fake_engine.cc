@@ -103,7 +103,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   return absl::OkStatus();
 }
 
-// The page of the pool that a state lies in.
+// The pool page that contains a state.
 int32_t FakeEngine::SlabOf(int64_t state_index) const {
   int64_t line = state_index / limits_.block_size;
   if (limits_.slab.values_line > 0) line %= limits_.slab.values_line;
@@ -144,7 +144,7 @@ void FakeEngine::Apply(const SwapOut& swap) {
 
 void FakeEngine::Apply(const SlotCopies& list) {
   const Stamps before = stamps_;
-  std::set<std::pair<bool, int32_t>> read, written;  // (whether it is state, its id)
+  std::set<std::pair<bool, int32_t>> read, written;  // (is it state, id)
   for (const PageCopy& page : list.pages) {
     for (const bool state : {false, true}) {
       const int32_t to = state ? page.to.state : page.to.data;
@@ -170,7 +170,7 @@ void FakeEngine::Apply(const SlotFork& fork) {
   ++num_forks_;
 }
 
-// They are drawn from a prompt's end, and there are rows for them.
+// Samples start at a prompt's last slice, and there are rows for them.
 void FakeEngine::CheckSamples(const Batch& batch) {
   size_t rows = batch.decode.size() + batch.prefill.size();
   for (const PrefillSlice& slice : batch.prefill) {
@@ -190,7 +190,7 @@ void FakeEngine::Apply(const SwapIn& swap) {
   slot.row_begin = fresh.row_begin;
   slot.row_width = fresh.row_width;
   slot.owner = fresh.owner;
-  slot.latest = kNoToken;  // a slot's field, not a cache's
+  slot.latest = kNoToken;  // belongs to the slot, not to the cache
   for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
 }
 
@@ -264,8 +264,8 @@ void FakeEngine::Apply(const SlotTurn& turn) {
   ++num_turns_;
 }
 
-// The last entry moves to the place of the first one, and the other entries that stay keep their
-// places: an arbitrary choice. A hash decides which entries ragged heads keep.
+// The last entry moves to the first place, and the other kept entries keep their places: an
+// arbitrary choice. A hash decides which entries ragged heads keep.
 CacheReport FakeEngine::Cut(const SlotCut& cut) {
   CacheReport report;
   Slot& slot = slots_[cut.slot];
@@ -332,7 +332,7 @@ PageIds FakeEngine::PageOf(const Slot& slot, int head, int32_t entry) {
   return page;
 }
 
-// A token has come: a rule that changes the state of entries changes that of all.
+// After a new token: a rule that changes entry state rewrites the state of all entries.
 void FakeEngine::WriteState(Slot* slot) {
   if (!slot->plan.rule.ChangesState()) return;
   slot->state = Mix(slot->history, slot->owner);
@@ -353,8 +353,8 @@ void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t p
       Mix(slot.histories.at(position), head) << 32 | static_cast<uint32_t>(position);
 }
 
-// What ragged heads keep is what a hash of the sequence says, as much together as the plan allows
-// and none more than `widest`.
+// Entries kept by each ragged head, from a hash of the sequence: their sum is the plan's budget,
+// and no head exceeds `widest`.
 std::vector<int32_t> FakeEngine::ShareOut(const Slot& slot, int32_t widest) const {
   const CachePlan& plan = slot.plan;
   std::vector<int32_t> entries(NumHeads());
@@ -396,8 +396,8 @@ void FakeEngine::Compress(Slot* slot) {
   if (slot->unassigned_pages > 0) AssignPages(*slot, slot->lengths);
 }
 
-// Which page becomes whose is the engine's to say: here it is what a hash says. What a row holds
-// past its pages names nothing.
+// Distributes the unassigned pages over heads; the engine decides which page goes to which head,
+// here by a hash. Table entries past a head's pages hold no page.
 void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int64_t begin = slot.row_begin + int64_t{AllHeads()} * slot.row_width;
   ASSERT_LE(begin + slot.unassigned_pages, limits_.table_entries);
@@ -485,7 +485,7 @@ void FakeEngine::AddLogprobs(const SampledRow& sampling, TokenId token,
   if (sampling.logprobs) to->push_back(LogprobsOf(token, sampling.position));
 }
 
-// The first that may be drawn from the one that would be on.
+// The first allowed token at or after the hashed one.
 TokenId FakeEngine::Choose(const Slot& slot, const SampledRow& sampling) {
   const TokenId token = ChooseFromAll(slot, sampling);
   for (const TokenBias& bias : sampling.biases) {
@@ -493,7 +493,7 @@ TokenId FakeEngine::Choose(const Slot& slot, const SampledRow& sampling) {
   }
   if (sampling.mask.empty()) return token;
   constexpr TokenId kVocab = FakeTokenizer::kVocab;
-  if (token >= kVocab) return token;  // an accident
+  if (token >= kVocab) return token;  // an injected failure
   for (TokenId i = 0; i < kVocab; ++i) {
     const TokenId next = (token + i) % kVocab;
     if ((sampling.mask[next / 32] >> next % 32 & 1) != 0) return next;
@@ -526,7 +526,7 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
   EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
       << "the cache was to be cut first";
-  // A sequence that has failed goes on with token 0 until the host knows.
+  // A failed sequence continues with token 0 until the host knows.
   const TokenId latest = slot.latest == kNoToken ? 0 : slot.latest;
   AppendEntry(&slot, row.position, row.token == kNoToken ? latest : row.token);
   return Choose(slot, row.sampling);
@@ -582,7 +582,7 @@ void FakeEngine::BeginPrompt(const PrefillSlice& slice) {
   }
 }
 
-// What is not read is not asked for.
+// Prefix blocks match the setup, and no query that a statistic needs is skipped.
 void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
   const Slot& slot = slots_[slice.slot];
   const auto same = [](const std::vector<int32_t>& a, std::span<const int32_t> b) {
@@ -608,14 +608,14 @@ void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
   }
 }
 
-// Stands for a prompt's tokens before `end`.
+// Hash of the prompt's tokens before `end`.
 uint64_t FakeEngine::HashOf(const PrefillSlice& slice, int end) {
   uint64_t hash = 0;
   for (const TokenId token : slice.prompt.first(end)) hash = Mix(hash, token);
   return hash;
 }
 
-// What blocks of tokens [begin, end) hold: keys and values, and where there is an echo queries.
+// Contents of the blocks of tokens [begin, end): keys and values, and queries if there is an echo.
 void FakeEngine::AddTokens(const PrefillSlice& slice, int begin, int end,
                            std::vector<uint64_t>* contents) const {
   const CachePlan& plan = slots_[slice.slot].plan;
@@ -626,7 +626,7 @@ void FakeEngine::AddTokens(const PrefillSlice& slice, int begin, int end,
   }
 }
 
-// What blocks of sums hold: statistics over all queries before a checkpoint.
+// Contents of blocks of sums: statistics over all queries before a checkpoint.
 void FakeEngine::AddSums(const PrefillSlice& slice, int checkpoint,
                          std::vector<uint64_t>* contents) const {
   const CachePlan& plan = slots_[slice.slot].plan;
@@ -670,7 +670,7 @@ void FakeEngine::SavePrefix(const PrefillSlice& slice, int layer) {
     prefix_[static_cast<size_t>(slice.new_blocks[i]) * limits_.num_layers + layer] = contents[i];
 }
 
-// Whether the slice, of a reading of `tokens`, is the next, and the last.
+// Checks that the slice is the next of a prefill of `tokens`; returns whether it is the last.
 bool FakeEngine::Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens) {
   Slot& slot = slots_[slice.slot];
   const int n = static_cast<int>(slice.prompt.size());
@@ -722,7 +722,7 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   return Choose(slot, slice.sampling);
 }
 
-// In each head that has become shorter, the entry at the end moves to the front.
+// In each head that became shorter, the last entry moves to the front.
 void FakeEngine::MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths) {
   for (int head = 0; head < NumHeads(); ++head) {
     if (slot.lengths[head] < lengths[head])
@@ -744,9 +744,9 @@ void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
   MoveLastEntries(*slot, lengths);
 }
 
-// When it has been read.
+// After the prompt's last slice.
 void FakeEngine::CompressPrompt(Slot* slot) {
-  slot->fed = slot->plan.prompt.tokens;  // a probe leaves nothing
+  slot->fed = slot->plan.prompt.tokens;  // a probe leaves no entries
   for (int i = 0; i < slot->fed; ++i) Feed(slot, slot->prompt[i]);
   Compress(slot);
   slot->lengths.resize(AllHeads(),

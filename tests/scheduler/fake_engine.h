@@ -1,13 +1,12 @@
-// An engine without a model that holds the scheduler to every promise of engine/run/step/batch.h.
+// An engine without a model that checks every rule of engine/run/step/batch.h.
 //
-// It keeps the block tables and lengths as the real one does and writes a stamp (of which tokens,
-// which position) into every slot of a data page. Whoever reads a page and finds a stamp of other
-// tokens has been given a page that another sequence writes. The state of a sequence whose rule
-// changes it is written at every token, all of its lines, and holds whose it is; a page holds
-// entries or state, whatever was written last. Prefix blocks hold what their tokens were.
-// The next token is a hash of the seed, the position, all tokens fed and the positions that the
-// cache holds: any slip in replay, order or eviction changes the stream. A broken promise is a test
-// failure with its text.
+// It keeps block tables and lengths as the real engine does, and writes a stamp (sequence,
+// position) into every slot of a data page. Reading a stamp of another sequence means that the page
+// was also given to that sequence. State that a rule changes is rewritten at every token, all of
+// its lines, with the id of its owner; a page holds entries or state, whichever was written last.
+// Prefix blocks hold a hash of their tokens. The next token is a hash of the seed, the position,
+// all tokens fed and the cached positions: any error in replay, order or eviction changes the
+// stream. A broken rule is a test failure with its text.
 #ifndef HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 
@@ -30,11 +29,11 @@ class FakeEngine : public ImmediateExecutor {
 
   const EngineLimits& limits() const override { return limits_; }
 
-  // Overrides the hash: (seed, position) -> token. nullopt: the hash after all.
+  // Overrides the hash: (seed, position) -> token. nullopt: use the hash.
   std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
-  absl::Status next_error;  // what steps come to from now on
-  // A sequence that reads its prompt again, and is cut where it was, has to come to the same
-  // tokens. REQUIRES: no two requests have seed and prompt in common
+  absl::Status next_error;  // status of all later steps
+  // A preempted sequence that prefills its prompt again, with the same cuts, must produce the same
+  // tokens. REQUIRES: no two requests have both seed and prompt in common
   bool checks_replays = false;
 
   PrefixMemory prefix_memory() const override {
@@ -42,7 +41,7 @@ class FakeEngine : public ImmediateExecutor {
             .block_bytes = limits_.num_layers * sizeof(uint64_t)};
   }
 
-  // What the last step did.
+  // Contents of the last step.
   struct Step {
     std::vector<DecodeRow> decode;
     std::vector<PrefillSlice> prefill;  // their prompts dangle
@@ -58,7 +57,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_copies() const { return num_copies_; }              // of entries, within the pool
   int64_t num_state_copies() const { return num_state_copies_; }  // of state alone
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
-  // A kept cache as it would come back from a store.
+  // Copies an offloaded cache as if it were loaded from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
 
  protected:
@@ -71,14 +70,14 @@ class FakeEngine : public ImmediateExecutor {
     int32_t unassigned_pages = 0;
     int64_t row_begin = -1;
     int32_t row_width = 0;
-    std::vector<int32_t> lengths;  // [heads] once the prompt is read
+    std::vector<int32_t> lengths;  // [heads], set once the prompt is prefilled
     std::vector<int32_t> caps;     // [heads]
     int64_t fed = 0;               // tokens seen
     int64_t cut_at = -1;           // tokens seen when it was cut last
-    uint64_t shrinks = 0;          // when it was cut for others' sake; again while it is read again
+    uint64_t shrinks = 0;          // cuts under pressure; repeated on replay
     uint64_t history = 0;
-    uint64_t owner = 0;               // a number of its own
-    uint64_t state = 0;               // what the state of its entries holds
+    uint64_t owner = 0;               // unique id of the sequence
+    uint64_t state = 0;               // contents of its entries' state
     std::vector<uint64_t> histories;  // [fed] after each token
     int layer = 0;                    // prefill cursor
     int token = 0;
@@ -86,7 +85,7 @@ class FakeEngine : public ImmediateExecutor {
     int first_token = 0;
     std::vector<int32_t> cached_blocks, new_blocks;
     std::vector<TokenId> prompt;
-    std::vector<TokenId> run;   // what is being read after it
+    std::vector<TokenId> run;   // tokens that are appended after the prompt
     TokenId latest = kNoToken;  // sampled
     bool IsReading() const { return arena_begin >= 0; }
   };
@@ -123,14 +122,14 @@ class FakeEngine : public ImmediateExecutor {
   void LoadPrefix(const PrefillSlice& slice, int layer);
   void SavePrefix(const PrefillSlice& slice, int layer);
   void CheckArena(const Batch& batch);
-  // Those that a plan is about, and with those of layers with a window.
+  // NumHeads: heads in the budget group. AllHeads: with heads of window layers.
   int NumHeads() const { return limits_.FullLayers() * limits_.num_kv_heads; }
   int AllHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
   void AssignPages(const Slot& slot, const std::vector<int32_t>& entries);
   CacheReport Report(const PrefillSlice& slice) const;
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
-  // Checks that all entries of the slot are its own; returns a hash of the positions they hold.
+  // Checks that all entries of the slot carry its stamps; returns a hash of their positions.
   uint64_t ReadEntries(const Slot& slot);
   void WriteState(Slot* slot);
   PageIds PageOf(const Slot& slot, int head, int32_t entry);
@@ -138,7 +137,7 @@ class FakeEngine : public ImmediateExecutor {
     return int64_t{PageOf(slot, head, entry).data} * limits_.block_size +
            entry % limits_.block_size;
   }
-  // The first line of its state; the others are block_size further each.
+  // The first line of its state; later lines follow at intervals of block_size.
   int64_t StateIndex(const Slot& slot, int head, int32_t entry) {
     return int64_t{PageOf(slot, head, entry).state} * limits_.block_size +
            entry % limits_.block_size;
@@ -146,7 +145,7 @@ class FakeEngine : public ImmediateExecutor {
   bool HasState(const Slot& slot, int head) const {
     return head < NumHeads() && slot.plan.state_lines > 0;
   }
-  // Pages of the pool, of which some hold state, or of the host, with state beside each.
+  // Pages of the pool, some of which hold state, or of the host, with state beside each.
   struct Stamps {
     Stamps(int pages, int64_t lines, int a_page, int block_size)
         : data(static_cast<size_t>(pages) * block_size, 0),
@@ -154,8 +153,8 @@ class FakeEngine : public ImmediateExecutor {
           holds_state(pages, false),
           lines_a_page(a_page) {}
     std::vector<uint64_t> data, state;  // [pages, block_size], [lines, block_size]
-    std::vector<bool> holds_state;      // of the pool: [pages]
-    int lines_a_page;                   // between the ids of states
+    std::vector<bool> holds_state;      // pool only: [pages]
+    int lines_a_page;                   // between state ids
   };
   bool HasItsState(const Slot& slot, int head, int32_t entry);
   int32_t SlabOf(int64_t state_index) const;
@@ -171,11 +170,11 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<PageIds> table_;
   Stamps stamps_;
   Stamps host_stamps_;
-  std::vector<Slot> kept_;  // [max_kept_caches] the slots that they were
-  // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
-  // all before them.
+  std::vector<Slot> kept_;  // [max_kept_caches] the offloaded slots
+  // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are stored, and of
+  // all earlier tokens.
   mutable std::vector<uint64_t> prefix_;
-  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, what was fed, and cuts
+  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, fed tokens, and cuts
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;

@@ -1,5 +1,5 @@
-// A grammar of which a test knows all: the id of a token leaves the same rest, divided by three, as
-// the sum of those before, and after so many tokens there is an end.
+// A grammar that tests can predict: an allowed token id equals, modulo three, the sum of the
+// earlier ids; the text ends after a fixed number of tokens.
 #ifndef HYDRANT_TESTS_SCHEDULER_FAKE_GRAMMAR_H_
 #define HYDRANT_TESTS_SCHEDULER_FAKE_GRAMMAR_H_
 
@@ -18,8 +18,8 @@ namespace hydrant {
 class FakeGrammar final : public CompiledGrammar {
  public:
   // mask_steps: steps of each mask. before_mask: called before each mask but the first; may be
-  // null. wrong_at: a token that the mask allows and that is refused, counted from 0; none if
-  // negative.
+  // null. wrong_at: index, from 0, of a token that the mask allows but the grammar refuses;
+  // negative: none.
   explicit FakeGrammar(int tokens, int64_t mask_steps = 0,
                        std::function<void()> before_mask = nullptr, int wrong_at = -1)
       : tokens_(tokens),
@@ -66,7 +66,7 @@ class FakeGrammar final : public CompiledGrammar {
 
    private:
     int left_;
-    const int refuses_at_;  // what is left then
+    const int refuses_at_;  // value of the remaining count at the refusal
     const int64_t mask_steps_;
     const std::function<void()> before_mask_;
     bool is_first_ = true;

@@ -1,5 +1,5 @@
-// A tokenizer of 1000 ids whose texts tests can name: ids 0..255 are single bytes, the others "<id>
-// "; id 999 ends a text.
+// A tokenizer of 1000 ids with predictable texts: ids 0..255 are single bytes, the others are their
+// number and a space ("300 "); id 999 ends a text.
 #ifndef HYDRANT_TESTS_SCHEDULER_FAKE_TOKENIZER_H_
 #define HYDRANT_TESTS_SCHEDULER_FAKE_TOKENIZER_H_
 
@@ -32,7 +32,7 @@ class FakeTokenizer : public Tokenizer {
   const std::vector<TokenId>& eog_ids() const override { return eog_; }
   std::string TokenText(TokenId id) const override { return id == kEog ? "<eog>" : ""; }
 
-  std::map<TokenId, std::string> texts;  // set before use; overrides the above
+  std::map<TokenId, std::string> texts;  // set before use; overrides the rule above
 
  private:
   std::vector<TokenId> eog_ = {kEog};

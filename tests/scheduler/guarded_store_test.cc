@@ -1,5 +1,5 @@
-// Callers of a store that does not answer: no caller waits beyond its deadline, the circuit breaker
-// opens and closes again, and calls that callers have given up keep their order.
+// Calls to a store that does not answer: every caller returns by its deadline, the circuit breaker
+// opens and closes again, and abandoned calls keep their order.
 #include "scheduler/store/guarded_store.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using Call = Gate::Call;
 StoreWait Shortly() { return StoreWait::For(milliseconds(110)); }
 StoreWait Patiently() { return StoreWait::For(seconds(60)); }
 
-// A store, and the changes that its circuit breaker has reported.
+// A store and the state changes that its circuit breaker has reported.
 struct Guarded {
   explicit Guarded(int failures = 3)
       : store(std::make_unique<GatedStore>(gate),
@@ -48,7 +48,7 @@ TEST(Circuit, OpensAfterFailuresInARowAndClosesWithAnAnswer) {
   EXPECT_TRUE(circuit.is_open());
   EXPECT_THAT(std::string(circuit.Enter(now).message()), HasSubstr("gone"));
   EXPECT_TRUE(circuit.Refuses(now + milliseconds(999)));
-  // One call at a time tries, after growing pauses.
+  // Half open: one trial call at a time, after growing pauses.
   now += seconds(1);
   for (const int pause : {2, 4, 8, 16, 32, 32}) {
     EXPECT_TRUE(circuit.Enter(now).ok());
@@ -97,7 +97,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
     EXPECT_EQ(status.message(), "the gated store did not answer in time");
   }
   EXPECT_TRUE(guarded.store.IsLeftAlone());
-  // The store is not called, so that this call returns at once.
+  // The open circuit skips the store, so this call returns at once.
   const int calls = guarded.gate->calls();
   EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Patiently()).status()));
   EXPECT_EQ(guarded.gate->calls(), calls);
@@ -110,7 +110,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
               testing::ElementsAre("the gated store did not answer in time", "closed"));
 }
 
-// The caller has spent its time elsewhere.
+// The caller's deadline has passed already.
 TEST(GuardedStore, ACallWithoutTimeSaysNothingAboutTheStore) {
   Guarded guarded(1);
   guarded.gate->Hold([](Call, const std::string&) { return true; });
@@ -183,7 +183,8 @@ TEST(GuardedStore, StopGivesWhatIsAtWorkItsTime) {
   EXPECT_THAT(guarded.gate->Keys(), testing::ElementsAre("a"));
 }
 
-// A Put whose caller has given up may still be written, but not after the Delete that follows it.
+// A Put that its caller has abandoned may still be written, but not after the Delete that follows
+// it.
 TEST(GuardedStore, ADeletionWaitsForTheWriteBeforeIt) {
   Guarded guarded(1000);
   guarded.gate->Hold(
