@@ -54,8 +54,8 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_turns() const { return num_turns_; }        // that raised caps
   int64_t num_shrinks() const { return num_shrinks_; }
   int64_t num_forks() const { return num_forks_; }
-  int64_t num_copies() const { return num_copies_; }              // of entries, within the pool
-  int64_t num_state_copies() const { return num_state_copies_; }  // of state alone
+  int64_t num_copies() const { return num_copies_; }                // of entries, within the pool
+  int64_t num_state_copies() const { return num_state_copies_; }    // of state alone
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // Copies an offloaded cache as if it were loaded from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);

@@ -1,5 +1,5 @@
-// A StepExecutor whose steps run as they are enqueued, as they do on a host; what they gave waits
-// to be collected.
+// A StepExecutor that runs each step when it is enqueued, as on a CPU, and holds the result until
+// it is collected.
 #ifndef HYDRANT_TESTS_SCHEDULER_IMMEDIATE_EXECUTOR_H_
 #define HYDRANT_TESTS_SCHEDULER_IMMEDIATE_EXECUTOR_H_
 

@@ -1,4 +1,4 @@
-// What becomes of prefix blocks, as a reader hears it, beside the cache that it is told of.
+// A subscriber's view of KV events, compared with the prefix cache that publishes them.
 #include "scheduler/kv_events.h"
 
 #include <gtest/gtest.h>
@@ -21,12 +21,12 @@ Tokens Count(int blocks, uint32_t first) {
   return tokens;
 }
 
-// Believes what it is told.
+// A subscriber that applies every event.
 class Reader {
  public:
   explicit Reader(uint64_t last) : next_(last + 1) {}
 
-  // All that has come; false: it is not kept any more.
+  // Reads all available batches; false: the next batch is no longer retained.
   bool Read(const KvEvents& events) {
     while (true) {
       const auto batch = events.Find(next_);
@@ -45,7 +45,7 @@ class Reader {
     next_ = snapshot.sequence + 1;
   }
 
-  // Each as the tokens from the beginning of its prompt to its end.
+  // Each cached block as the tokens from the beginning of its prompt to its end.
   std::set<Tokens> Texts() const {
     std::set<Tokens> texts;
     for (const KvBlockHash hash : there_) texts.insert(TextOf(hash));
@@ -70,12 +70,12 @@ class Reader {
     return text;
   }
 
-  std::map<KvBlockHash, KvBlock> known_;  // ever
+  std::map<KvBlockHash, KvBlock> known_;  // every block ever stored
   std::set<KvBlockHash> there_;
   uint64_t next_;
 };
 
-// Cached as far as it is there, the rest fresh.
+// Opens a lease: blocks that are cached already, and new ones for the rest.
 PrefixLease OpenFor(PrefixCache& cache, const std::vector<PrefixKey>& keys) {
   const int cached = cache.NumFilled(keys);
   const std::span all(keys);
@@ -102,7 +102,7 @@ TEST(KvEvents, SayWhatIsInTheCache) {
     PrefixLease lease;
   };
   std::vector<Open> open;
-  std::set<Tokens> seen;  // the beginnings of all prompts
+  std::set<Tokens> seen;  // the prefixes of all prompts
   for (int step = 0; step < 3000; ++step) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", step " << step);
     const unsigned what = random() % 20;
@@ -135,7 +135,7 @@ TEST(KvEvents, SayWhatIsInTheCache) {
       if (cache.IsFilled(PrefixKeys(text, "").back())) there.insert(text);
     }
     ASSERT_EQ(reader.Texts(), there);
-    Reader late = reader;  // knows parents that are gone, too
+    Reader late = reader;  // also knows parents that are gone
     late.Take(events.Blocks());
     ASSERT_EQ(late.Texts(), there);
   }
@@ -153,7 +153,7 @@ TEST(KvEvents, OtherBlocksAndSecretPromptsAreNotTold) {
   cache.Fill(&lease);
   events.Publish(1);
   EXPECT_EQ(*events.Find(1), nullptr) << "no batch";
-  // Beside its tokens a block of another kind, as scores have.
+  // Next to the prompt's blocks, a block of another kind, such as scores.
   std::vector<PrefixKey> keys = PrefixKeys(told, "");
   const std::vector<PrefixKey> text = keys;
   PrefixKey other = keys.back();
@@ -204,7 +204,7 @@ TEST(KvEvents, OnlyTheLastChangesAreKept) {
       ReadPrompt(cache, Count(kBlocks, from + static_cast<uint32_t>(i) * 10'000));
     events.Publish(1);
   };
-  read(0, kPrompts + 1);  // more than a batch takes
+  read(0, kPrompts + 1);  // more than one batch holds
   EXPECT_EQ(told, 1);
   ASSERT_NE(*events.Find(502), nullptr);
   EXPECT_EQ((*events.Find(502))->changes.size(), size_t{kBlocks});

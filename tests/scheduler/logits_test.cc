@@ -1,5 +1,5 @@
-// What requests say of single tokens, by a fake engine that heeds masks and biases: with steps that
-// run ahead, samples, and room that is too small.
+// Token masks and biases of requests, on a fake engine that applies them: with several steps in
+// flight, samples, and a pool that is too small.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace hydrant {
 namespace {
 
-// Two at once do not fit: one is preempted, and reads its prompt again.
+// Two sequences do not fit: one is preempted, and prefills its prompt again.
 EngineLimits TightLimits(int steps_in_flight) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = steps_in_flight;
@@ -26,7 +26,7 @@ EngineLimits TightLimits(int steps_in_flight) {
 
 class LogitsTest : public testing::TestWithParam<int> {
  protected:
-  // The streams of `count` requests that are alike but for their seeds; at least one was preempted.
+  // Runs `count` requests that differ only in their seeds; at least one is preempted.
   std::vector<Stream> Run(Request request, int count = 3) {
     SchedulerHarness h(TightLimits(GetParam()));
     std::vector<RequestHandle> handles;
@@ -72,13 +72,13 @@ TEST_P(LogitsTest, BadWordsNeverStand) {
       });
     });
   };
-  EXPECT_EQ(holds(free), 3);  // or the test shows nothing
+  EXPECT_EQ(holds(free), 3);  // otherwise the test shows nothing
   EXPECT_EQ(holds(held), 0);
   for (const Stream& stream : held) EXPECT_EQ(stream.token_ids.size(), 30u);
   EXPECT_GT(preemptions_, 0);
 }
 
-// The engine would draw ids that end the text from the start.
+// The engine would sample end tokens from the start.
 TEST_P(LogitsTest, NoEndBeforeMinTokens) {
   for (const int64_t min_tokens : {0, 1, 7}) {
     Request request = MakeRequest(20, 30);
@@ -186,7 +186,7 @@ TEST_P(LogitsTest, EachSampleHasItsOwn) {
 TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
   Request request = MakeRequest(20, 30);
   request.sampling.logprobs = request.sampling.prompt_logprobs = true;
-  for (const Stream& stream : Run(request)) {  // the harness looks at each token's
+  for (const Stream& stream : Run(request)) {  // the harness checks each token's logprobs
     EXPECT_EQ(stream.token_ids.size(), 30u);
     ASSERT_TRUE(stream.prompt_logprobs.has_value());
     const std::vector<TokenLogprobs>& tokens = stream.prompt_logprobs->tokens;
@@ -199,7 +199,7 @@ TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
   EXPECT_GT(preemptions_, 0);
 }
 
-// Opens once, for all threads that wait; a wait fails after 20 seconds.
+// Opens once, for all waiting threads; a wait fails after 20 seconds.
 class Gate {
  public:
   void Open() {
@@ -218,7 +218,7 @@ class Gate {
   bool is_open_ = false;
 };
 
-// While a mask is made that takes longer than a step may wait, other sequences run to their end.
+// While a slow mask exceeds the time that a step may wait, other sequences run to their end.
 TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -238,7 +238,7 @@ TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   }
   EXPECT_EQ(h[plain].token_ids.size(), 40u);
   EXPECT_EQ(h[other].token_ids.size(), 25u);
-  EXPECT_EQ(h[waiting].token_ids.size(), 1u);  // drawn with the first mask
+  EXPECT_EQ(h[waiting].token_ids.size(), 1u);  // sampled with the first mask
   gate.Open();
   h.RunToEnd();
   ASSERT_EQ(h[waiting].token_ids.size(), 12u);
@@ -248,7 +248,8 @@ TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   }
 }
 
-// A request that is cancelled while its mask is made ends before the mask, and so do all others.
+// A request that is cancelled while its mask is computed ends before the mask does; so do all other
+// requests.
 TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -269,7 +270,7 @@ TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
   }
 }
 
-// All masks together take no more than a step may wait for; the other masks come later.
+// All masks of a step share its waiting time; masks beyond it are applied in a later step.
 TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
@@ -289,7 +290,7 @@ TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
   }
 }
 
-// Sequences that are preempted and read again while their masks are slow.
+// Sequences that are preempted and prefilled again while their masks are slow.
 TEST_P(LogitsTest, SlowMasksOfThoseWhoComeBack) {
   Request request = MakeRequest(20, 36);
   request.sampling.grammar = std::make_shared<FakeGrammar>(25);

@@ -1,4 +1,4 @@
-// Stop strings and what a token stream becomes on its way to the client.
+// Stop strings, and the conversion of a token stream to text for the client.
 #include <random>
 #include <string>
 
@@ -59,7 +59,7 @@ TEST(StopMatcherTest, WholeCharactersComeOut) {
   EXPECT_TRUE(matcher.matched());
 }
 
-// Against a plain search of the whole text, in pieces of every kind. A small alphabet makes
+// Compared with a plain search of the whole text, split in random pieces. A small alphabet makes
 // overlaps common.
 TEST(StopMatcherTest, AgreesWithPlainSearchHoweverTheTextIsCut) {
   constexpr int kSeed = 20240611;

@@ -1,5 +1,5 @@
-// Targets for latencies: the scheduler and a fake engine whose steps take what a small machine's
-// would, under a fake clock.
+// Latency targets: the scheduler and a fake engine with the step times of a small machine, under a
+// fake clock.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -28,7 +28,7 @@ EngineLimits Limits(int max_num_seqs = 128) {
           .prefill_arena_tokens = 20'000};
 }
 
-// 2 ms a step, 0.5 ms a row, 1 ms for 20 tokens of a prompt or for 5,000 pairs of them.
+// 2 ms per step, 0.5 ms per row, 1 ms for 20 prompt tokens or for 5,000 token pairs of a prompt.
 constexpr TimeUs kStepUs = 2000, kRowUs = 500, kTokenUs = 50;
 constexpr double kPairUs = 0.02;
 
@@ -53,7 +53,7 @@ struct Answer {
   double Tpot() const { return static_cast<double>(last - first) / std::max(1, tokens - 1); }
 };
 
-// The harness, and when its streams heard.
+// The harness, with the times at which its streams receive tokens.
 class Machine {
  public:
   explicit Machine(const SchedulerOptions& options = {}, int max_num_seqs = 128)
@@ -83,7 +83,7 @@ class Machine {
   void RunToEnd() {
     while (!h.scheduler.Empty() && !testing::Test::HasFailure()) Step();
   }
-  // Requests that arrive at random times, so many a second on average; then to the end.
+  // Adds requests at random times, `rate` per second on average; then runs to the end.
   void Load(double rate, TimeUs seconds, uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::exponential_distribution<double> gap(rate * 1e-6);
@@ -98,7 +98,7 @@ class Machine {
     }
     RunToEnd();
   }
-  // So that the times of steps are known.
+  // Trains the step time model.
   void WarmUp() {
     for (int i = 0; i < 12; ++i) {
       Add(MakeRequest(kPrompt + 30 * i, kOutput, 1'000'000 + i));
@@ -142,7 +142,7 @@ TEST(Pacing, ATargetForTpotBoundsTheBatch) {
   EXPECT_GT(slowest(*free), 30'000);
   const auto paced = run({.target_tpot_us = 20'000});
   EXPECT_LE(slowest(*paced), 20'000);
-  // Nothing is left unused: 16 rows take 10 ms, their prompts as much as 200 us a step each.
+  // The target is used up: 16 rows take 10 ms, and their prompts up to 200 us per step each.
   EXPECT_GT(paced->most_running, 16);
   EXPECT_GT(slowest(*paced), 14'000);
   for (const auto& [handle, answer] : paced->answers) EXPECT_TRUE(answer.finished);
@@ -162,7 +162,8 @@ TEST(Pacing, ARequestsOwnTpotBoundsTheBatchWhileItRuns) {
   EXPECT_GT(machine.most_running, 30) << "the others are held to nothing";
 }
 
-// A pool with room for all of them whole, where reading what they hold is most of a step.
+// A pool with room for all caches uncompressed, where attention over their entries dominates a
+// step.
 TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
   constexpr TimeUs kPageUs = 20, kTpot = 20'000;
   constexpr int kClients = 80;
@@ -223,7 +224,7 @@ TEST(Pacing, ALongPromptLeavesTheOthersTheirPace) {
   }
 }
 
-// What the machine does when it is not asked for more, and when it is asked for far more.
+// Goodput at moderate load and far above capacity.
 TEST(Pacing, GoodputStaysWhenMoreArrives) {
   constexpr TimeUs kTtft = 1'000'000, kTpot = 20'000, kSeconds = 20;
   const auto goodput = [&](double rate, const SchedulerOptions& options) {
@@ -251,7 +252,7 @@ TEST(Pacing, GoodputStaysWhenMoreArrives) {
     return good / static_cast<double>(kSeconds);
   };
   const SchedulerOptions paced = {.target_ttft_us = kTtft, .target_tpot_us = kTpot};
-  // A request takes 10.4 ms of prompt and 50 rows of 0.5 ms, and its share of steps.
+  // A request takes 10.4 ms of prefill and 50 rows of 0.5 ms, and its share of steps.
   double peak = 0;
   for (const double rate : {10, 15, 20, 25}) peak = std::max(peak, goodput(rate, paced));
   EXPECT_GT(peak, 14);
@@ -261,7 +262,7 @@ TEST(Pacing, GoodputStaysWhenMoreArrives) {
   }
 }
 
-// Far more at once than it can read in time, before it has seen a step.
+// A burst far above capacity, before any step time is known.
 TEST(Pacing, GoodputFromTheFirstRequestOn) {
   constexpr TimeUs kTtft = 500'000;
   Machine machine({.target_ttft_us = kTtft});
@@ -280,7 +281,7 @@ TEST(Pacing, GoodputFromTheFirstRequestOn) {
   EXPECT_GE(finished, 15);
 }
 
-// Batches of answers that share their steps, which take longer or shorter than they were aimed at.
+// Batches of answers that share their steps, which take longer or shorter than the pacer's aim.
 TEST(Pacing, StepsAreAimedSoThatNineteenOfTwentyAnswersKeepTheTarget) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -301,9 +302,9 @@ TEST(Pacing, StepsAreAimedSoThatNineteenOfTwentyAnswersKeepTheTarget) {
     }
   };
   run(100, 1.1, 0.07);
-  // So many that what is left of chance is a thousandth. Those that are late weigh 1, those in time
-  // 0.73 on average: late / in time = 0.05 / 0.95 * 0.73 is 3.7 %, which a normal number has above
-  // 1.786. The aim wanders, so its mean is a little lower.
+  // Enough answers for a sampling error of a thousandth. Late answers weigh 1, answers in time 0.73
+  // on average: late / in time = 0.05 / 0.95 * 0.73 is 3.7 %, which is the upper tail of a normal
+  // variable beyond 1.786. The aim fluctuates, so its mean is a little lower.
   run(40'000, 1.1, 0.07);
   EXPECT_NEAR(late, 0.037, 0.01);
   EXPECT_NEAR(mean_aim, 0.98 / 1.1 * std::exp(-1.786 * 0.07), 0.03);
@@ -320,24 +321,24 @@ TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
   Pacer pacer({}, 512);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
   std::mt19937_64 random(3);
-  std::lognormal_distribution<double> taken(0.2, 0.3);  // of what was expected
+  std::lognormal_distribution<double> taken(0.2, 0.3);  // factor over the expected time
   double mean = 0;
   for (int i = 0; i < 4000; ++i) {
     pacer.ObserveFirstToken(1000, 1000 * taken(random), 2000);
     if (i >= 1000) mean += pacer.first_token_margin() / 3000;
   }
   EXPECT_NEAR(mean, std::exp(0.2 + 1.645 * 0.3), 0.15);
-  // Never below what is expected; what nobody expected says nothing.
+  // The margin never falls below 1; an observation without an expectation is ignored.
   for (int i = 0; i < 1000; ++i) pacer.ObserveFirstToken(1000, 100, 2000);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
   pacer.ObserveFirstToken(0, 1000, 2000);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
-  // What is expected soon says little of what is near the target.
+  // An expectation far below the target has little weight.
   for (int i = 0; i < 5; ++i) pacer.ObserveFirstToken(10, 30, 2000);
   EXPECT_LT(pacer.first_token_margin(), 1.01);
 }
 
-// The machine is disturbed, and first tokens come much later than expected; then it is not.
+// A disturbed machine: first tokens are much later than expected; then the disturbance ends.
 TEST(Pacing, AMarginThatHasGrownTooWideIsUnlearned) {
   constexpr TimeUs kTtft = 300'000;
   Machine machine({.target_ttft_us = kTtft});
@@ -358,7 +359,7 @@ TEST(Pacing, AMarginThatHasGrownTooWideIsUnlearned) {
   slower = 40;
   EXPECT_LT(count_served(6), at_first / 2);
   slower = 1;
-  // By itself it may take twice its time, which is less than the margin.
+  // An idle server admits it: alone it may take twice its time, which is less than the margin.
   const RequestHandle long_one = machine.Add(MakeRequest(10'000, 5));
   machine.RunToEnd();
   EXPECT_TRUE(machine.h[long_one].finished.has_value());
@@ -393,7 +394,7 @@ TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
   EXPECT_TRUE(machine.h[in_time].finished.has_value());
 }
 
-// The server's target is not for prompts that take longer by themselves.
+// The server's target does not apply to prompts that take longer than it even alone.
 TEST(Pacing, AServersTargetDoesNotRefuseLongPromptsForEver) {
   Machine machine({.target_ttft_us = 500'000});
   machine.WarmUp();
@@ -402,7 +403,7 @@ TEST(Pacing, AServersTargetDoesNotRefuseLongPromptsForEver) {
   EXPECT_TRUE(machine.h[handle].finished.has_value());
 }
 
-// One sends ten times as much as the other, and both more than their half.
+// One tenant sends ten times as much as the other, and both exceed their half.
 TEST(Pacing, TenantsGetEqualShares) {
   for (const SchedulerOptions& options :
        {SchedulerOptions{}, SchedulerOptions{.target_tpot_us = 20'000}}) {
@@ -417,7 +418,7 @@ TEST(Pacing, TenantsGetEqualShares) {
     };
     const TimeUs end = machine.h.now + 20'000'000;
     for (TimeUs next = machine.h.now; machine.h.now < end; machine.Step()) {
-      for (; next <= machine.h.now; next += 40'000) {  // 25 a second of what 15 can be served
+      for (; next <= machine.h.now; next += 40'000) {  // 25 per second at a capacity of 15
         for (int i = 0; i < 10; ++i) add("greedy", kPrompt, kOutput);
         add("modest", kPrompt, kOutput);
       }
@@ -433,7 +434,8 @@ TEST(Pacing, TenantsGetEqualShares) {
   }
 }
 
-// Both have more waiting than can run, of one kind: what each is served is as their weights.
+// Both tenants always have waiting requests of the same kind: service is proportional to their
+// weights.
 TEST(Pacing, TenantsGetSharesByTheirWeights) {
   for (const auto& [weights, share] :
        {std::pair(std::map<std::string, double>{{"gold", 3}}, 0.75),
@@ -491,7 +493,8 @@ TEST(TenantWeights, AreReadFromText) {
               StartsWith("tenant-weights: the weight 0 of 'a'"));
 }
 
-// Who comes back after a while has saved nothing up, and who asks for little waits little.
+// A tenant that returns after a pause has no saved credit, and a tenant with a small load waits
+// briefly.
 TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
   Machine machine({}, 16);
   machine.WarmUp();
@@ -514,7 +517,7 @@ TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
   machine.RunToEnd();
 }
 
-// One prompt of two seconds is being read; others get their part of every step.
+// A prompt of two seconds is prefilled; other requests get their part of every step.
 TEST(Pacing, ALongPromptIsNoReasonToRefuseShortOnes) {
   Machine machine({.target_ttft_us = 800'000, .target_tpot_us = 20'000});
   machine.WarmUp();
@@ -546,8 +549,8 @@ TEST(Pacing, SaysThatItWaitsForTheTarget) {
   machine.RunToEnd();
 }
 
-// A large model on a small machine: 20 ms for each token of a prompt. Waiting clients get progress
-// every second or two, with and without a sequence that decodes.
+// A large model on a small machine: 20 ms per prompt token. Waiting clients get progress every
+// second or two, with and without a decoding sequence.
 TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
   constexpr TimeUs kSlowTokenUs = 20'000, kMostSilenceUs = 2'000'000;
   Machine machine;
@@ -558,7 +561,7 @@ TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
             kSlowTokenUs / 4;
     return us;
   };
-  const RequestHandle first = machine.h.Add(MakeRequest(1, 1));  // a daemon's warm-up
+  const RequestHandle first = machine.h.Add(MakeRequest(1, 1));  // warm-up, as in the daemon
   while (!machine.h[first].finished.has_value()) machine.Step();
   for (const bool beside_decode : {false, true}) {
     SCOPED_TRACE(beside_decode);

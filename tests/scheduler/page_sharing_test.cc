@@ -1,4 +1,4 @@
-// Pages with several owners: who may share what, and when each gets pages of its own.
+// Pages with several owners: which sequences may share, and when each gets pages of its own.
 #include <map>
 #include <set>
 
@@ -63,14 +63,14 @@ class PageSharingTest : public testing::Test {
                                            .max_model_len = 200,
                                            .prefill_arena_tokens = 1000};
 
-  // Keeps what a head of its cap would, by scores that change at every token, as `h2o` does.
+  // A capped plan with scores that change at every token, as in `h2o`.
   static CachePlan Scored(int64_t prompt_tokens, int32_t cap) {
     CachePlan plan = Plan(prompt_tokens, cap);
     plan.rule.by_position = false;
     plan.state_lines = kScoreLines;
     return plan;
   }
-  // Keeps what a head of its cap would; by position, as `local` does.
+  // A capped plan that evicts by position, as in `local`.
   static CachePlan Plan(int64_t prompt_tokens, int32_t cap = kNoCap) {
     CachePlan plan;
     plan.prompt = {.tokens = prompt_tokens, .num_layers = 2, .num_kv_heads = 3};
@@ -78,7 +78,7 @@ class PageSharingTest : public testing::Test {
     plan.rule.scored = plan.rule.by_position = cap != kNoCap;
     return plan;
   }
-  // Of a prompt's whole blocks.
+  // Keys of a prompt's whole blocks.
   static std::vector<PrefixKey> Keys(int64_t tokens, uint8_t text = 1) {
     std::vector<PrefixKey> keys(tokens / 32);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = {text, static_cast<uint8_t>(i + 1)};
@@ -91,14 +91,14 @@ class PageSharingTest : public testing::Test {
             .final_tokens = 200,
             .prefix = prefix};
   }
-  // A prompt of 70 tokens that has been read.
+  // Opens a prompt of 70 tokens and publishes its pages.
   void OpenFirst(const CachePlan& plan) {
     ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
     space_.Publish(plan, 70, Keys(70), &first_);
     updates_ = CacheUpdates();
   }
   int64_t NumHeld() const { return space_.NumPages() - space_.NumFreePages(); }
-  // With what they hold.
+  // Number of copied pages with data.
   int NumCopied() const {
     return Count([](const PageCopy& copy) { return copy.to.data >= 0; });
   }
@@ -121,14 +121,14 @@ class PageSharingTest : public testing::Test {
     });
     return pages;
   }
-  // Of head 0, the data pages that both name.
+  // Number of data pages of head 0 that both sequences hold.
   static int NumInCommon(const SequenceSpace& a, const SequenceSpace& b) {
     int count = 0;
     for (int32_t i = 0; i < std::min(a.pages[0], b.pages[0]); ++i)
       count += a.blocks[a.BlockIndex(0, i)].data == b.blocks[b.BlockIndex(0, i)].data ? 1 : 0;
     return count;
   }
-  // Of its pages, all of which name another.
+  // State ids of the sequence's pages, all distinct.
   static std::set<int32_t> StatesOf(const SequenceSpace& space) {
     std::set<int32_t> states;
     int count = 0;
@@ -161,14 +161,14 @@ TEST_F(PageSharingTest, PromptsThatBeginAlike) {
   EXPECT_EQ(NumInCommon(first_, second_), 16);
   EXPECT_EQ(second_.num_pages, kHeads * 25);
   EXPECT_EQ(space_.NumSparedPages(), kHeads * 16);
-  // The table says so, too.
+  // The block table agrees.
   std::map<int64_t, PageIds> table;
   for (const TableUpdate& update : updates_.table) table[update.index] = update.block;
   for (int head = 0; head < kHeads; ++head) {
     for (int32_t i = 0; i < second_.pages[head]; ++i)
       EXPECT_EQ(table[second_.TableIndex(head, i)], second_.blocks[second_.BlockIndex(head, i)]);
   }
-  // A third shares with the second, though the first has left.
+  // A third sequence shares with the second after the first has ended.
   space_.Publish(longer, 100, Keys(100), &second_);
   space_.Release(&first_);
   ASSERT_TRUE(space_.TryOpen(Args(longer, Keys(100)), &third_, &updates_));
@@ -195,7 +195,7 @@ TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
     ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &space, &updates_));
     EXPECT_EQ(NumHeld() - before, space.num_pages);
     EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
-    space_.Publish(plan, 70, Keys(70, 2), &space);  // nor do others share with these
+    space_.Publish(plan, 70, Keys(70, 2), &space);  // and its pages are not shared with others
     ASSERT_TRUE(space_.TryOpen(Args(whole, Keys(70, 2)), &third_, &updates_));
     EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
     space_.Release(&third_);
@@ -220,7 +220,7 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   EXPECT_EQ(NumCopied(), kHeads * 16);
   EXPECT_EQ(NumInCommon(first_, second_), 0);
   EXPECT_EQ(NumHeld(), held + kHeads * (2 + 16)) << "two pages of growth, and the copies";
-  // They go where the table names them from now on, and come from what the other keeps.
+  // Destinations are the new ids in the table, sources are the pages that the other sequence keeps.
   std::map<int64_t, PageIds> table;
   for (const TableUpdate& update : updates_.table) table[update.index] = update.block;
   EXPECT_EQ(First<SlotCopies>().slot, first_.slot);
@@ -233,7 +233,7 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(150, &first_, &updates_));
   EXPECT_EQ(NumCopied(), 0) << "once";
-  // What it has changed is no longer found with it.
+  // Pages that it has overwritten are not shared any more.
   space_.Release(&second_);
   ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &third_, &updates_));
   EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
@@ -267,8 +267,8 @@ TEST_F(PageSharingTest, WithoutRoomForCopiesNothingChanges) {
   EXPECT_TRUE(space_.TryGrow(81, &first_, &updates_));
 }
 
-// Who changes scores at every token has state of its own, and shares the pages all the same. A slab
-// has the state of 8 pages: of 6 * 18 pages it is in 14.
+// A sequence that updates scores at every token has its own state, but shares data pages. A slab
+// holds the state of 8 pages: the state of 6 * 18 pages needs 14.
 TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   const CachePlan scored = Scored(70, 80), plan = Plan(70);
   OpenFirst(scored);
@@ -284,7 +284,7 @@ TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   EXPECT_EQ(NumInCommon(first_, third_), 16);
   EXPECT_EQ(third_.blocks[0].state, kNoState) << "it reads no scores";
   EXPECT_EQ(NumHeld(), kHeads * (18 + 2 + 2) + 2 * 14);
-  // At its cap it gets pages of its own; 6 * 20 pages have their state in 15.
+  // At its cap it gets pages of its own; the state of 6 * 20 pages needs 15 slabs.
   const PageIds shared = second_.blocks[second_.BlockIndex(0, 3)];
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(81, &second_, &updates_));
@@ -295,7 +295,7 @@ TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   EXPECT_EQ(copy.from.data, shared.data);
   EXPECT_EQ(copy.to, (PageIds{own.data, kNotCopied}));
   EXPECT_EQ(own.state, shared.state);
-  // Whose pages they were overwrites them, too: the third keeps them.
+  // The first owner overwrites them, too: the third sequence keeps the originals.
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(81, &first_, &updates_));
   EXPECT_EQ(NumCopied(), kHeads * 16);
@@ -350,7 +350,7 @@ TEST_F(PageSharingTest, AScoredContextBringsItsScoresToEach) {
   space_.Drop(&kept);
 }
 
-// What was scheduled before the prompt's end was known may have changed its entries.
+// Steps that were scheduled before the prompt's end was known may have changed its entries.
 TEST_F(PageSharingTest, WhatIsOverwrittenAlreadyIsNotPublished) {
   const CachePlan capped = Plan(70, 71), plan = Plan(70);
   ASSERT_TRUE(space_.TryOpen(Args(capped), &first_, &updates_));
@@ -362,7 +362,7 @@ TEST_F(PageSharingTest, WhatIsOverwrittenAlreadyIsNotPublished) {
 TEST_F(PageSharingTest, AForkSharesWholePagesAndCopiesTheRest) {
   const CachePlan plan = Plan(70);
   OpenFirst(plan);
-  ASSERT_TRUE(space_.TryGrow(78, &first_, &updates_));  // it has gone on to page 19
+  ASSERT_TRUE(space_.TryGrow(78, &first_, &updates_));  // it has grown to page 19
   updates_ = CacheUpdates();
   CacheSpace::OpenArgs args = Args(plan);
   args.tokens = 70;
@@ -420,10 +420,10 @@ TEST_F(PageSharingTest, OneContext) {
   }
   ASSERT_TRUE(space_.TryGrow(91, &first_, &updates_));
   EXPECT_EQ(NumCopied(), kHeads * 17);
-  // The second still has them.
+  // The second sequence still owns them.
   ASSERT_TRUE(space_.TrySwapIn(args, kept, &third_, &updates_));
   EXPECT_EQ(NumInCommon(second_, third_), 17);
-  // Another cache in the place of this one is another's.
+  // Another cache in the same offload slot shares nothing.
   const int place = kept.kept;
   space_.Drop(&kept);
   KeptSpace another;

@@ -1,4 +1,4 @@
-// Tests the table of a sequence's moves against the moves that the header's picture shows.
+// The table of phase transitions, compared with the diagram in the header.
 #include "scheduler/phase.h"
 
 #include <gtest/gtest.h>

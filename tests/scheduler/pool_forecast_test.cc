@@ -14,7 +14,7 @@ namespace {
 
 TEST(OutputHistory, SaysNothingUntilEnoughHaveEnded) {
   OutputHistory history;
-  EXPECT_EQ(history.MeanOf(100), 100);  // it may take all
+  EXPECT_EQ(history.MeanOf(100), 100);  // unknown: assume the limit
   for (int i = 0; i < 7; ++i) history.Observe(10, 100);
   EXPECT_FALSE(history.IsKnown());
   EXPECT_EQ(history.RestOf(0, 100), 0);
@@ -30,12 +30,12 @@ TEST(OutputHistory, GoesByThoseThatWentFurther) {
   EXPECT_DOUBLE_EQ(history.MeanOf(50), 20);
   EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 40);          // of 20 and 60
   EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 30);         // of 60 alone
-  EXPECT_DOUBLE_EQ(history.RestOf(60, 100), 0);          // nobody
-  for (int i = 0; i < 64; ++i) history.Observe(50, 50);  // what was long ago counts no more
+  EXPECT_DOUBLE_EQ(history.RestOf(60, 100), 0);          // none is longer
+  for (int i = 0; i < 64; ++i) history.Observe(50, 50);  // old observations expire
   EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 20);
 }
 
-// A client that names no limit is not taken for one that will use it up, whatever others do.
+// A client without max_tokens is not expected to use up the limit, whatever other clients do.
 TEST(OutputHistory, ALimitThatNobodyNamedSaysNothing) {
   OutputHistory history;
   for (int i = 0; i < 32; ++i) {
@@ -48,7 +48,7 @@ TEST(OutputHistory, ALimitThatNobodyNamedSaysNothing) {
   EXPECT_LE(history.MeanOf(1'000'000), 132);
 }
 
-// Token by token, against what all hold at each.
+// Compared with the sum of all caches at each token.
 TEST(PoolForecast, FitsWhereNoStepHoldsMore) {
   std::mt19937 random(7);
   SCOPED_TRACE("seed 7");
@@ -78,8 +78,8 @@ TEST(PoolForecast, FitsWhereNoStepHoldsMore) {
   EXPECT_GT(fitted, 500);
 }
 
-// Caches that grow to three times what their prompts begin with, in a pool for four of them. The
-// peak of those that ran, and how many were preempted.
+// Caches that grow to three times their size at admission, in a pool for four of them. Returns the
+// peak of running sequences and the number of preemptions.
 std::pair<int, uint64_t> RunFlood(SchedulerHarness* harness) {
   for (int i = 0; i < 40; ++i) harness->Add(MakeRequest(16, 32, i));
   int most_running = 0;
@@ -105,18 +105,18 @@ TEST(Admission, NobodyIsPreemptedOnceAnswersAreKnown) {
   }
   const auto [most_running, preemptions] = RunFlood(&harness);
   EXPECT_EQ(preemptions, 0);
-  EXPECT_GE(most_running, 4);  // and the pool is used
+  EXPECT_GE(most_running, 4);  // the pool is used, too
 
   SchedulerHarness unknowing(PoolForFour());
   EXPECT_GT(RunFlood(&unknowing).second, 0);
 }
 
-// What others hold already it need not find: a prefix that all share is in the pool once.
+// Shared pages count once: a prefix common to all is in the pool once.
 TEST(Admission, WhatIsSharedCountsOnce) {
   EngineLimits limits = SmallLimits();
   limits.max_model_len = 400;
   limits.prefill_arena_tokens = 1000;
-  limits.num_blocks = 500;  // a prompt is 264 of them
+  limits.num_blocks = 500;  // a prompt takes 264 of them
   limits.table_entries = 4000;
   limits.num_prefix_blocks = 40;
   SchedulerHarness harness(limits);
@@ -137,7 +137,7 @@ TEST(Admission, WhatIsSharedCountsOnce) {
   EXPECT_EQ(harness.scheduler.Stats().preemptions, 0);
 }
 
-// Where answers turn out longer than those before, others are preempted, and all end.
+// Answers longer than the earlier ones: sequences are preempted, and all finish.
 TEST(Admission, AnswersThatAreLongerThanBeforeEndAsWell) {
   SchedulerHarness harness(PoolForFour());
   harness.engine.choose = [](uint64_t seed, int32_t position) -> std::optional<TokenId> {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr PrefillCosts kCosts;
 
-// The sum the closed form stands for.
+// The sum of which the cost function is the closed form.
 TEST(PrefillPlannerTest, CostIsTheSumOverTokens) {
   double sum = 0;
   for (int i = 100; i < 9000; ++i) sum += 1 + (i + 0.5) / kCosts.attention_scale;
@@ -45,7 +45,7 @@ TEST(PrefillPlannerTest, ALongPromptIsCutInEvenPartsOfOneLayer) {
   EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 512 * 32, 512 * 32 * 0.1);
 }
 
-// Later chunks see more context and are shorter, so that steps cost the same.
+// Later chunks attend to more context and are shorter, so that steps cost the same.
 TEST(PrefillPlannerTest, ChunksShrinkAsTheContextGrows) {
   const std::vector<OpenPrompt> early = {{65536, {3, 0}}};
   const std::vector<OpenPrompt> late = {{65536, {3, 49152}}};
@@ -59,7 +59,7 @@ TEST(PrefillPlannerTest, TheOldestHasHalfAndTheShortestComesNext) {
   const auto runs = PlanPrefill(prompts, 4, 4 * 512);
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 1024, 200);
-  EXPECT_EQ(runs[2].layer_end, 4);  // the 64 tokens at once
+  EXPECT_EQ(runs[2].layer_end, 4);  // all 64 tokens at once
   EXPECT_NEAR(kCosts.Of(0, runs[1].token_end), 1024 - 4 * 64, 200);
 }
 
@@ -71,8 +71,8 @@ TEST(PrefillPlannerTest, ATinyBudgetStillMovesTheOldest) {
   EXPECT_EQ(runs[0].token_end, 64000 + kQueryTile);
 }
 
-// Random prompts, read to their ends: every run obeys the contract, no step exceeds its bound, all
-// finish.
+// Random prompts, prefilled to their ends: every run obeys the contract, no step exceeds its bound,
+// all prompts finish.
 TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
   constexpr int kSeed = 99;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -84,7 +84,7 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
     for (int i = 1 + random() % 5; i > 0; --i) {
       OpenPrompt& prompt = open.emplace_back();
       prompt.num_tokens = static_cast<int>(1 + random() % (random() % 2 == 0 ? 100 : 6000));
-      const int tiles = (prompt.num_tokens - 1) / kQueryTile;  // of these some need not be read
+      const int tiles = (prompt.num_tokens - 1) / kQueryTile;  // some need no prefill
       if (random() % 2 == 0)
         prompt.first_token = static_cast<int>(random() % (tiles + 1)) * kQueryTile;
       prompt.cursor.token = prompt.first_token;
@@ -117,8 +117,7 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
       std::erase_if(open,
                     [&](const OpenPrompt& prompt) { return prompt.cursor.layer == num_layers; });
     }
-    // Budget is used, not only respected: a lone prompt whose share is not a whole number of layers
-    // wastes the most.
+    // The budget is used up: a lone prompt whose share is not a whole number of layers wastes most.
     EXPECT_LE(steps, 2 * std::ceil(work / budget) + 5 * num_layers);
   }
 }

@@ -1,5 +1,5 @@
-// Prefix blocks in a store: loops with fake engines, which check what the blocks they are given
-// hold, over a store in memory that can fail. Run it under ThreadSanitizer.
+// Prefix blocks in a store: loops with fake engines, which check the contents of loaded blocks,
+// over an in-memory store that can fail. Run it under ThreadSanitizer.
 #include "scheduler/prefix_archive.h"
 
 #include <atomic>
@@ -33,12 +33,12 @@ struct Values {
   }
   std::mutex mutex;
   std::map<std::string, std::string> by_key;
-  absl::Status failure;  // of every call
+  absl::Status failure;  // status of every call
   int calls = 0;
   int puts = 0;
 };
 
-// Of many archives.
+// One store that several archives share.
 class MemoryStore final : public ContextStore {
  public:
   explicit MemoryStore(std::shared_ptr<Values> values) : values_(std::move(values)) {}
@@ -169,7 +169,7 @@ TEST(PrefixArchiveTest, SavesWhatIsNew) {
   EXPECT_EQ(values->puts, 600 / kBlock);
 }
 
-// To whoever listens, as what was read here.
+// KV events report blocks loaded from the store like blocks computed here.
 TEST(PrefixArchiveTest, WhatComesFromTheStoreIsTold) {
   const auto values = std::make_shared<Values>();
   const auto told = [](const Replica& replica) {
@@ -179,14 +179,14 @@ TEST(PrefixArchiveTest, WhatComesFromTheStoreIsTold) {
     return blocks;
   };
   for (const bool is_told : {false, true}) {
-    Request request = Ask("echo");  // which leaves queries, too
+    Request request = Ask("echo");  // saves queries, too
     request.prompt_is_told = is_told;
     Replica first(values), second(values);
     first.Run(request);
     ASSERT_TRUE(first.Flush());
     second.archive->Fetch(request);
     EXPECT_GT(second.archive->metrics().loaded_tokens, 0u);
-    // What the loop does next is behind what it has told.
+    // This call runs on the loop after its events were published.
     AskLoop(second.loop.get(), &ServingLoop::WithPrefixCache, [](PrefixCache*) { return true; });
     EXPECT_EQ(told(first).size(), is_told ? size_t{500 / kBlock} : 0u);
     const size_t loaded = second.archive->metrics().loaded_tokens / kBlock;
@@ -217,7 +217,7 @@ TEST(PrefixArchiveTest, NeitherAcrossSaltsNorWhereItIsOff) {
   EXPECT_EQ(second.Run(request).usage->cached_tokens, 480);
 }
 
-// Of the same model in the same formats alone.
+// Secrets differ between models and between cache formats.
 TEST(PrefixArchiveTest, TheSecretTellsModelsApart) {
   ContextHome home;
   home.layout.head_dim = 64;
@@ -234,7 +234,7 @@ TEST(PrefixArchiveTest, TheSecretTellsModelsApart) {
   EXPECT_NE(PrefixSecretOf(other), secret);
 }
 
-// What comes before a value that is of no use is used.
+// Blocks before a useless value are used.
 TEST(PrefixArchiveTest, AValueThatIsWrongIsNotThere) {
   const auto values = std::make_shared<Values>();
   Replica first(values);
@@ -264,7 +264,7 @@ TEST(PrefixArchiveTest, AValueThatIsWrongIsNotThere) {
     EXPECT_EQ(found.size(), right.size());
     EXPECT_EQ(*found.rbegin(), 448);
   }
-  // One under another's key, too.
+  // A value under another block's key, too.
   values->by_key = right;
   values->by_key.begin()->second = std::next(values->by_key.begin())->second;
   Replica second(values);
@@ -285,7 +285,7 @@ TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
   EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 480) << "from memory";
 }
 
-// The store gets calls only for blocks that may be there.
+// The store is called only for blocks that it may hold.
 TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
   const auto values = std::make_shared<Values>();
   Replica replica(values);
@@ -302,7 +302,7 @@ TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
   EXPECT_EQ(values->calls, calls) << "all of it is here";
 }
 
-// Prompts are read without the store; only the first prompt has waited for it.
+// Prompts are prefilled without the store; only the first prompt has waited for it.
 TEST(PrefixArchiveTest, AStoreThatDoesNotAnswerIsLeftAlone) {
   const auto gate = std::make_shared<Gate>();
   gate->Hold([](Gate::Call, const std::string&) { return true; });
@@ -333,7 +333,7 @@ TEST(PrefixArchiveTest, APromptWhoseClientHasGoneWaitsForNoStore) {
   gate->Open();
 }
 
-// One that holds less than a prompt leaves takes what there is room for, and brings no more than
+// A prefix cache smaller than a prompt: saves take the blocks that fit, and a load uses at most
 // half of it.
 TEST(PrefixArchiveTest, WithLittleRoom) {
   const auto values = std::make_shared<Values>();
@@ -345,7 +345,7 @@ TEST(PrefixArchiveTest, WithLittleRoom) {
   EXPECT_EQ(second.tokens, first.tokens);
 }
 
-// Many prompts that begin alike, of all policies, at many replicas, which cancel now and then.
+// Prompts with shared prefixes, of all policies, on several replicas, with random cancels.
 TEST(PrefixArchiveTest, ManyAtOnce) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,5 +1,5 @@
-// Keys and index of prefix blocks. Random schedules are compared with a plain model of what is
-// there: who was used when.
+// Keys and index of prefix blocks. Random schedules are compared with a plain model of the cached
+// blocks and their last use.
 #include "engine/cache/prefix_cache.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(PrefixKeyTest, AreEqualUpToTheFirstTokenThatDiffers) {
   }
 }
 
-// The same tokens elsewhere, or under another salt, are another block.
+// The same tokens at another position or under another salt are another block.
 TEST(PrefixKeyTest, StandForAllThatComesBefore) {
   std::vector<uint32_t> twice = Tokens(kPrefixBlockTokens);
   twice.insert(twice.end(), twice.begin(), twice.begin() + kPrefixBlockTokens);
@@ -52,7 +52,7 @@ TEST(PrefixKeyTest, StandForAllThatComesBefore) {
   }
 }
 
-// Its first blocks, which are there, and room for the others.
+// Leases the first blocks, which are cached, and room for the others.
 PrefixLease OpenBehind(PrefixCache& cache, std::span<const PrefixKey> keys, int num_cached) {
   return cache.Open(keys.first(num_cached), keys.subspan(num_cached));
 }
@@ -141,7 +141,7 @@ TEST(PrefixCacheTest, DropsWhatNobodyReads) {
   const std::vector<PrefixKey> read = PrefixKeys(Tokens(2 * kPrefixBlockTokens, 5000), "");
   lease = OpenBehind(cache, read, 0);
   cache.Fill(&lease);
-  lease = OpenBehind(cache, read, 2);  // another reads them
+  lease = OpenBehind(cache, read, 2);  // a second lease
   EXPECT_EQ(cache.DropUnread(), 2);
   EXPECT_EQ(cache.NumFilled(old), 0);
   EXPECT_EQ(cache.NumFilled(read), 2);
@@ -162,8 +162,8 @@ TEST(PrefixCacheTest, NoRoomIsNoCache) {
   EXPECT_EQ(cache.NumFilled(keys), 0);
 }
 
-// A schedule of leases beside a model that looks at everything: which blocks hold what, who reads
-// them, when each was used.
+// A schedule of leases next to a model that scans everything: contents of blocks, their readers,
+// their last use.
 class Model {
  public:
   explicit Model(uint64_t seed) : random_(seed), num_blocks_(1 + Below(12)), cache_(num_blocks_) {}
@@ -191,7 +191,7 @@ class Model {
   };
   int Below(int n) { return static_cast<int>(random_() % n); }
 
-  // One of a few texts up to some length, forked somewhere or not.
+  // One of a few texts up to some length, perhaps diverging at a random token.
   void Begin() {
     std::vector<uint32_t> tokens = Tokens(32 * (1 + Below(6)), 100 * Below(3));
     if (Below(2) == 0) tokens[Below(static_cast<int>(tokens.size()))] += 50 + Below(2);

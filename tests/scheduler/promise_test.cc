@@ -1,6 +1,6 @@
-// Requests whose pages are promised to them when they are admitted (OnPressure::kNever): the
-// scheduler and a fake engine under a fake clock. The harness checks at every step that promises
-// and pages held are no more than the pool (CheckInvariants).
+// Requests whose pages are reserved at admission (OnPressure::kNever): the scheduler and a fake
+// engine under a fake clock. The harness checks at every step that reserved and held pages fit the
+// pool (CheckInvariants).
 #include <string>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 // The parameter: steps in flight.
 class PromiseTest : public testing::TestWithParam<int> {
  protected:
-  // So many pages of 4 entries for each of 4 heads.
+  // A pool with `pages_a_head` pages of 4 entries for each of 4 heads.
   static EngineLimits PoolOf(int pages_a_head) {
     EngineLimits limits = SmallLimits();
     limits.max_steps_in_flight = GetParam();
@@ -41,7 +41,7 @@ class PromiseTest : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, PromiseTest, testing::Values(1, 2, 3));
 
-// 20 tokens are 5 pages, 39 are 10; the pool has 19.
+// 20 tokens need 5 pages, 39 need 10; the pool has 19.
 TEST_P(PromiseTest, TwoThatFitNowAndNotToTheEndComeOneByOne) {
   for (const bool never : {false, true}) {
     SchedulerHarness h(PoolOf(19), NoWatermark());
@@ -70,7 +70,7 @@ TEST_P(PromiseTest, TwoThatFitToTheEndRunSideBySide) {
   h.Add(Never(20, 20, 2));
   h.Step();
   EXPECT_EQ(NumLive(h), 2);
-  // What is promised is nobody else's, though 10 pages a head are free.
+  // Reserved pages are not given to others, though 10 pages a head are free.
   const RequestHandle third = h.Add(MakeRequest(4, 2, 3));
   h.Step();
   EXPECT_EQ(h.scheduler.Stats().pages_free, 4 * 20 - 2 * 4 * 6);
@@ -80,12 +80,12 @@ TEST_P(PromiseTest, TwoThatFitToTheEndRunSideBySide) {
   EXPECT_TRUE(h[third].finished.has_value());
 }
 
-// The last of all, and of the last class.
+// The newest request of the lowest priority.
 TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
   SchedulerHarness h(PoolOf(26), NoWatermark());
-  const RequestHandle first = h.Add(MakeRequest(20, 30, 1));  // 13 pages a head to the end
+  const RequestHandle first = h.Add(MakeRequest(20, 30, 1));  // 13 pages a head at the end
   const RequestHandle second = h.Add(MakeRequest(20, 30, 2));
-  Request last = Never(8, 33, 3);  // 10
+  Request last = Never(8, 33, 3);  // 10 pages a head
   last.priority = 3;
   const RequestHandle never = h.Add(last);
   h.Step();
@@ -96,7 +96,7 @@ TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
   EXPECT_GT(h[second].finished->usage->preemptions, 0);
 }
 
-// It has 12 of 20 pages a head for 39 steps, and the first one 8: 32 tokens.
+// It holds up to 12 of 20 pages a head for 39 steps; the first has 8, room for 32 tokens.
 TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
   for (const bool swaps : {false, true}) {
     EngineLimits limits = PoolOf(20);
@@ -123,8 +123,9 @@ TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
   }
 }
 
-// Once it is known how long answers get, nobody is let in beside a promise of 12 of 20 pages who
-// would want more than 8 while it lasts: for a prompt of 8 tokens that is until 24 are to come.
+// Once answer lengths are known, a request next to a reservation of 12 of 20 pages is admitted only
+// if it needs at most 8 until the reservation ends: with a prompt of 8 tokens, when at most 24 are
+// still to come.
 TEST_P(PromiseTest, AdmissionLooksAheadPastAPromise) {
   SchedulerHarness h(PoolOf(20), NoWatermark());
   for (int i = 0; i < 8; ++i) {
@@ -146,7 +147,7 @@ TEST_P(PromiseTest, AdmissionLooksAheadPastAPromise) {
   EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
 }
 
-// Rows are as wide as they will ever be: 10 block ids for each of 4 heads.
+// Table rows have their final width: 10 block ids for each of 4 heads.
 TEST_P(PromiseTest, TheTableIsPromisedAsWell) {
   for (const int rows : {1, 2}) {
     EngineLimits limits = PoolOf(40);
@@ -161,7 +162,7 @@ TEST_P(PromiseTest, TheTableIsPromisedAsWell) {
   }
 }
 
-// A prompt of 20 tokens has 5 whole pages a head, which samples share, and each goes on by 5.
+// A prompt of 20 tokens has 5 whole pages a head, which samples share; each adds 5 of its own.
 TEST_P(PromiseTest, EverySampleHasAPromise) {
   for (const auto& [pages, live] : {std::pair(20, 3), std::pair(19, 2)}) {
     SchedulerHarness h(PoolOf(pages), NoWatermark());
@@ -177,7 +178,7 @@ TEST_P(PromiseTest, EverySampleHasAPromise) {
   }
 }
 
-// Heads that overwrite what the prompt left share nothing: 24 entries are 6 pages of their own.
+// Heads that will overwrite prompt entries share no pages: 24 entries are 6 pages of their own.
 TEST_P(PromiseTest, WhatWillBeOverwrittenIsNotShared) {
   for (const auto& [pages, live] : {std::pair(18, 3), std::pair(17, 2)}) {
     SchedulerHarness h(PoolOf(pages), NoWatermark());
@@ -196,9 +197,9 @@ TEST_P(PromiseTest, WhatWillBeOverwrittenIsNotShared) {
   }
 }
 
-// Of a prompt of 40 tokens a head holds 32 candidates, 8 pages, until all have been read; then all
-// heads together hold 32 entries, in 11 pages at most: 12 entries more are what their last pages
-// may leave empty. Beside them are 4 pages for the state of 8 each.
+// With a prompt of 40 tokens a head holds 32 candidates, 8 pages, until the prompt's end; then all
+// heads together hold 32 entries, in at most 11 pages: 12 more entries fit in partially filled last
+// pages. The state of 8 pages each needs 4 more.
 TEST_P(PromiseTest, WhatIsKnownNotToBeNeededIsGivenBack) {
   SchedulerHarness h(PoolOf(11), NoWatermark());  // 44
   const auto ragged = [](uint64_t seed) {
@@ -219,7 +220,7 @@ TEST_P(PromiseTest, WhatIsKnownNotToBeNeededIsGivenBack) {
   ExpectUntouched(h[second], 60);
 }
 
-// Caches of every life, in a pool that is too small for two of most of them, beside others.
+// Every cache policy, in a pool that is too small for two of most caches, next to other requests.
 TEST_P(PromiseTest, EveryKindOfCacheKeepsItsPromise) {
   const std::vector<std::pair<std::string, std::map<std::string, std::string>>> policies = {
       {"full", {}},
@@ -250,18 +251,18 @@ TEST_P(PromiseTest, EveryKindOfCacheKeepsItsPromise) {
   EXPECT_GT(h.scheduler.Stats().preemptions, 0u) << "the pool is scarce";
 }
 
-// The longest is not refused: it has the pool to itself at last.
+// The longest request is not rejected: it finally gets the whole pool.
 TEST_P(PromiseTest, OneThatNeedsThePoolWaitsUntilItIsEmpty) {
   SchedulerHarness h(PoolOf(20));
   h.Add(MakeRequest(8, 20, 1));
-  const RequestHandle never = h.Add(Never(30, 51, 2));  // 80 entries, all there are
+  const RequestHandle never = h.Add(Never(30, 51, 2));  // 80 entries, the whole pool
   h.Step();
   EXPECT_EQ(NumLive(h), 1);
   h.RunToEnd();
   ExpectUntouched(h[never], 51);
 }
 
-// A turn raises the caps of the context that it goes on from; that is promised, too.
+// An append raises the caps of the context that it continues; that is reserved, too.
 TEST_P(PromiseTest, ATurnOfAConversationIsPromisedWhatItWillHold) {
   EngineLimits limits = PoolOf(40);
   limits.num_host_pages = 200;

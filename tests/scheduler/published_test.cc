@@ -1,4 +1,4 @@
-// Tests that a published record is read whole, whatever its writer does meanwhile.
+// A published record is always read whole, regardless of concurrent writes.
 #include "scheduler/published.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 struct Record {
   std::array<uint64_t, 40> numbers = {};
-  uint32_t last = 0;  // the size is no multiple of a word
+  uint32_t last = 0;  // makes the size no multiple of a word
 };
 
 Record RecordOf(uint32_t number) {

@@ -117,7 +117,7 @@ EngineLimits RandomSchedule::RandomLimits() {
   limits.block_size = 1 << Below(5);
   const int heads = limits.num_layers * limits.num_kv_heads;
   limits.max_model_len = size_.most_model_len / 6 + Below(size_.most_model_len * 5 / 6);
-  // From a pool that holds less than one full sequence to one that holds several.
+  // From a pool smaller than one full sequence to a pool for several.
   limits.num_blocks = heads * (2 + limits.max_model_len * (1 + Below(8)) / (2 * limits.block_size));
   limits.slab.line_bytes = 4 * limits.block_size;
   limits.slab.keys_bytes = limits.slab.line_bytes * (6 + Below(20)) / 2;
@@ -134,7 +134,7 @@ EngineLimits RandomSchedule::RandomLimits() {
     limits.num_host_pages = Below(4 * limits.num_blocks);
     limits.max_kept_caches = Below(16);
   }
-  if (Below(2) == 0) {  // beside the contexts'
+  if (Below(2) == 0) {  // next to the pages of contexts
     limits.num_swap_pages = Below(3 * limits.num_blocks);
     limits.num_host_pages += limits.num_swap_pages;
     limits.max_kept_caches += limits.num_swap_pages > 0 ? limits.max_num_seqs : 0;
@@ -153,7 +153,7 @@ CacheSpec RandomSchedule::RandomPolicy() {
   if (Below(2) == 0) return spec;
   spec.policy = policies[Below(static_cast<int>(policies.size()))];
   if (spec.policy == "auto") {
-    spec.min_cache_tokens = 1 + Below(20);  // as much as there is room for
+    spec.min_cache_tokens = 1 + Below(20);  // up to the free room
   } else {
     spec.max_cache_tokens = 4 + Below(30);
   }
@@ -219,20 +219,20 @@ CacheSpec RandomSchedule::RandomCache(Request* request) {
     cache.min_cache_tokens = 1 + Below(8);
   }
   if (Below(4) == 0) {
-    cache.policy = "snapkv";  // its budget, and then growth
+    cache.policy = "snapkv";  // its budget, then growth
     cache.max_cache_tokens = 2 + Below(40);
     if (Below(2) == 0)
       cache.params["decode_cap"] = std::to_string(*cache.max_cache_tokens + Below(30));
   }
   if (Below(5) == 0) {
     cache = LocalCache(1 + Below(30));
-    cache.policy = "co2";  // the whole prompt for a while, then its budget
+    cache.policy = "co2";  // the whole prompt at first, then its budget
     cache.params = {{"measurement_steps", std::to_string(Below(25))}};
     if (Below(2) == 0) cache.params["self_tuning"] = "true";
     if (*cache.max_cache_tokens >= 4 && Below(2) == 0)
       cache.params["budget_scope"] = Below(2) == 0 ? "model" : "layer";
   }
-  if (Below(4) == 0) {  // heads that keep different numbers of entries
+  if (Below(4) == 0) {  // heads with different numbers of entries
     const std::vector<std::string> policies = {"ada-h2o", "ada-snapkv", "h2o", "ada-pyramid"};
     cache = LocalCache(2 + Below(30));
     cache.policy = policies[Below(4)];
@@ -245,27 +245,27 @@ CacheSpec RandomSchedule::RandomCache(Request* request) {
   }
   if (Below(8) == 0) {
     cache = LocalCache(2 + Below(30));
-    cache.policy = "streaming";  // past the context, at times
+    cache.policy = "streaming";  // may exceed the context
     cache.sink_tokens = Below(2);
     cache.params = {{"rolling", "true"}};
     request->stopping.max_tokens = 1 + Below(2 * longest);
   }
   if (Below(6) == 0) {
     cache = LocalCache(4 + Below(30));
-    cache.policy = "subgen";  // "shrinks" to what it holds
+    cache.policy = "subgen";  // "shrinks" to its current size
   }
   if (Below(6) == 0) {
     cache = LocalCache(2 + Below(30));
-    cache.policy = "scissorhands";  // shrinks again and again
+    cache.policy = "scissorhands";  // shrinks repeatedly
     cache.params = {{"drop_tokens", std::to_string(1 + Below(*cache.max_cache_tokens - 1))}};
   }
   if (Below(8) == 0) {
     cache = LocalCache(2 + Below(20));
-    cache.policy = "reconstruct";  // reads more than its prompt
+    cache.policy = "reconstruct";  // prefills more than its prompt
   }
   if (Below(8) == 0) {
     cache = CacheSpec();
-    cache.policy = "auto";  // as much as there is room for
+    cache.policy = "auto";  // up to the free room
     cache.min_cache_tokens = Below(10);
     if (Below(2) == 0) cache.min_retained_mass = 0.5;
   }
@@ -365,7 +365,7 @@ void RandomSchedule::MayBeCut(Request* request) const {
       request->cache.min_cache_tokens.value_or(2 + *request->sampling.seed % 30);
 }
 
-// From the context of one that has ended, where there still is one.
+// Continues from the context of an ended request, if one is left.
 void RandomSchedule::GoOn(Request* request) {
   Request next;
   next.prompt.assign(request->prompt.begin(),
@@ -392,7 +392,7 @@ void RandomSchedule::GoOn(Request* request) {
   *request = std::move(next);
 }
 
-// With a part of one of a few texts, or all of it.
+// Replaces the prompt, or a prefix of it, by one of a few texts.
 void RandomSchedule::BeginAlike(std::vector<TokenId>* prompt) {
   const size_t text = Below(3);
   const size_t shared = Below(2) == 0 ? prompt->size() : Below(static_cast<int>(prompt->size()));
@@ -406,7 +406,7 @@ void RandomSchedule::CancelOne() {
   harness_.scheduler.Cancel(handles_[handles_.size() - 1 - back], absl::CancelledError("cancel"));
 }
 
-// Perhaps of one that the scheduler has not begun with, or that has ended.
+// May choose a request that the scheduler has not started, or that has ended.
 void RandomSchedule::Disconnect() {
   if (calls_.empty()) return;
   const int back = Below(std::min<int>(8, static_cast<int>(calls_.size())));
@@ -418,7 +418,7 @@ void RandomSchedule::EndCall(const Call& call, const absl::Status& why) {
     harness_.scheduler.Cancel(handles_[call.first + i], why);
 }
 
-// As GenerateStream does: nothing is taken, and one buffer is all samples'.
+// As in GenerateStream: the client reads nothing, and all samples share one buffer.
 void RandomSchedule::CutOffSlowReaders() {
   for (const Call& call : calls_) {
     if (!call.most_unread.has_value()) continue;
@@ -433,7 +433,7 @@ void RandomSchedule::CutOffSlowReaders() {
   }
 }
 
-// Of everything a part, or of one thing all.
+// Takes a part of every resource, or all of one.
 void RandomSchedule::BeginShortage() {
   Shortage::Parts parts;
   int* const all[] = {&parts.pages, &parts.host_pages, &parts.table_entries, &parts.arena_tokens,
@@ -453,7 +453,7 @@ void RandomSchedule::BeginShortage() {
 
 bool RandomSchedule::EngineIsLost() const { return !harness_.engine.next_error.ok(); }
 
-// The last of those that are there, at times one of those before it.
+// The latest remaining context, at times an earlier one.
 ContextId RandomSchedule::AnyContext() {
   for (size_t back = 1; back <= std::min<size_t>(handles_.size(), 100); ++back) {
     const Stream& stream = harness_[handles_[handles_.size() - back]];
@@ -464,8 +464,8 @@ ContextId RandomSchedule::AnyContext() {
   return {};
 }
 
-// What an archive does, each part of it at any time: a save leases one for a while, a load has room
-// for a while before it is filled or given back.
+// The operations of an archive, each at any time: a save holds a lease for a while, a load holds
+// reserved pages until they are filled or freed.
 void RandomSchedule::MoveContexts() {
   if (EngineIsLost()) return;
   if (Below(100) < 30) {
@@ -503,7 +503,7 @@ void RandomSchedule::EndLoad() {
   contexts().Add(std::move(context), std::move(room));
 }
 
-// They follow each other between its submission and its end, and none is left out.
+// Absences do not overlap, lie within the request's lifetime, and are all listed.
 void RandomSchedule::CheckTimesAway(const Usage& usage) {
   TimeUs swapped_us = 0, preempted_us = 0, from = 0;
   for (const TimeAway& away : usage.away) {
@@ -527,7 +527,7 @@ void RandomSchedule::CheckStreams() {
         stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
     ASSERT_NO_FATAL_FAILURE(CheckTimesAway(usage)) << "stream " << handles_[i];
     if (requests_[i].on_pressure != OnPressure::kNever) continue;
-    // However scarce the pool was.
+    // Regardless of pressure.
     ASSERT_EQ(usage.preemptions + usage.swaps + usage.shrinks, 0);
     if (usage.kv_pages_peak > 0) ++counts_.promised;
   }
@@ -536,15 +536,15 @@ void RandomSchedule::CheckStreams() {
   for (size_t i = 0; i < handles_.size(); ++i) CheckStream(i);
 }
 
-// It got the tokens (perhaps fewer) that the request gets with the engine to itself.
+// The stream is equal to, or a prefix of, the tokens of the same request run alone.
 void RandomSchedule::CheckStream(size_t i) {
   const Stream& stream = harness_[handles_[i]];
   if (stream.token_ids.empty()) return;
-  // Alone nothing would have been cut.
+  // A run alone would not have shrunk the cache.
   const Usage& usage = stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
   if (usage.shrinks > 0) return;
   Request request = requests_[i];
-  // Alone it would have had its whole cache.
+  // A run alone would have had its full cache.
   if (!usage.compressed_by.empty()) {
     ASSERT_EQ(usage.compressed_by, policy_.policy);
     request.cache = policy_;
@@ -555,7 +555,7 @@ void RandomSchedule::CheckStream(size_t i) {
                          << usage.preemptions << " times, swapped " << usage.swaps
                          << (request.sample_of.has_value() ? ", a sample" : "")
                          << (request.on_pressure == OnPressure::kNever ? ", promised" : ""));
-  // Alone it would have had more room.
+  // A run alone would have had more room.
   const CacheSpec& cache = request.cache;
   if (cache.policy == "auto" && !cache.min_retained_mass && request.from == nullptr) return;
   EngineLimits ample = harness_.engine.limits();
@@ -564,12 +564,12 @@ void RandomSchedule::CheckStream(size_t i) {
     ample.slab.values_line = 0;
     ample.slab.values_line = ample.slab.EndOfStates(ample.num_blocks);
   }
-  ample.table_entries = 2 * ample.num_blocks;  // rows, and pages that are no head's yet
+  ample.table_entries = 2 * ample.num_blocks;  // rows, and pages not yet assigned to a head
   ample.max_steps_in_flight = 1;
   ample.num_host_pages = ample.num_swap_pages = ample.max_kept_caches =
-      0;  // what goes on from a context reads it again
+      0;  // without contexts the prompt is prefilled instead
   SchedulerHarness alone(ample);
-  // No accident where the other did not pass.
+  // No injected tokens before the first that the original run sampled.
   int64_t seen = request.from == nullptr ? 0 : request.from->num_seen;
   if (request.sample_of.has_value()) seen = static_cast<int64_t>(request.prompt.size()) - 1;
   alone.engine.choose = [seen](uint64_t seed, int32_t position) {

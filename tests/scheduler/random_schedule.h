@@ -1,11 +1,10 @@
 // A random schedule: requests of every kind in pools and arenas that are too small, contexts that
-// are kept, saved, loaded and deleted, and what goes wrong meanwhile: allocations that fail,
-// clients that cancel, go or do not read, deadlines, an engine that is lost. All invariants are
-// checked after each step, and at the end that every stream has ended once, with the tokens that
-// its request gets with an engine to itself.
+// are kept, saved, loaded and deleted, and faults: allocation failures, clients that cancel,
+// disconnect or do not read, deadlines, engine failure. All invariants are checked after each step,
+// and at the end that every stream has ended once, with the tokens of the same request run alone.
 //
-// A schedule is a list of events, each with a seed of its own: what one brings does not depend on
-// which others there are, but for what it finds. So events can be left out of one that fails.
+// A schedule is a list of events, each with its own seed: an event does not depend on other events
+// except through the state that it finds. So a failing schedule can be reduced by removing events.
 #ifndef HYDRANT_TESTS_SCHEDULER_RANDOM_SCHEDULE_H_
 #define HYDRANT_TESTS_SCHEDULER_RANDOM_SCHEDULE_H_
 
@@ -23,15 +22,15 @@
 namespace hydrant {
 
 struct ScheduleSize {
-  int steps = 0;           // in which something may happen; then it runs to its end
-  int arrivals = 0;        // in percent of the steps
-  int shortages = 0;       // the same
-  int most_model_len = 0;  // about
-  int longest_prompt = 0;  // of most of them
-  int longest_answer = 0;  // the same
+  int steps = 0;           // steps with events; then the schedule runs to its end
+  int arrivals = 0;        // percent of the steps
+  int shortages = 0;       // percent of the steps
+  int most_model_len = 0;  // approximate
+  int longest_prompt = 0;  // of most requests
+  int longest_answer = 0;  // of most requests
   int most_layers = 0;
-  int most_seqs = 0;         // at once
-  bool compares_all = true;  // streams with their run alone; else one
+  int most_seqs = 0;         // running sequences
+  bool compares_all = true;  // compares every stream with its run alone; else one
 };
 inline constexpr ScheduleSize kLongSchedule = {.steps = 500,
                                                .arrivals = 30,
@@ -53,47 +52,47 @@ inline constexpr ScheduleSize kShortSchedule = {.steps = 40,
 
 enum class Incident : uint8_t {
   kArrival,
-  kContexts,    // leases, loads and removals, as an archive makes them
+  kContexts,    // leases, loads and removals, as in an archive
   kCancel,      // of one sample
   kDisconnect,  // of a client: all samples of its request
   kShortage,    // allocations of the step fail
-  kEngineError  // steps fail from now on
+  kEngineError  // all later steps fail
 };
 struct ScheduleEvent {
   int step = 0;
   Incident what = Incident::kArrival;
   uint64_t seed = 0;
 };
-// In the order of their steps.
+// Sorted by step.
 std::vector<ScheduleEvent> DrawEvents(uint64_t seed, const ScheduleSize& size);
 std::string NameOf(Incident what);
 
-// What has happened in schedules. Plain numbers.
+// Totals over schedules. Plain numbers.
 struct ScheduleCounts {
   uint64_t preemptions = 0, swaps = 0, shrinks = 0, hit_tokens = 0, evicted_blocks = 0;
   uint64_t compressed = 0;  // by the policy under pressure
-  uint64_t promised = 0;    // streams whose pages were promised to them
+  uint64_t promised = 0;    // streams whose pages were reserved
   uint64_t continued = 0, contexts_evicted = 0, loaded = 0, compared = 0;
   uint64_t appended = 0, turns = 0, forks = 0, copies = 0, state_copies = 0, shared_tokens = 0;
-  // How streams ended.
+  // Ends of streams, by cause.
   uint64_t finished = 0, cancelled = 0, gone = 0, slow = 0, late = 0, lost = 0, refused = 0;
-  uint64_t starved = 0;  // alone, and the pool had no page for it
+  uint64_t starved = 0;  // alone in the pool, and no page was left
 
   void Add(const ScheduleCounts& other);
 };
 
 class RandomSchedule {
  public:
-  // `tells`: on standard output what comes when.
+  // tells: prints each event to standard output.
   RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tells = false);
 
-  // Once. A broken promise is a test failure.
+  // Call once. A broken rule is a test failure.
   ScheduleCounts Run(std::span<const ScheduleEvent> events);
 
  private:
-  // A request as its client sees it.
+  // A request from its client's view.
   struct Call {
-    size_t first = 0;  // of handles_
+    size_t first = 0;  // index in handles_
     size_t samples = 1;
     std::optional<size_t> most_unread{};  // the client reads nothing; bytes that may wait for it
   };
@@ -132,8 +131,8 @@ class RandomSchedule {
 
   const ScheduleSize size_;
   const bool tells_;
-  std::mt19937_64 random_;  // of the event at work
-  const CacheSpec policy_;  // under pressure
+  std::mt19937_64 random_;  // reseeded for each event
+  const CacheSpec policy_;  // the policy under pressure
   SchedulerHarness harness_;
   std::mt19937_64 times_;  // of steps
   std::vector<RequestHandle> handles_;

@@ -96,7 +96,7 @@ TEST(RequestCheckTest, TheEdgesOfTheRangesAreGood) {
   EXPECT_EQ(std::get<CheckedRequest>(checked).max_total_tokens, 128);
 }
 
-// Its output is not bound by max_model_len; its prompt is, and so is what a head holds.
+// max_model_len limits the prompt and the entries of a head, but not the output.
 TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   const FakeTokenizer tokenizer;
@@ -131,7 +131,7 @@ TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
   EXPECT_EQ(total(request), -1);
 }
 
-// The plan is the context's; the probe repeats the context and nothing of the question.
+// The plan covers the context only; the probe repeats the context without the question.
 TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(50, 10);
@@ -161,7 +161,7 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
       << "nothing leaves";
 }
 
-// `auto` reads a context twice whose question comes later, where both readings fit: 49 tokens, an
+// With a separate question `auto` prefills the context twice, if both passes fit: 49 tokens, an
 // instruction of 30 and 49 tokens fill the context of 128.
 TEST(RequestCheckTest, AutoReadsTwiceWhereThereIsRoom) {
   const FakeTokenizer tokenizer;
@@ -178,8 +178,8 @@ TEST(RequestCheckTest, AutoReadsTwiceWhereThereIsRoom) {
   EXPECT_EQ(probe(5), 0u) << "not an error: it is read once";
 }
 
-// Prompts may be token ids of a model whose tokenizer encodes nothing: it is asked only where
-// something is to be read twice.
+// Prompts may be token ids of a model whose tokenizer cannot encode: it is called only for requests
+// with a second pass.
 TEST(RequestCheckTest, NothingIsEncodedThatIsNotRead) {
   class Silent final : public FakeTokenizer {
    public:
@@ -202,8 +202,8 @@ TEST(RequestCheckTest, NothingIsEncodedThatIsNotRead) {
   }
 }
 
-// Whose budget is open is offered several, the largest first and none that says the same as
-// another; what could never hold it is not offered.
+// A request with an open budget gets several candidate budgets, the largest first and without
+// duplicates; budgets that can never fit are left out.
 TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   const FakeTokenizer tokenizer;
   using Budgets = std::vector<int>;
@@ -224,8 +224,9 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   request.cache.min_cache_tokens = 15;
   EXPECT_EQ(budgets(request, SmallLimits()), (Budgets{100, 40, 20, 15}));
   EngineLimits small = SmallLimits();
-  // All of it, 109 entries a head, would need 4 * 28 blocks, and 5 with the scores of 24 blocks
-  // each. Candidates of less, 100 entries a head, need 4 * 25, and 13 with the state of 8 each.
+  // The full cache, 109 entries a head, would need 4 * 28 blocks, and 5 for the scores of 24 blocks
+  // each. Candidates of smaller budgets, 100 entries a head, need 4 * 25, and 13 for the state of 8
+  // each.
   small.num_blocks = 116;
   EXPECT_EQ(budgets(request, small).front(), 40);
   request.cache.min_cache_tokens = 100;
@@ -298,7 +299,8 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, {5}).status());
 }
 
-// What may be cut for others is ranked while decoding, and promises nothing.
+// A cache that may shrink under pressure ranks its entries during decode, and has no reserved
+// pages.
 TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(20, 10);
@@ -326,7 +328,7 @@ TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
   }
 }
 
-// What is promised has to have a bound that the client names, or its cache has.
+// A reservation needs a bound on the cache, from max_tokens or from the policy.
 TEST(RequestCheckTest, APromiseHasABound) {
   const FakeTokenizer tokenizer;
   const auto message = [&](const Request& request, const EngineLimits& limits) {
@@ -345,7 +347,7 @@ TEST(RequestCheckTest, APromiseHasABound) {
             "promises the request all pages that it may come to hold, and \"full\" as asked for "
             "grows with every token, up to max_model_len 128; set max_tokens, or a cache that has "
             "a cap");
-  request.cache.policy = "snapkv";  // the prompt alone
+  request.cache.policy = "snapkv";  // caps the prompt alone
   request.cache.max_cache_tokens = 8;
   EXPECT_EQ(message(request, SmallLimits()).substr(0, 30), "INVALID stopping.max_tokens: u");
   request.cache.params["decode_cap"] = "12";
@@ -356,7 +358,7 @@ TEST(RequestCheckTest, APromiseHasABound) {
   request.cache.policy = "auto";
   EXPECT_EQ(message(request, SmallLimits()).substr(0, 30), "INVALID stopping.max_tokens: u");
   EngineLimits limits = SmallLimits();
-  limits.SetWindow(limits.num_layers, 16);  // none holds more
+  limits.SetWindow(limits.num_layers, 16);  // no head holds more
   request.cache = CacheSpec();
   EXPECT_EQ(message(request, limits), "");
   request.stopping.max_tokens = 22;
@@ -396,11 +398,11 @@ TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
   open_ended.cache = LocalCache(41);
   EXPECT_TRUE(refused(open_ended));
   limits.num_blocks = 256;
-  limits.table_entries = 40;  // the table bounds as well
+  limits.table_entries = 40;  // the table is a limit, too
   EXPECT_TRUE(refused(MakeRequest(41, 1)));
 }
 
-// Who asked for the full cache and nothing that a smaller one would break.
+// Requests with the full cache and without options that a smaller cache would break.
 TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
   const FakeTokenizer tokenizer;
   const CacheSpec h2o = *ParseCacheSpec("h2o:max_cache_tokens=12");

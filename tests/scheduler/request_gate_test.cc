@@ -18,13 +18,13 @@ Request MakeRequest(const std::string& request_id, int64_t tokens) {
   return request;
 }
 
-// A request of one sample.
+// Enters a request of one sample.
 std::optional<Failed> Enter(RequestGate* gate, RequestHandle handle, const std::string& request_id,
                             int64_t tokens, TimeUs now) {
   return gate->Enter({&handle, 1}, MakeRequest(request_id, tokens), now);
 }
 
-// The scheduler has nobody that waits.
+// No request waits in the scheduler.
 void EmptyQueue(RequestGate* gate) { gate->SetQueue({}, 0, 0); }
 
 TEST(RequestGateTest, CountsAndRefuses) {
@@ -92,7 +92,7 @@ TEST(RequestGateTest, SamplesEnterTogetherAndTheIdIsTheirsUntilTheLastHasLeft) {
   ASSERT_TRUE(tokens.has_value());
   EXPECT_EQ(std::string(tokens->status.message()),
             "queue full: 60 tokens wait, 42 more exceed the limit of 100");
-  // An empty queue would not take them either.
+  // More samples than the limits: an empty queue would not accept them either.
   const auto never = gate.Enter(many, MakeRequest("b", 1), 0);
   ASSERT_TRUE(never.has_value());
   EXPECT_EQ(never->reason, "INVALID");
@@ -120,7 +120,7 @@ TEST(RequestGateTest, AnEmptyQueueTakesAPromptOfAnyLength) {
   EXPECT_TRUE(Enter(&gate, 2, "", 1, 0).has_value());
 }
 
-// 10 requests of 100 tokens leave the queue every second: one place is free after a tenth of a
+// 10 requests of 100 tokens leave the queue every second: a place is free after a tenth of a
 // second.
 TEST(RequestGateTest, RetryTimeFollowsTheRateOfTheQueue) {
   RequestGate gate({.max_num_queued_reqs = 10, .max_num_queued_tokens = 1'000'000});
@@ -145,7 +145,7 @@ TEST(RequestGateTest, RetryTimeFollowsTheRateOfTheQueue) {
   EXPECT_LE(stalled->retry_after_us, 60'000'000);
 }
 
-// 2 requests a second are let in while others wait.
+// 2 requests a second are admitted while others wait.
 QueueForecast SlowQueue(int waiting) {
   QueueForecast queue = {.waiting = waiting, .tokens = 100 * waiting};
   for (int i = 1; i <= 200; ++i) queue.rate.Observe(i * 500'000, true, 1, 100);
@@ -157,7 +157,7 @@ TEST(RequestGateTest, WhoWouldWaitTooLongIsRefused) {
   RequestGate gate({.target_ttft_us = 4'000'000});
   gate.SetQueue(SlowQueue(5), 0, 0);  // 2.5 s: less than three quarters of 4
   EXPECT_FALSE(Enter(&gate, 1, "", 100, kSlowQueueNow).has_value());
-  gate.SetQueue(SlowQueue(5), 3, 300);  // and 1.5 s for those in the inbox
+  gate.SetQueue(SlowQueue(5), 3, 300);  // and 1.5 s for the requests in the inbox
   const auto late = Enter(&gate, 2, "", 100, kSlowQueueNow);
   ASSERT_TRUE(late.has_value());
   EXPECT_EQ(late->reason, "OVERLOADED");
@@ -165,12 +165,12 @@ TEST(RequestGateTest, WhoWouldWaitTooLongIsRefused) {
   EXPECT_NEAR(static_cast<double>(late->retry_after_us), 1e6, 1e5);  // 4 s less three quarters of 4
   EXPECT_EQ(gate.num_queued_reqs(), 8) << "who was refused has left nothing";
 
-  // A prompt that is being read is in its way, too.
+  // Prompts in prefill count, too.
   QueueForecast reading = SlowQueue(0);
   reading.reading_us = 3.5e6;
   gate.SetQueue(reading, 0, 0);
   EXPECT_EQ(Enter(&gate, 3, "", 100, kSlowQueueNow)->reason, "OVERLOADED");
-  // How fast a queue once moved says nothing where nobody waits.
+  // The past rate of the queue is ignored while no request waits.
   gate.SetQueue(SlowQueue(0), 30, 3000);
   EXPECT_FALSE(Enter(&gate, 4, "", 100, kSlowQueueNow).has_value());
 }

@@ -1,9 +1,9 @@
 // CPU time between steps: Schedule + Apply + TakeEvents of 256 and 2048 decoding sequences in a
 // model of 32 layers and 8 KV heads. `full`: each sequence takes 256 pages every 16th step.
 // `local`: capped, the steady state without any allocation. `snapkv` and `ada-snapkv` append to a
-// compressed prompt: as many pages as `full`, where the heads of a layer share a budget some of
-// them in nearly every step. `full_with_a_view`: somebody looks after each step. The model's part
-// of a step is left out; the tokens are arbitrary.
+// compressed prompt: as many pages as `full`; with a layer budget some heads take pages in nearly
+// every step. `full_with_a_view`: a view is requested after each step. The model's part of a step
+// is left out; the tokens are arbitrary.
 #include <benchmark/benchmark.h>
 
 #include <map>
@@ -29,8 +29,8 @@ EngineLimits LargeLimits(int sequences) {
           .prefill_arena_tokens = 4 << 20};
 }
 
-// Tokens, and how many entries the heads of ragged plans keep: a layer's come in pairs, of which
-// one gets what the other lacks.
+// A stand-in for the engine: fixed tokens, and entries per head for ragged plans. Heads come in
+// pairs; one gains the entries that the other loses.
 class Model {
  public:
   void Answer(const Batch& batch, StepResult* result) {

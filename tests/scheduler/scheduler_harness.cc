@@ -70,7 +70,7 @@ void SchedulerHarness::StepEngine() {
   }
 }
 
-// What each has of its own, what they share and what is free are the pool.
+// Pages owned by one sequence, shared pages and free pages add up to the pool.
 void SchedulerHarness::CheckView() const {
   const ServingView view = scheduler.View(now);
   const int64_t used = view.stats.pages_total - view.stats.pages_free;
@@ -84,7 +84,7 @@ void SchedulerHarness::CheckView() const {
   }
   ASSERT_EQ(own + view.shared_pages, used);
   ASSERT_LE(view.shared_pages, view.stats.pages_spared);
-  if (view.live.size() == kMostViewedLive) return;  // there may be more
+  if (view.live.size() == kMostViewedLive) return;  // the list may be truncated
   ASSERT_EQ(held - view.stats.pages_spared, used);
 }
 
@@ -123,7 +123,7 @@ void SchedulerHarness::Collect() {
   }
 }
 
-// The engine tells tokens' positions as their logprobs.
+// The fake engine returns a token's position as its logprob.
 void SchedulerHarness::CheckLogprobs(const Stream& stream, const Delta& delta) {
   ASSERT_EQ(delta.logprobs.has_value(), stream.logprobs);
   if (!stream.logprobs) return;

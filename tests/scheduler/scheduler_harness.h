@@ -1,5 +1,5 @@
-// A scheduler, its gate-keeping check and a fake engine under a fake clock; collects what each
-// stream got.
+// A scheduler, its request checks and a fake engine under a fake clock; collects the output of each
+// stream.
 #ifndef HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 #define HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 
@@ -24,7 +24,7 @@ struct Stream {
   std::string text;
   std::vector<Progress> progress;
   size_t num_known = 0;   // tokens of prompt and resumed output
-  bool logprobs = false;  // were asked for
+  bool logprobs = false;  // were requested
   std::optional<PromptLogprobs> prompt_logprobs;
   std::optional<Finished> finished;
   std::optional<Failed> failed;
@@ -34,19 +34,19 @@ struct Stream {
 
 class SchedulerHarness {
  public:
-  // limits.max_steps_in_flight says how far scheduling runs ahead of results.
+  // limits.max_steps_in_flight: how far scheduling runs ahead of results.
   explicit SchedulerHarness(const EngineLimits& limits = SmallLimits(),
                             const SchedulerOptions& options = {})
       : engine(limits),
         scheduler(limits, options, &tokenizer),
         policy_under_pressure_(options.policy_under_pressure) {}
 
-  // A refusal stands in the stream as `failed`.
+  // A rejected request has `failed` set in its stream.
   RequestHandle Add(Request request);
-  // One turn of the loop: schedule, enqueue, apply what is due, collect, check the invariants. Once
-  // a step has come to an error all that is live ends, and all that comes.
+  // One iteration of the loop: schedule, enqueue, apply due results, collect, check the invariants.
+  // After an engine error all live and all later requests end.
   void Step();
-  // Until the end of the next step.
+  // Lasts until the end of the next step.
   void BeginShortage(const Shortage::Parts& parts) {
     shortage_.reset();
     shortage_ = std::make_unique<Shortage>(parts, &scheduler);
@@ -57,7 +57,7 @@ class SchedulerHarness {
 
   TimeUs now = 1'000;
   TimeUs step_us = 1'000;
-  std::function<TimeUs(const Batch&)> step_time;  // instead, where there is one
+  std::function<TimeUs(const Batch&)> step_time;  // if set, overrides the constant step time
   FakeTokenizer tokenizer;
   FakeEngine engine;
   Scheduler scheduler;
@@ -70,7 +70,7 @@ class SchedulerHarness {
   void CheckView() const;
   const CacheSpec policy_under_pressure_;
   int steps_in_flight_ = 0;
-  absl::Status lost_;  // not ok: the engine is
+  absl::Status lost_;  // the engine's error, if not ok
   std::unique_ptr<Shortage> shortage_;
   RequestHandle next_handle_ = 1;
 };
@@ -79,7 +79,7 @@ class SchedulerHarness {
 Request MakeRequest(int prompt_tokens, int max_tokens, uint64_t seed = 1);
 CacheSpec LocalCache(int64_t max_cache_tokens);
 
-// So many samples of one prompt, with seeds from 100 on; the first reads it.
+// Adds `count` samples of one prompt, with seeds from 100 on; the first prefills it.
 std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count);
 
 }  // namespace hydrant

@@ -1,9 +1,9 @@
-// Random schedules: thirty thousand short ones, in which a few requests meet in a pool that is too
-// small and calls fail, and some long ones. A schedule that fails is reduced to the events that
-// make it fail, and the test prints how to repeat them.
+// Random schedules: thirty thousand short ones, with a few requests in a pool that is too small and
+// with failing calls, and some long ones. A failing schedule is reduced to the events that make it
+// fail, and the test prints how to repeat them.
 //
-//   HYDRANT_SOAK_SEED      only this one, in this process, telling what comes when
-//   HYDRANT_SOAK_EVENTS    of it only these, as 0,3,4; in their order
+//   HYDRANT_SOAK_SEED      runs only this seed, in this process, and prints its events
+//   HYDRANT_SOAK_EVENTS    runs only these of its events, as 0,3,4; in their order
 //   HYDRANT_SOAK_SCHEDULES number of each size, instead of 30,000 (with sanitizers 10,000) and 400
 //   HYDRANT_SOAK_FIRST     the first seed, instead of 1
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ ScheduleCounts RunEvents(uint64_t seed, const ScheduleSize& size, const std::vec
   return RandomSchedule(seed, size, tells).Run(events);
 }
 
-// Says what of the schedule is enough, and lets it fail once more where it is heard.
+// Reduces the schedule, reports the remaining events, and runs them once more with visible output.
 void Shorten(uint64_t seed, const ScheduleSize& size) {
   const std::vector<ScheduleEvent> events = DrawEvents(seed, size);
   const std::vector<int> enough = Shrink(AllOf(events), [&](const std::vector<int>& indices) {
@@ -63,7 +63,7 @@ void Shorten(uint64_t seed, const ScheduleSize& size) {
                 << test.name();
 }
 
-// One, that somebody asks for.
+// Runs the schedule that HYDRANT_SOAK_SEED names.
 void Repeat(uint64_t seed, const ScheduleSize& size) {
   std::vector<int> indices = AllOf(DrawEvents(seed, size));
   if (const char* some = std::getenv("HYDRANT_SOAK_EVENTS"); some != nullptr) {
@@ -76,13 +76,13 @@ void Repeat(uint64_t seed, const ScheduleSize& size) {
   RunEvents(seed, size, indices, true);
 }
 
-// What a child that runs schedules leaves to its parent.
+// Shared memory in which a child reports to its parent.
 struct Progress {
-  uint64_t seed = 0;  // at work
+  uint64_t seed = 0;  // the schedule that runs now
   ScheduleCounts counts;
 };
 
-// They run in children, so that one which ends the process is found as any other.
+// Schedules run in child processes, so that a crash is reported like any other failure.
 ScheduleCounts RunSchedules(uint64_t count, const ScheduleSize& size) {
   constexpr uint64_t kAtOnce = 50;
   void* const memory =

@@ -1,5 +1,5 @@
-// The scheduler against a fake engine that checks every promise of engine/run/step/batch.h, under a
-// fake clock.
+// The scheduler with a fake engine that checks every rule of engine/run/step/batch.h, under a fake
+// clock.
 #include "scheduler/scheduler.h"
 
 #include <random>
@@ -26,7 +26,7 @@ class SchedulerTest : public testing::TestWithParam<int> {
     limits.max_steps_in_flight = GetParam();
     return limits;
   }
-  // Steps by which a result comes later than it would with one in flight.
+  // Steps by which a result is later than with one step in flight.
   static int Late() { return GetParam() - 1; }
 };
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, SchedulerTest, testing::Values(1, 2, 3));
@@ -45,7 +45,8 @@ TEST_P(SchedulerTest, OneRequestRunsToItsLength) {
   EXPECT_EQ(usage.kv_tokens_kept, 14);  // the fifth token is never fed
   EXPECT_EQ(usage.kv_tokens_evicted, 0);
   EXPECT_EQ(usage.kv_pages_peak, 4 * 4);  // 14 entries are 4 pages of 4, in 4 heads
-  // 3 pages a head until the third entry after the prompt; what is late is so with the first ones.
+  // 3 pages a head until the third entry after the prompt; with more steps in flight the first
+  // tokens are late, too.
   const int steps = 5 + Late();
   EXPECT_DOUBLE_EQ(usage.kv_pages_mean, 4.0 * (3 * 3 + 4 * (steps - 3)) / steps);
   EXPECT_EQ(usage.queue_us, 0);
@@ -120,7 +121,7 @@ TEST_P(SchedulerTest, LowerNumbersGoFirst) {
               testing::ElementsAre(running, order[2], order[0], order[3], order[1], order[4]));
 }
 
-// A class is a minute.
+// One priority level equals a minute of waiting.
 TEST_P(SchedulerTest, WhoHasWaitedLongGoesBeforeABetterClass) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
@@ -137,7 +138,7 @@ TEST_P(SchedulerTest, WhoHasWaitedLongGoesBeforeABetterClass) {
   h.RunToEnd();
 }
 
-// The pool holds two of them half-way.
+// The pool holds both requests to half of their lengths.
 TEST_P(SchedulerTest, TheLastClassIsPreemptedFirst) {
   EngineLimits limits = Limits();
   limits.num_blocks = 4 * 16;
@@ -151,7 +152,7 @@ TEST_P(SchedulerTest, TheLastClassIsPreemptedFirst) {
   EXPECT_EQ(h[second].finished->usage->preemptions, 0);
 }
 
-// Two caches that may be cut, in a pool that is too small for both.
+// Two caches that may shrink, in a pool that is too small for both.
 TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
   EngineLimits limits = Limits();
   limits.num_blocks = 4 * 22 + 4;  // 88 entries a head, and the scores of all
@@ -188,7 +189,7 @@ TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
   EXPECT_EQ(shrinks, static_cast<int>(cut->scheduler.Stats().shrinks));
 }
 
-// A whole cache becomes less, once and again, where another wants room, and its usage says so.
+// A full cache shrinks repeatedly under pressure, and its usage reports it.
 TEST_P(SchedulerTest, AutoTightensBeforeAnybodyIsPreempted) {
   EngineLimits limits = Limits();
   limits.num_blocks = 4 * 26;
@@ -216,13 +217,13 @@ TEST_P(SchedulerTest, AutoTightensBeforeAnybodyIsPreempted) {
               HasSubstr(absl::StrCat("; cut to ", usage.kv_tokens_kept, " entries a head after ")));
 }
 
-// Whoever may be cut takes as much as there is room for now; whoever may not, what it may come to
-// need.
+// A cache that may shrink later takes all free room; any other cache takes only a budget that fits
+// to its end.
 TEST_P(SchedulerTest, AutoTakesMoreWhereItMayTightenLater) {
   for (const bool evict : {false, true}) {
     EngineLimits limits = Limits();
-    // What both may come to hold that may not be cut, 40 and 48 pages, and for the state of these,
-    // of 8 each, 5 and 6.
+    // The final sizes of both caches, 40 and 48 pages, if they may not shrink, and 5 and 6 pages
+    // for their state, of 8 pages each.
     limits.num_blocks = 4 * 22 + 11;
     SchedulerHarness h(limits, {.watermark = 0});
     Request request = MakeRequest(40, 30, 1);
@@ -240,15 +241,15 @@ TEST_P(SchedulerTest, AutoTakesMoreWhereItMayTightenLater) {
   }
 }
 
-// One whose cache was cut, and that reads its prompt again, is cut again where it was, each head to
-// as much, and comes to the same tokens.
+// A sequence that was cut and then preempted prefills its prompt again, is cut at the same tokens
+// to the same lengths of heads, and produces the same tokens.
 TEST_P(SchedulerTest, ACutSurvivesPreemption) {
   for (const std::string policy : {"h2o", "snapkv", "pyramidkv", "ada-h2o", "echo", "auto"}) {
     SCOPED_TRACE(policy);
     const bool is_ragged = policy == "ada-h2o" || policy == "echo" || policy == "pyramidkv";
     EngineLimits limits = Limits();
-    // 26 pages a head, and what has their scores, of 24 in one. All state of 8 is in one: of the 98
-    // pages that `echo` comes to hold alone it takes 13.
+    // 26 pages a head, and slabs: one holds the scores of 24 pages, or the full state of 8. `echo`
+    // peaks alone at 98 pages, whose state needs 13 slabs.
     limits.num_blocks = policy == "echo" ? 98 + 13 : 4 * 26 + 5;
     SchedulerHarness h(limits, {.watermark = 0});
     h.engine.checks_replays = true;
@@ -269,8 +270,8 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
   }
 }
 
-// The pool has 20 pages a head, and 2 for scores. The first request takes 11, and 12 when it ends;
-// the second would take 11, compressed it takes 3; the third takes 5.
+// The pool has 20 pages a head, and 2 for scores. The first request takes 11, and 12 at its end;
+// the second would take 11, or 3 if compressed; the third takes 5.
 class UnderPressureTest : public SchedulerTest {
  protected:
   static std::unique_ptr<SchedulerHarness> MakeHarness(const std::string& policy) {
@@ -297,7 +298,7 @@ TEST_P(UnderPressureTest, WhoseWholeCacheDoesNotFitIsCompressedAndToldSo) {
   h->Step();
   EXPECT_EQ(h->scheduler.Stats().waiting, 0);
   EXPECT_EQ(h->scheduler.Stats().pages_free, 4 * (20 - 11 - 3 - 5) + 2 - 1) << "one has the scores";
-  ASSERT_EQ((*h)[second].progress.size(), 1u);  // before anything else of it
+  ASSERT_EQ((*h)[second].progress.size(), 1u);  // before any other event of the request
   EXPECT_EQ((*h)[second].progress[0].compressed_by, "h2o");
   EXPECT_EQ((*h)[second].progress[0].queue_position, 0);
   EXPECT_EQ((*h)[second].progress[0].prompt_tokens, 44);
@@ -308,7 +309,7 @@ TEST_P(UnderPressureTest, WhoseWholeCacheDoesNotFitIsCompressedAndToldSo) {
   EXPECT_EQ(usage.kv_tokens_evicted, 48 - 12);
   EXPECT_EQ(usage.queue_us, 0);
   EXPECT_EQ((*h)[second].token_ids.size(), 5u);
-  for (const RequestHandle whole : {first, third}) {  // what fits is left as it was asked for
+  for (const RequestHandle whole : {first, third}) {  // requests that fit keep their caches
     EXPECT_EQ((*h)[whole].finished->usage->compressed_by, "");
     EXPECT_EQ((*h)[whole].finished->usage->kv_tokens_evicted, 0);
     EXPECT_TRUE((*h)[whole].progress.empty());
@@ -332,7 +333,7 @@ TEST_P(UnderPressureTest, OrItWaits) {
   EXPECT_EQ(h->scheduler.Stats().compressed, 0u);
 }
 
-// 16 pages a head are too many, too: it waits for its whole cache, and nothing of it is changed.
+// 16 pages a head do not fit either: it waits for its full cache, unchanged.
 TEST_P(UnderPressureTest, WhatDoesNotFitCompressedEitherWaitsAsItWas) {
   const auto h = MakeHarness("h2o:max_cache_tokens=64");
   h->Add(LongRequest(44, 5, 1));
@@ -344,7 +345,7 @@ TEST_P(UnderPressureTest, WhatDoesNotFitCompressedEitherWaitsAsItWas) {
   EXPECT_GT(usage.queue_us, 0);
 }
 
-// A policy that reads a prompt twice reads this one twice.
+// A policy that prefills a prompt twice does so here, too.
 TEST_P(UnderPressureTest, APolicyWithAProbeReadsIt) {
   const auto h = MakeHarness("reconstruct:max_cache_tokens=12:candidates=1");
   h->Add(LongRequest(44, 5, 1));
@@ -356,8 +357,8 @@ TEST_P(UnderPressureTest, APolicyWithAProbeReadsIt) {
   EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 12);
 }
 
-// The first sample does not fit beside the other request: all of its prompt's samples are
-// compressed, and each says so.
+// The first sample does not fit next to the other request: all samples of the prompt are
+// compressed, and each reports it.
 TEST_P(UnderPressureTest, SamplesAreCompressedTogether) {
   const auto h = MakeHarness("h2o:max_cache_tokens=12");
   h->Add(LongRequest(44, 5, 1));
@@ -376,7 +377,7 @@ TEST_P(UnderPressureTest, SamplesAreCompressedTogether) {
   EXPECT_EQ(h->scheduler.Stats().compressed, 1u);
 }
 
-// What was compressed comes back as it was, though by then there is room for all of it.
+// A preempted compressed cache is restored compressed, even if there is room for all of it by then.
 TEST_P(UnderPressureTest, APreemptedOneKeepsWhatItHad) {
   const auto h = MakeHarness("snapkv:max_cache_tokens=34");
   const RequestHandle first = h->Add(LongRequest(44, 30, 1));
@@ -410,8 +411,8 @@ TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   h.RunToEnd();
 }
 
-// The newest token is named where it is known, and left to the engine where it is on its way; then
-// the last step has nothing behind it.
+// The newest token is passed if the host knows it, otherwise the engine supplies it; the last token
+// of a request is not fed.
 TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
   SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 4));
@@ -428,7 +429,7 @@ TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
   EXPECT_EQ(h[a].token_ids.size(), 4u);
 }
 
-// 64 prompt tokens are 64 pages; at a budget of 8 entries they are 8. The pool has 64.
+// 64 prompt tokens take 64 pages; with a budget of 8 entries they take 8. The pool has 64.
 TEST_P(SchedulerTest, AdmissionCountsTheCompressedSize) {
   EngineLimits limits = Limits();
   limits.num_blocks = 64;
@@ -450,7 +451,7 @@ TEST_P(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
   EngineLimits limits = Limits();
   limits.num_blocks = 40;
   SchedulerHarness h(limits, {.watermark = 0.25});
-  h.Add(MakeRequest(36, 2, 1));  // 36 of 40 pages: more than the watermark leaves, but it is alone
+  h.Add(MakeRequest(36, 2, 1));  // 36 of 40 pages: beyond the watermark, but it is alone
   h.Add(MakeRequest(1, 2, 2));
   h.Step();
   EXPECT_EQ(h.scheduler.Stats().pages_free, 4);
@@ -465,8 +466,8 @@ TEST_P(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
   h.RunToEnd();
 }
 
-// The same requests in an ample and in a scarce pool: the same tokens, whatever was preempted and
-// replayed on the way.
+// The same requests in an ample and in a scarce pool: the same tokens, despite preemption and
+// replay.
 TEST_P(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
   auto run = [](int num_blocks, uint64_t* preemptions) {
     EngineLimits limits = Limits();
@@ -510,9 +511,8 @@ TEST_P(SchedulerTest, TheOldestIsNeverPreempted) {
   EXPECT_EQ(h[handles[0]].finished->usage->preemptions, 0);
 }
 
-// A preempted sequence must not come back only to be thrown out again: in a pool that holds half of
-// what 16 long answers want, each is preempted a few times at most, and little of the work is done
-// twice.
+// No thrashing: in a pool for half of the entries of 16 long answers, each sequence is preempted a
+// few times at most, and little work is repeated.
 TEST_P(SchedulerTest, NoPreemptionStorm) {
   EngineLimits limits = Limits();
   limits.num_blocks = 240;
@@ -550,7 +550,7 @@ TEST_P(SchedulerTest, ResumeDeliversTheTextThatWasHeldBack) {
   };
   Request request = MakeRequest(4, 3);
   request.stopping.stop = {"ENDLESS"};
-  request.resume_token_ids = {300, 301};  // "EN" had been delivered as an id, its text held back
+  request.resume_token_ids = {300, 301};  // the id of "EN" had been delivered, its text held back
   const RequestHandle a = h.Add(request);
   h.RunToEnd();
   EXPECT_EQ(h[a].text, "END!");
@@ -630,7 +630,7 @@ TEST_P(SchedulerTest, StopStringsAndIdsAreReported) {
   EXPECT_EQ(h[c].text, "605 606 607 ");
   EXPECT_EQ(h[c].finished->matched_token_id, 608u);
   EXPECT_EQ(h[c].finished->matched_stop, "");
-  EXPECT_EQ(h[d].text, "hello ST");  // what was held back comes at the end
+  EXPECT_EQ(h[d].text, "hello ST");  // the held text is delivered at the end
   EXPECT_EQ(h[d].finished->reason, FinishReason::kLength);
 }
 
@@ -778,7 +778,7 @@ TEST_P(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
     const int before = h[decoding].num_deltas;
     h.Step();
     ASSERT_FALSE(HasFailure());
-    EXPECT_EQ(h[decoding].num_deltas, before + 1);  // nobody's decode waits for a prompt
+    EXPECT_EQ(h[decoding].num_deltas, before + 1);  // prefill does not delay decode
     EXPECT_LE(h.engine.last_step().prefill_token_layers, 1.5 * 256 * limits.num_layers);
     ++steps;
   }
@@ -805,7 +805,7 @@ TEST_P(SchedulerTest, ALongPromptIsNotStarvedByShortOnes) {
   EXPECT_LE(steps, 80);
 }
 
-// A long prompt's arena range is taken when its turn comes; strict order guarantees that it does.
+// A long prompt waits for its arena range; strict order guarantees that it gets one.
 TEST_P(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = 127;
@@ -817,7 +817,8 @@ TEST_P(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
   EXPECT_TRUE(h[long_prompt].finished.has_value());
 }
 
-// The table arena is no larger than the pool: rows must move and make way like pages.
+// The table arena is no larger than the pool: rows move, and sequences are preempted for rows as
+// for pages.
 TEST_P(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
   EngineLimits limits = Limits();
   limits.num_blocks = 128;
@@ -828,7 +829,7 @@ TEST_P(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
   for (auto& [handle, stream] : h.streams) EXPECT_TRUE(stream.finished.has_value());
 }
 
-// ---- Prompts that begin alike -------------------------------------------------------------------
+// ---- Shared prefixes ----------------------------------------------------------------------------
 
 Request BeginningWith(TokenId first, int shared, int more, TokenId then) {
   Request request = MakeRequest(shared + more, 2);
@@ -845,7 +846,7 @@ EngineLimits LimitsForLongPrompts(EngineLimits limits) {
   return limits;
 }
 
-// The first is read alone, others go ahead of those that it will spare the reading.
+// The first request prefills the shared prefix; unrelated requests overtake the followers.
 TEST_P(SchedulerTest, WhoBeginsAlikeWaitsForTheFirst) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   const RequestHandle leader = h.Add(BeginningWith(7, 256, 20, 1));
@@ -864,7 +865,7 @@ TEST_P(SchedulerTest, WhoBeginsAlikeWaitsForTheFirst) {
     EXPECT_EQ(h[follower].finished->usage->cached_tokens, 256);
 }
 
-// One that ends early leaves nothing to wait for: the next takes its place.
+// If the first request ends early, the next follower prefills the prefix.
 TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 32;
@@ -879,7 +880,7 @@ TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
   EXPECT_EQ(h[third].finished->usage->cached_tokens, 256);
 }
 
-// A short prompt does not wait for a long one that spares it little.
+// A short prompt does not wait for a long one whose prefix saves little.
 TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   h.Add(BeginningWith(7, 350, 0, 1));
@@ -890,7 +891,8 @@ TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
   EXPECT_TRUE(h[brief].finished.has_value());
 }
 
-// Nor does one that has to read its prompt anyway: all hidden states go into their mean.
+// A request that must prefill its whole prompt anyway does not wait: mean pooling needs all hidden
+// states.
 TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   for (TokenId then = 1; then < 3; ++then) {
@@ -904,8 +906,8 @@ TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   h.RunToEnd();
 }
 
-// Whose policy asks all queries waits for what the other leaves of them, and not for one that
-// leaves none.
+// A policy that scores with all queries waits for a request that stores their statistics, and not
+// for one that stores none.
 TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
   for (const char* policy : {"h2o", "echo"}) {
     for (const char* first : {policy, "full"}) {
@@ -929,7 +931,7 @@ TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
   }
 }
 
-// What a client is told of C, and what a head then holds.
+// The budget that a client is sent equals the entries that a head then holds.
 TEST_P(SchedulerTest, ATurnCountsItsBudgetAnew) {
   EngineLimits limits = LimitsForLongPrompts(Limits());
   limits.num_host_pages = 1000;
@@ -944,7 +946,7 @@ TEST_P(SchedulerTest, ATurnCountsItsBudgetAnew) {
     first.keep_as.handle = "first";
     h.Add(first);
     h.RunToEnd();
-    Request next = MakeRequest(58, 1);  // behind 102 tokens
+    Request next = MakeRequest(58, 1);  // after 102 tokens
     next.context = "first";
     ASSERT_FALSE(h.scheduler.contexts().Resolve(&next).has_value());
     const auto checked = CheckRequest(next, limits, h.tokenizer);
@@ -968,7 +970,7 @@ TEST_P(SchedulerTest, OnePrefixIsHeldOnce) {
     h.Step();
     most = std::max(most, h.scheduler.Stats().pages_total - h.scheduler.Stats().pages_free);
   }
-  // 256 tokens are 64 pages in each of 4 heads; what follows takes two at most.
+  // 256 tokens take 64 pages in each of 4 heads; the rest of each prompt takes two at most.
   EXPECT_LE(most, 4 * (64 + 6 * 2));
   for (const RequestHandle handle : all) {
     ASSERT_TRUE(h[handle].finished.has_value());
@@ -976,7 +978,7 @@ TEST_P(SchedulerTest, OnePrefixIsHeldOnce) {
   }
 }
 
-// A pool that does not hold two of them whole serves all at once.
+// A pool that is too small for two unshared sequences serves all at once.
 TEST_P(SchedulerTest, MoreRunWhereTheyShare) {
   EngineLimits limits = LimitsForLongPrompts(Limits());
   limits.num_blocks = 4 * 100;
@@ -995,13 +997,13 @@ TEST_P(SchedulerTest, MoreRunWhereTheyShare) {
   EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
 }
 
-// A prompt that others could share pages of, but for the question behind it, which overwrites them:
-// when what is there of the prompt is reported, the question is being read already.
+// Others could share the prompt's pages, but its question will overwrite them: the question is
+// already in prefill when the context's result arrives.
 TEST_P(SchedulerTest, AQuestionThatIsBeingReadOverwritesNothingOfOthers) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 20;
   SchedulerHarness h(LimitsForLongPrompts(Limits()), options);
-  h.Add(MakeRequest(8, 60));  // beside which no more is read in a step
+  h.Add(MakeRequest(8, 60));  // leaves room for no other prefill in a step
   for (int i = 0; i < 4; ++i) h.Step();
   Request request = BeginningWith(7, 100, 80, 1);
   request.question_tokens = 80;
@@ -1066,7 +1068,7 @@ Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int
   return request;
 }
 
-// The context is compressed alone, then the question is read, at once; only the answer is
+// The context is compressed alone, then the question is appended in one step; only the answer is
 // delivered.
 TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   SchedulerHarness h(Limits());
@@ -1095,7 +1097,7 @@ TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 30u);
 }
 
-// Where the arena is small, questions are read in turns.
+// In a small arena questions are appended one after the other.
 TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = limits.max_model_len;
@@ -1107,7 +1109,7 @@ TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
   for (const RequestHandle handle : handles) EXPECT_EQ(h[handle].token_ids.size(), 3u);
 }
 
-// A long question finds room, however many short prompts come.
+// A long question gets its arena range, however many short prompts arrive.
 TEST_P(SchedulerTest, ALongQuestionIsNotKeptOutOfTheArena) {
   EngineLimits limits = LimitsForLongPrompts(Limits());
   limits.prefill_arena_tokens = limits.max_model_len;
@@ -1127,7 +1129,7 @@ TEST_P(SchedulerTest, ALongQuestionIsNotKeptOutOfTheArena) {
   h.RunToEnd();
 }
 
-// A rule that looks at one token's attention is shown a question token by token.
+// A rule that needs each token's attention gets a question token by token.
 TEST_P(SchedulerTest, AQuestionIsFedTokenByToken) {
   SchedulerHarness h(Limits());
   Request request = WithQuestion(30, 4, 3, 8);
@@ -1147,7 +1149,7 @@ TEST_P(SchedulerTest, AQuestionIsFedTokenByToken) {
     EXPECT_EQ(row.in_prompt, position < 30);
     if (position < 30) {
       EXPECT_EQ(row.token, request.prompt[position]) << "known, whatever was sampled before it";
-      // Of the tokens so far none is an answer: the first comes of the question's last.
+      // No answer token so far: the first is sampled from the question's last token.
       EXPECT_EQ(h[a].token_ids.size(), position == 29 && Late() == 0 ? 1u : 0u);
     }
   }
@@ -1164,7 +1166,7 @@ TEST_P(SchedulerTest, AQuestionIsFedTokenByToken) {
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 30u);
 }
 
-// The budget is the context's: with the question as a part of the context more would stay.
+// The ratio applies to the context: with the question included more entries would stay.
 TEST_P(SchedulerTest, ARatioIsTheContexts) {
   SchedulerHarness h(Limits());
   Request request = WithQuestion(60, 20, 2, 1);
@@ -1215,8 +1217,8 @@ TEST_P(SchedulerTest, QuestionsSurviveResumptionAndPreemption) {
   }
 }
 
-// Who leaves the budget to the scheduler gets everything while there is room, less where others
-// wait, and keeps what it got; usage says why.
+// An open budget takes the full cache while there is room, less if other requests wait, and then
+// stays; usage reports the reason.
 TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
   EngineLimits limits = Limits();
   limits.num_blocks = 3 * limits.num_layers * limits.num_kv_heads * 110 / limits.block_size;
@@ -1246,8 +1248,8 @@ TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
   }
 }
 
-// With an open budget a context that is asked about later is read twice only where something
-// leaves.
+// With an open budget a context with a separate question is prefilled twice only if entries will be
+// evicted.
 TEST_P(SchedulerTest, AnOpenBudgetReadsTwiceWhereSomethingLeaves) {
   EngineLimits limits = Limits();
   Request request = MakeRequest(45, 8);
@@ -1270,8 +1272,8 @@ TEST_P(SchedulerTest, AnOpenBudgetReadsTwiceWhereSomethingLeaves) {
   }
 }
 
-// What a probe reads is more than the prompt: the arena holds it all, the cache the prompt, and
-// nobody is told of more tokens than the prompt has.
+// A probe prefills more than the prompt: the arena holds all of it, the cache only the prompt, and
+// reported token counts stop at the prompt's length.
 TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {
   SchedulerHarness h(Limits(), {.max_num_batched_tokens = 8, .progress_interval_us = 1});
   Request request = MakeRequest(45, 3);
@@ -1312,7 +1314,7 @@ Request Co2(int prompt_tokens, int max_tokens, int budget,
   return request;
 }
 
-// Nothing is decoded before the engine has been told what the prompt decided.
+// No decode before the engine has the plan that was decided at the prompt's end.
 TEST_P(SchedulerTest, ATunedCacheIsDecidedBeforeItDecodes) {
   SchedulerHarness h(Limits());
   const RequestHandle a =
@@ -1330,8 +1332,8 @@ TEST_P(SchedulerTest, ATunedCacheIsDecidedBeforeItDecodes) {
   EXPECT_EQ(h[b].finished->usage->policy_report.name, "") << "too short: the defaults hold";
 }
 
-// A question's tokens do not count as measured steps: the cache shrinks when it and five tokens of
-// the answer are in it.
+// A question's tokens do not count as measured steps: the cache shrinks once the question and five
+// tokens of the answer are cached.
 TEST_P(SchedulerTest, ACacheIsMeasuredByTheAnswerNotByTheQuestion) {
   SchedulerHarness h(Limits());
   Request request = Co2(60, 30, 10, {{"measurement_steps", "5"}});
@@ -1346,7 +1348,7 @@ TEST_P(SchedulerTest, ACacheIsMeasuredByTheAnswerNotByTheQuestion) {
   EXPECT_EQ(usage.kv_tokens_kept, 10);
 }
 
-// When a cache shrinks to budgets that heads share, each head's pages past its own share go home.
+// When a cache shrinks to a shared budget, each head's surplus pages are freed.
 TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
   for (const char* scope : {"layer", "model"}) {
     SchedulerHarness h(Limits());
@@ -1364,20 +1366,19 @@ TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
     }
     EXPECT_EQ(most, 4 * 17 + 3)
         << "65 tokens of every head, in pages of 4, and the scores of 24 pages in each of 3";
-    // 40 entries in 4 heads: 10 pages, and one more a head at most for what does not fill one. One
-    // has the scores of all.
+    // 40 entries in 4 heads: 10 pages, and at most one more a head for a partial page. One page
+    // holds all scores.
     EXPECT_GE(least, 10 + 1);
     EXPECT_LE(least, 13 + 1);
     EXPECT_EQ(held(), 0);
   }
 }
 
-// Two readings of 110 tokens do not fit into an arena of 128 together.
-// A step that has nothing to run tells of the pages that a question will need, all the same.
+// A batch without runs still sends the question's table updates.
 TEST_P(SchedulerTest, AQuestionThatFindsNoRoomInTheArenaKeepsItsPages) {
   Request request = MakeRequest(30, 6);
   request.question_tokens = 10;
-  request.cache.policy = "ada-snapkv";  // pages for the question come when it is read
+  request.cache.policy = "ada-snapkv";  // takes the question's pages when it is appended
   request.cache.max_cache_tokens = 8;
   SchedulerHarness alone(Limits());
   const RequestHandle expected = alone.Add(request);
@@ -1394,8 +1395,8 @@ TEST_P(SchedulerTest, AQuestionThatFindsNoRoomInTheArenaKeepsItsPages) {
   }
 }
 
-// The question of the first is being read when the result of its context comes, and overwrites
-// entries of it: nobody may begin with these pages.
+// The question of the first is in prefill when its context's result arrives, and overwrites entries
+// of the context: its pages may not be shared.
 TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
   EngineLimits limits = Limits();
   limits.num_prefix_blocks = 8;
@@ -1420,13 +1421,13 @@ TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
   }
 }
 
-// Whoever has the pool to itself and cannot grow, as never happens, ends; the next one takes its
-// slot in the same step, and hears of none of its cuts.
+// A sequence that cannot grow even alone (only with an injected shortage) fails; the next one takes
+// its slot in the same step, and gets none of its cuts.
 TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   limits.SetWindow(1, 64);
-  limits.table_entries = 80;  // not so many that rows never move
+  limits.table_entries = 80;  // small, so that rows move
   const Request next = MakeRequest(6, 4, 2);
   SchedulerHarness alone(limits);
   const RequestHandle expected = alone.Add(next);
@@ -1451,6 +1452,7 @@ TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
   EXPECT_GT(ended, 0);
 }
 
+// Two probes of 110 tokens do not fit into an arena of 128 together.
 TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = 128;
@@ -1512,7 +1514,7 @@ TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
   EXPECT_EQ(h[short_enough].finished->usage->heads_kept_whole, 0) << "nothing was to leave";
 }
 
-// Every wait_reason that was seen between two steps.
+// Every wait_reason seen between two steps.
 std::set<WaitReason> ShortagesUntilTheEnd(SchedulerHarness* h) {
   std::set<WaitReason> seen;
   for (int i = 0; i < 20000 && !h->scheduler.Empty(); ++i) {
@@ -1527,7 +1529,7 @@ std::set<WaitReason> ShortagesUntilTheEnd(SchedulerHarness* h) {
   return seen;
 }
 
-// Limits that leave one thing scarce, and what two requests of 40 tokens then wait for.
+// Limits with one scarce resource, and the wait_reason of two requests of 40 tokens.
 TEST_P(SchedulerTest, SaysWhatTheFrontOfTheQueueLacks) {
   const auto seen = [](const EngineLimits& limits) {
     SchedulerHarness h(limits, {.watermark = 0.0});
@@ -1539,7 +1541,7 @@ TEST_P(SchedulerTest, SaysWhatTheFrontOfTheQueueLacks) {
   limits.max_num_seqs = 1;
   EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kMaxNumSeqs));
   limits = Limits();
-  limits.num_blocks = 60;  // 40 tokens are 10 pages in each of 4 heads, 60 are 15
+  limits.num_blocks = 60;  // 40 tokens take 10 pages in each of 4 heads, 60 take 15
   EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kPages));
   limits = Limits();
   limits.prefill_arena_tokens = 79;
@@ -1560,7 +1562,7 @@ TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
   EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
 }
 
-// A pool for one and a half of two: the later one leaves, and comes back.
+// A pool for one and a half of two requests: the later one is preempted, and resumes.
 void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
   limits.num_blocks = 4 * 24;
   SchedulerHarness h(limits);
@@ -1589,7 +1591,7 @@ void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
   EXPECT_EQ(swapped ? usage.swapped_us : usage.preempted_us, absent);
   EXPECT_EQ(swapped ? usage.preempted_us : usage.swapped_us, 0);
   EXPECT_LE(absent, usage.prefill_us + usage.decode_us);
-  // It is not seen in its last step.
+  // The last step is not observed.
   EXPECT_NEAR(usage.kv_pages_mean, static_cast<double>(page_us) / static_cast<double>(in_pool),
               1.5);
   EXPECT_LT(usage.kv_pages_mean, static_cast<double>(usage.kv_pages_peak));
@@ -1620,7 +1622,7 @@ TEST_P(SchedulerTest, AViewIsOfWhatIsThere) {
   const ServingView view = h.scheduler.View(h.now);
   EXPECT_EQ(view.at, h.now);
   ASSERT_EQ(view.live.size(), 2u);
-  const SequenceView& full = view.live[0];  // it has the most pages
+  const SequenceView& full = view.live[0];  // ordered by pages
   EXPECT_EQ(full.handle, second);
   EXPECT_EQ(full.policy, "full");
   EXPECT_FALSE(full.budget.has_value());

@@ -1,5 +1,5 @@
-// The loop thread with a fake engine: submissions and cancels from many threads, refusals, drain,
-// stop, engine loss. Run it under ThreadSanitizer. Nothing sleeps: tests wait for events.
+// The loop thread with a fake engine: submissions and cancels from many threads, rejections, drain,
+// stop, engine failure. Run it under ThreadSanitizer. Nothing sleeps: tests wait for events.
 #include "scheduler/serving_loop.h"
 
 #include <poll.h>
@@ -30,7 +30,7 @@
 namespace hydrant {
 namespace {
 
-// A step waits until the test lets it go.
+// Each step blocks until the test releases it.
 class HeldEngine : public ImmediateExecutor {
  public:
   HeldEngine() : engine_(SmallLimits()) {}
@@ -117,7 +117,7 @@ TEST(ServingLoopTest, BadOptionsAndRequestsAreRefused) {
   EXPECT_TRUE(f.loop->Idle());
 }
 
-// While the engine is in a step, Submit answers all the same.
+// Submit answers even while the engine runs a step.
 TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
   FakeTokenizer tokenizer;
   HeldEngine engine;
@@ -143,7 +143,7 @@ TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
   engine.Release();
   EXPECT_TRUE(sink.WaitForEnd(1).finished.has_value());
   EXPECT_TRUE(sink.WaitForEnd(3).finished.has_value());
-  request.request_id = "a";  // free again as soon as its end is heard
+  request.request_id = "a";  // free again once its end was delivered
   EXPECT_TRUE(Accepted(loop->Submit(5, request)));
   EXPECT_TRUE(sink.WaitForEnd(5).finished.has_value());
 }
@@ -154,7 +154,7 @@ std::vector<RequestHandle> Handles(RequestHandle first, int count) {
   return handles;
 }
 
-// Sample i is the request that has the seed + i.
+// Sample i is the request with seed + i.
 TEST(ServingLoopTest, SamplesAreDrawnWithSeedsThatFollowEachOther) {
   LoopFixture f;
   RequestHandle handle = 0;
@@ -196,7 +196,7 @@ TEST(ServingLoopTest, SamplesEnterAllOrNone) {
   EXPECT_EQ(loop->Stats().waiting, 3);
   ASSERT_TRUE(Accepted(loop->Submit(Handles(20, 3), MakeRequest(5, 5))));
   EXPECT_EQ(loop->Stats().waiting, 6);
-  // More than ever wait, and more than ever run.
+  // More samples than the queue limit, and more than max_num_seqs.
   for (const int count : {7, engine.limits().max_num_seqs + 1}) {
     const auto never = loop->Submit(Handles(30, count), MakeRequest(5, 5));
     ASSERT_FALSE(Accepted(never));
@@ -210,7 +210,7 @@ TEST(ServingLoopTest, SamplesEnterAllOrNone) {
   EXPECT_EQ(sink.streams().size(), 6u) << "of who was refused nobody hears";
 }
 
-// One of its samples ends at once, the others not by themselves.
+// One sample ends at once, the others only by the cancel.
 TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnded) {
   LoopFixture f;
   f.engine.choose = [](uint64_t seed, int32_t) -> TokenId {
@@ -245,8 +245,8 @@ TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnde
   EXPECT_EQ(f.loop->Stats().pages_free, f.loop->Stats().pages_total);
 }
 
-// Who waits until nothing runs has heard of every cache that was kept: what is to be saved is
-// known.
+// Once the loop is idle every kept cache has been reported, so the list of contexts to save is
+// complete.
 TEST(ServingLoopTest, IsNotIdleBeforeKeptCachesAreHandedOver) {
   FakeTokenizer tokenizer;
   EngineLimits limits = SmallLimits();
@@ -285,7 +285,7 @@ TEST(ServingLoopTest, CancelAndStopEndStreams) {
   f.loop->Cancel(1, absl::CancelledError("client left"));
   f.loop->Cancel(99, absl::CancelledError("nobody"));
   const Stream cancelled = f.sink.WaitForEnd(1);
-  // It may have finished before the cancel was seen; it ends once in either case.
+  // It may have finished before the cancel was applied; it ends once in either case.
   if (cancelled.failed.has_value()) {
     EXPECT_EQ(cancelled.failed->reason, "CANCELLED");
   }
@@ -367,8 +367,8 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   EXPECT_EQ(f.loop->Stats().pages_free, limits.num_blocks);
 }
 
-// Clients that read nothing are cut off by whoever writes to them, as GenerateStream does it: what
-// waits for one is more than it may be, and all samples of its request are cancelled.
+// Clients that do not read are cut off by the writing thread, as in GenerateStream: once a client's
+// buffer exceeds its limit, all samples of its request are cancelled.
 class UnreadSink : public CollectingSink {
  public:
   void ReadsNothing(const std::vector<RequestHandle>& handles, size_t most_unread) {
@@ -405,7 +405,7 @@ class UnreadSink : public CollectingSink {
   std::map<RequestHandle, size_t> waiting_;  // tokens, by the first handle
 };
 
-// Steps fail from a certain one on.
+// All steps after a given one fail.
 class EngineWithAnEnd : public ImmediateExecutor {
  public:
   EngineWithAnEnd(const EngineLimits& limits, int last_step)
@@ -421,8 +421,8 @@ class EngineWithAnEnd : public ImmediateExecutor {
   int steps_left_;
 };
 
-// Clients that go, are late or do not read, an engine that is lost, a loop that drains or stops at
-// once: whoever was taken hears one end, whoever was refused nothing.
+// Clients that disconnect, are late or do not read, an engine failure, a loop that drains or stops
+// at once: every accepted request gets one end, every rejected request no event.
 TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
   std::map<std::string, int> ends;  // by reason
   for (uint64_t seed = 1; seed <= 1'000 && !HasFailure(); ++seed) {
@@ -447,7 +447,7 @@ TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
       if (below(4) == 0) sink.ReadsNothing(handles, below(20));
       if (Accepted(loop->Submit(handles, std::move(request))))
         taken.insert(taken.end(), handles.begin(), handles.end());
-      // One that has gone, perhaps before the loop knew of it, or after it had ended.
+      // A client that has disconnected, perhaps before the loop saw its request or after its end.
       if (below(4) == 0) loop->Cancel((1 + below(i)) * 8, absl::CancelledError("gone"));
       if (below(12) == 0) loop->StopAdmitting();
       if (below(3) == 0) std::this_thread::yield();
@@ -511,11 +511,11 @@ TEST(ServingLoopTest, MetricsCountEveryStep) {
     for (const uint64_t bucket : reading.counts) count += bucket;
     EXPECT_EQ(count, f.loop->Stats().steps);
   }
-  // Ten of the prompt with its first token, then a row for each of the other nineteen.
+  // Ten prompt tokens with the first sampled token, then a row for each of the other nineteen.
   EXPECT_DOUBLE_EQ(metrics.batch_tokens.Read().sum, 10 + 19);
 }
 
-// The view that is asked for, when it comes.
+// Waits for the requested view.
 ServingView WaitForView(ServingLoop* loop) {
   while (true) {
     if (const std::unique_ptr<ServingView> view = loop->AskForView()) return *view;
@@ -540,7 +540,7 @@ TEST(ServingLoopTest, ViewsAreMadeOnlyForThoseWhoAsk) {
     ASSERT_TRUE(Accepted(f.loop->Submit(handle, MakeRequest(10, 100))));
     f.sink.WaitForEnd(handle);
   }
-  WaitForView(f.loop.get());  // that one may have been made before
+  WaitForView(f.loop.get());  // the first view may be older than the steps
   const ServingView later = WaitForView(f.loop.get());
   ASSERT_EQ(later.steps.size(), kMostViewedSteps);
   for (size_t i = 1; i < later.steps.size(); ++i)
@@ -559,7 +559,7 @@ TEST(ServingLoopTest, AViewComesAfterTheStepAtWork) {
   EXPECT_EQ(WaitForView(loop.get()).live.size(), 1u);
 }
 
-// Where the signal comes the thread stays, until as many stops are over as there have been.
+// The signal handler blocks its thread until as many stops are over as have begun.
 std::atomic<int> stops_begun{0};
 std::atomic<int> stops_over{0};
 sem_t stopped;
@@ -569,8 +569,8 @@ void StayHere(int) {
   while (stops_over < mine) poll(nullptr, 0, 1);
 }
 
-// The operating system may take a reader from its core at any instruction, and leave it there as
-// long as it likes: steps go on. With a lock in common this test hangs.
+// The operating system may preempt a reader at any instruction, for any time: steps continue. With
+// a shared lock this test would hang.
 TEST(ServingLoopTest, AReaderThatIsStoppedAnywhereDelaysNoStep) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer delivers signals late";

@@ -37,7 +37,7 @@ std::vector<int32_t> Shortage::Take(int percent, int64_t free, BlockAllocator* b
   return ids;
 }
 
-// In as few pieces as lie there.
+// Takes the largest ranges first.
 Shortage::Ranges Shortage::Take(int percent, RangeAllocator* ranges) {
   Ranges taken;
   int64_t wanted = PartOf(ranges->NumFree(), percent);

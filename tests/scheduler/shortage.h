@@ -1,7 +1,6 @@
-// Somebody whom a scheduler does not know has a part of what is free of its memory, so allocations
-// fail for which its sequences leave room. Takes the ids from the allocators of CacheSpace itself,
-// which knows nothing of it; gives them back when it is destroyed. Meanwhile the scheduler's
-// invariants do not hold.
+// Takes a part of a scheduler's free memory, so that allocations fail although its sequences leave
+// room. Takes the ids from the allocators of CacheSpace directly, and frees them on destruction.
+// Meanwhile the scheduler's invariants do not hold.
 #ifndef HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
 #define HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
 
@@ -15,7 +14,7 @@ namespace hydrant {
 
 class Shortage {
  public:
-  // Percent of what is free (and promised to nobody), rounded up.
+  // Percent of the free and unreserved amount, rounded up.
   struct Parts {
     int pages = 0;
     int host_pages = 0;

@@ -1,5 +1,5 @@
-// Finds what a failing run of many parts can do without, whether it fails an assertion, aborts or
-// never ends: each try is a process of its own.
+// Delta debugging: reduces the parts of a failing run, whether it fails an assertion, aborts or
+// hangs. Each try is a process of its own.
 #ifndef HYDRANT_TESTS_SCHEDULER_SHRINK_H_
 #define HYDRANT_TESTS_SCHEDULER_SHRINK_H_
 
@@ -10,12 +10,13 @@
 namespace hydrant {
 
 enum class ChildOutput : uint8_t { kShown, kDropped };
-// Runs it in a child process. Whether it failed: a test's assertion, a signal, more than 120 s.
+// Runs it in a child process. Returns whether it failed: a test's assertion, a signal, more than
+// 120 s.
 bool FailsInChild(const std::function<void()>& run, ChildOutput output);
 
-// What is left of `parts`, in their order, when runs of them that it fails without have been left
-// out: longer runs first, then single ones until it needs each. After `most_tries` what is left
-// then. (A plain form of Zeller and Hildebrandt's delta debugging, 2002.) REQUIRES: fails(parts)
+// Returns the parts that the failure needs, in their order: removes runs of parts, longer runs
+// first, then single parts, until each is needed. After `most_tries` returns the parts left so far.
+// (A plain form of Zeller and Hildebrandt's delta debugging, 2002.) REQUIRES: fails(parts)
 std::vector<int> Shrink(std::vector<int> parts,
                         const std::function<bool(const std::vector<int>&)>& fails,
                         int most_tries = 3000);

@@ -1,4 +1,4 @@
-// What shrinking leaves is compared with what the predicate needs.
+// The result of shrinking is compared with the parts that the predicate needs.
 #include "tests/scheduler/shrink.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ TEST(ShrinkTest, LeavesWhatTheFailureNeeds) {
   }
 }
 
-// An odd number of parts fails: pairs can be left out, and no single one once three are left.
+// An odd number of parts fails: pairs can be removed, but no single part of the last three.
 TEST(ShrinkTest, LeavesAPartThatNoneCanBeTakenFrom) {
   const auto fails = [](const std::vector<int>& parts) { return parts.size() % 2 == 1; };
   const std::vector<int> left = Shrink(UpTo(99), fails);

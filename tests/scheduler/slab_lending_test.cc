@@ -1,5 +1,5 @@
-// Pages that are lent for state: where it lies in them, how many a sequence holds, and how they
-// come home.
+// State slabs, pool pages that hold entry state: its layout in them, the slabs of a sequence, and
+// how they are freed.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-// Every line lies in the page's keys or its values, and in no other state.
+// Every line lies in the page's keys or its values, and states do not overlap.
 TEST(SlabShapeTest, StateLiesWithinItsSlab) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
     for (const auto& [head_dim, block_size] :
@@ -28,7 +28,7 @@ TEST(SlabShapeTest, StateLiesWithinItsSlab) {
       for (const int lines : {kScoreLines, kAllStateLines}) {
         std::set<int64_t> taken;
         ASSERT_GT(shape.StatesIn(lines), 0);
-        // What a line's beginning may cost of the page's keys, and again of its values.
+        // Aligning a line may waste this much of the page's keys, and again of its values.
         EXPECT_GE(shape.StatesIn(lines), 2 * ((keys - line) / line / lines));
         for (const int32_t slab : {0, 1, 2, 17, 36}) {
           for (int64_t i = 0; i < shape.StatesIn(lines); ++i) {
@@ -61,8 +61,8 @@ TEST(SlabShapeTest, PagesWhoseStateASlabHolds) {
   EXPECT_EQ(states_in(DType::kQ4_0, kAllStateLines), 6);
 }
 
-// 4 heads, one of two layers with a window of 8: 2 heads have state. A slab has that of 8 pages, or
-// of 2 where three lines are needed.
+// 4 heads, one of two layers with a window of 8: 2 heads have state. A slab holds the state of 8
+// pages, or of 2 if three lines are needed.
 class SlabLendingTest : public testing::Test {
  protected:
   static constexpr EngineLimits kLimits = {.num_layers = 2,
@@ -92,7 +92,7 @@ class SlabLendingTest : public testing::Test {
             .tokens = plan.prompt.tokens,
             .final_tokens = 200};
   }
-  // Follows what a batch does to the states that pages name, and checks it against the space.
+  // Applies a batch's moves of states, and compares the result with the space.
   void Apply(const SequenceSpace& space) {
     updates_.ForEach<SlotCopies>([&](const SlotCopies& list) {
       for (const PageCopy& move : list.pages) {
@@ -114,7 +114,7 @@ class SlabLendingTest : public testing::Test {
       }
     }
   }
-  // Its pages' states hold something now, all others nothing.
+  // Marks the states of the sequence's pages as written, all others as empty.
   void Write(const SequenceSpace& space) {
     holds_.clear();
     for (int head = 0; head < 2; ++head) {
@@ -135,7 +135,7 @@ class SlabLendingTest : public testing::Test {
   std::map<int32_t, int> holds_;
 };
 
-// 70 tokens are 18 pages a head, and 2 in each head with a window: 40 pages, of which 36 have
+// 70 tokens are 18 pages a head, and 2 in each head with a window: 40 pages, 36 of which have
 // state.
 TEST_F(SlabLendingTest, AsManyAsTheirStateFills) {
   for (const auto& [lines, slabs, grown] :
@@ -166,7 +166,7 @@ TEST_F(SlabLendingTest, WithoutAPageForStateNothingGrows) {
   const CachePlan plan = Plan(64, kScoreLines), none = Plan(16, kNoStateLines);
   ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));  // 32 pages have state in 4 slabs
   CacheSpace::OpenArgs rest = Args(none);
-  rest.promised = &none;  // who takes all but 2 pages: 2 heads of 4, windows of 2
+  rest.promised = &none;  // takes all but 2 pages: 2 heads of 4, windows of 2
   rest.final_tokens = 4 * (space_.NumFreePages() - 2 - 4) / 2;
   ASSERT_TRUE(space_.TryOpen(rest, &second_, &updates_));
   ASSERT_EQ(space_.NumUnpromisedPages(), 2);
@@ -176,8 +176,8 @@ TEST_F(SlabLendingTest, WithoutAPageForStateNothingGrows) {
   EXPECT_EQ(space_.NumUnpromisedPages(), 2);
 }
 
-// A prompt's pages are taken head by head, so each slab has lost state when all heads are cut. 18
-// pages a head become 3, whose state one slab has.
+// A prompt's pages are allocated head by head, so a cut of all heads frees state in each slab. 18
+// pages a head become 3; one slab holds their state.
 TEST_F(SlabLendingTest, ACutGivesThemBack) {
   const CachePlan plan = Plan(70, kScoreLines, 100);
   ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
@@ -211,7 +211,7 @@ TEST_F(SlabLendingTest, WhatGrowsAfterACutTakesWhatIsFreeFirst) {
   EXPECT_EQ(first_.slabs.size(), 2u) << "of 15 pages";
 }
 
-// Heads that are cut at random, and grow again: the arithmetic holds after each packing.
+// Random cuts and growth: the page counts hold after each packing.
 TEST_F(SlabLendingTest, AnyCutsAndGrowth) {
   const uint64_t seed = 5;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

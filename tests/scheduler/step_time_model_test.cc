@@ -1,4 +1,4 @@
-// The learned time of a step against a machine whose times are known.
+// The learned step time, compared with a machine of known times.
 #include "scheduler/step_time_model.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ class Machine {
     const double rows = 1 + Draw(most_rows);
     return {.rows = rows, .pages = rows * (50 + Draw(2000))};
   }
-  // Of a prompt of up to 4,096 tokens, a part.
+  // A chunk of a prompt of up to 4,096 tokens.
   StepWork Prompt() {
     const double tokens = 16 + Draw(240);
     return {.prompt_tokens = tokens, .prompt_pairs = tokens * Draw(4096)};
@@ -72,7 +72,7 @@ TEST_F(StepTimeModelTest, KnowsNothingAtFirst) {
   EXPECT_FALSE(model.KnowsDecode());
   EXPECT_FALSE(model.KnowsPrompts());
   EXPECT_EQ(model.Predict({.rows = 5, .prompt_tokens = 100}), 0);
-  model.Observe({}, 1000);  // nothing was in it
+  model.Observe({}, 1000);  // an empty step
   EXPECT_EQ(model.Predict({.rows = 5}), 0);
 }
 
@@ -83,9 +83,9 @@ TEST_F(StepTimeModelTest, LearnsWhatStepsTake) {
   EXPECT_LT(Error(), 0.10);
   Learn(500);
   EXPECT_LT(Error(), 0.03);
-  EXPECT_NEAR(model.relative_error(), 0.04, 0.03);  // what the noise leaves
+  EXPECT_NEAR(model.relative_error(), 0.04, 0.03);  // the remaining noise
   EXPECT_NEAR(model.AttentionScale(), 230 / 0.05, 0.2 * 230 / 0.05);
-  // One row more.
+  // One more row.
   EXPECT_NEAR(model.Marginal({.rows = 1, .pages = 1000}), 1700, 250);
 }
 
@@ -98,7 +98,7 @@ TEST_F(StepTimeModelTest, IsNotMisledByStepsThatWereDisturbed) {
 TEST_F(StepTimeModelTest, RemembersPromptsWhileNoneAreRead) {
   Learn(300);
   for (int i = 0; i < 20'000; ++i) {
-    const StepWork work = {.rows = 8, .pages = 8000};  // the same again and again
+    const StepWork work = {.rows = 8, .pages = 8000};  // the same work each time
     model.Observe(work, machine.Noisy(work));
   }
   EXPECT_LT(Error(), 0.15);
