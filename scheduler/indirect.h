@@ -1,5 +1,5 @@
-// A value that lies elsewhere, as std::indirect of C++26: it is copied, moved and compared as the
-// value would be, but what holds it stays small.
+// A value on the heap, as std::indirect of C++26: copied, moved and compared like the value, while
+// the object itself stays small.
 #ifndef HYDRANT_SCHEDULER_INDIRECT_H_
 #define HYDRANT_SCHEDULER_INDIRECT_H_
 

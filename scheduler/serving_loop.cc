@@ -58,7 +58,7 @@ int64_t UnixNow() {
       .count();
 }
 
-// Of a request that names none: any of 2^64, from any thread.
+// A seed for a request without one: any of 2^64. Thread safe.
 uint64_t DrawSeed() {
   thread_local std::mt19937_64 generator = [] {
     std::random_device device;
@@ -70,8 +70,9 @@ uint64_t DrawSeed() {
 
 }  // namespace
 
-// mutex_ guards what Submit, Cancel and the loop share; it is never held during a step, nor during
-// Deliver(). The scheduler and everything else below `Loop thread only` belong to the loop thread.
+// mutex_ guards the state that Submit, Cancel and the loop share; it is never held during a step or
+// during Deliver(). The scheduler and all members below `Loop thread only` belong to the loop
+// thread.
 class ServingLoop::Impl {
  public:
   Impl(StepExecutor* executor, const Tokenizer* tokenizer, const SchedulerOptions& options,
@@ -174,26 +175,26 @@ class ServingLoop::Impl {
   // Loop thread only.
   Scheduler scheduler_;
   StepResult result_;
-  absl::Status engine_status_;  // anybody's to read once engine_lost_ is set
+  absl::Status engine_status_;  // other threads may read it once engine_lost_ is set
   TimeUs step_begin_ = 0;
   TimeUs collect_us_ = 0;  // of this step
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
-  std::vector<std::function<void(Scheduler*)>> commands_;         // with null where it is over
+  std::vector<std::function<void(Scheduler*)>> commands_;         // called with null after the end
   std::function<void(const std::vector<PrefixKey>&)> on_filled_;  // may be null
   std::function<void(std::shared_ptr<const Context>)> on_kept_;   // may be null
-  StepCallback on_step_;                                          // the same
-  std::vector<std::shared_ptr<const Context>> kept_;              // it has not been called with
-  int64_t expired_at_ = 0;                                        // when it was last looked for
-  std::array<StepTaken, kMostViewedSteps> last_steps_;            // a ring
-  size_t num_steps_ = 0;                                          // that have entered it
+  StepCallback on_step_;                                          // may be null
+  std::vector<std::shared_ptr<const Context>> kept_;              // not yet passed to on_kept_
+  int64_t expired_at_ = 0;                                        // last check for expired contexts
+  std::array<StepTaken, kMostViewedSteps> last_steps_;            // ring buffer
+  size_t num_steps_ = 0;                                          // steps taken so far
 
   StepHistograms histograms_;
   Published<ServingStats> published_;  // stats_; stored with mutex_ held
   std::atomic<bool> engine_lost_{false};
   std::atomic<bool> view_wanted_{false};
-  std::atomic<ServingView*> view_{nullptr};  // owned: whoever takes it out, or puts another there
+  std::atomic<ServingView*> view_{nullptr};  // owned by the thread that takes or replaces it
 
   std::mutex join_mutex_;
   std::thread thread_;
@@ -242,7 +243,7 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
   return queued;
 }
 
-// What arrives of a request that was found good.
+// The arrivals of a valid request, one per sample.
 std::vector<ServingLoop::Impl::Arrival> ServingLoop::Impl::Samples(
     std::span<const RequestHandle> handles, CheckedRequest checked) {
   std::optional<uint64_t>& seed = checked.request.sampling.seed;
@@ -320,13 +321,13 @@ void ServingLoop::Impl::Stop() {
 
 void ServingLoop::Impl::Run() {
   while (std::optional<Inbox> inbox = WaitForWork()) Step(*std::move(inbox));
-  for (Arrival& arrival : inbox_.arrivals) {  // stopping_ keeps others out
+  for (Arrival& arrival : inbox_.arrivals) {  // stopping_ blocks later arrivals
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
   }
   commands_.insert(commands_.end(), std::make_move_iterator(inbox_.commands.begin()),
                    std::make_move_iterator(inbox_.commands.end()));
   for (const auto& command : std::exchange(commands_, {})) command(nullptr);
-  // Nothing stays in flight: the executor is free for another loop.
+  // Collects all steps in flight: the executor is free for another loop.
   for (; steps_in_flight_ > 0; --steps_in_flight_) {
     if (!executor_->Collect(&result_).ok()) break;
   }
@@ -335,8 +336,8 @@ void ServingLoop::Impl::Run() {
   Publish(scheduler_.TakeEvents());
 }
 
-// While anything is live or in flight there is something to do, deadlines included; otherwise only
-// the inbox can bring work.
+// With live sequences or steps in flight the loop has work, deadlines included; otherwise only the
+// inbox brings work.
 std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool live = !scheduler_.Empty() || steps_in_flight_ > 0 || !commands_.empty();
@@ -360,7 +361,7 @@ void ServingLoop::Impl::Step(Inbox inbox) {
   } else {
     scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
   }
-  // Before anybody hears that the prompt has been read.
+  // Before any client receives the end of prefill.
   if (on_filled_ != nullptr) {
     const std::vector<PrefixKey> filled = scheduler_.TakeFilled();
     if (!filled.empty()) on_filled_(filled);
@@ -388,8 +389,8 @@ void ServingLoop::Impl::RunCommands() {
   keeping_ = false;
 }
 
-// While the device works on one step the next is scheduled and enqueued, and the results of the one
-// before are delivered; where the host is the device, one after the other.
+// While the device runs a step, the next one is scheduled and enqueued, and the results of the
+// previous one are delivered; on a CPU one after the other.
 void ServingLoop::Impl::RunEngine() {
   const Batch& batch = scheduler_.Schedule(step_begin_);
   const bool has_work = batch.HasWork();
@@ -428,7 +429,7 @@ void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
   histograms_.batch_tokens.Observe(tokens);
 }
 
-// The scheduler's numbers, and the loop's; those of the queue and of the next step's start stay.
+// Publishes the counters of the scheduler and the loop; the start of the next step stays.
 void ServingLoop::Impl::ShowStep(const ServingStats& stats, TimeUs now) {
   const ServingStats before = std::exchange(stats_, stats);
   stats_.last_step_end = stepped_ ? now : before.last_step_end;
@@ -454,8 +455,8 @@ void ServingLoop::Impl::ShowView() {
   delete view_.exchange(view.release());
 }
 
-// Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
-// waits for Deliver(), and for whoever is to hear of the caches that are kept.
+// Ids are free before the client receives the end, so that it may reuse them at once; Idle() waits
+// for Deliver() and on_kept_.
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
   const ServingStats stats = scheduler_.Stats();
   const QueueForecast forecast = scheduler_.Forecast();

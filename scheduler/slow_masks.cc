@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// If all cores are busy, steps go first. On Linux setpriority() applies to the calling thread
+// Steps have priority if all cores are busy. On Linux setpriority() applies to the calling thread
 // alone.
 constexpr int kNiceness = 10;
 
@@ -28,7 +28,7 @@ void SlowMasks::Add(std::shared_ptr<NextMask> mask) {
   if (!thread_.joinable()) {
     try {
       thread_ = std::thread([this] { Run(); });
-    } catch (const std::system_error&) {  // no thread can be had: steps wait for this mask
+    } catch (const std::system_error&) {  // no thread available: steps wait for this mask
       return mask->Make();
     }
   }

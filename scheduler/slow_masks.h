@@ -1,5 +1,5 @@
-// Makes grammar masks that would delay a step, one after another on a thread of its own, which
-// starts with the first mask. Used by one thread, the scheduler's.
+// Computes grammar masks that would delay a step, one after another on a thread of its own, which
+// starts with the first mask. For one calling thread, the scheduler's.
 #ifndef HYDRANT_SCHEDULER_SLOW_MASKS_H_
 #define HYDRANT_SCHEDULER_SLOW_MASKS_H_
 
@@ -17,13 +17,13 @@ namespace hydrant {
 class SlowMasks {
  public:
   SlowMasks() = default;
-  ~SlowMasks();  // waits for the mask that is being made
+  ~SlowMasks();  // waits for the mask in progress
   SlowMasks(const SlowMasks&) = delete;
   SlowMasks& operator=(const SlowMasks&) = delete;
 
-  // Queues a mask. When its turn comes, a mask that has no other owner is skipped.
+  // Queues a mask. A mask without another owner when the thread reaches it is skipped.
   void Add(std::shared_ptr<NextMask> mask);
-  // Waits until the first mask in the queue has been made; returns at once if the queue is empty.
+  // Waits until the first mask in the queue is computed; returns at once if the queue is empty.
   void WaitForFirst();
 
  private:

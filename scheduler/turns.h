@@ -1,5 +1,4 @@
-// One holder at a time for each name. A call waits for its turn until a deadline, or until it is
-// told to stop. Thread safe.
+// A lock per name. Callers wait for it until a deadline or a stop request. Thread safe.
 #ifndef HYDRANT_SCHEDULER_TURNS_H_
 #define HYDRANT_SCHEDULER_TURNS_H_
 
@@ -16,7 +15,7 @@ namespace hydrant {
 
 class Turns {
  public:
-  // The turn ends when this object is destroyed, on any thread. The Turns must outlive it.
+  // Holds the name until it is destroyed, on any thread. The Turns must outlive it.
   class Turn {
    public:
     Turn(Turns* turns, std::string name) : turns_(turns), name_(std::move(name)) {}
@@ -32,7 +31,7 @@ class Turns {
     std::string name_;
   };
 
-  // Nullopt: the turn did not come in time, or the caller was told to stop.
+  // nullopt: the name was not free in time, or the caller's stop was requested.
   std::optional<Turn> Take(const std::string& name, const StoreWait& wait) {
     std::unique_lock lock(mutex_);
     const auto is_free = [&] { return !taken_.contains(name); };

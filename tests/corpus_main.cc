@@ -1,9 +1,9 @@
 // The main function of a fuzzer that is built without libFuzzer: calls LLVMFuzzerTestOneInput with
-// each file of the folders that are given, and with copies of them in which bytes are changed, left
-// out or repeated. scripts/test --long runs the same fuzzers with libFuzzer and sanitizers.
+// each file of the given folders, and with copies in which bytes are changed, left out or repeated.
+// scripts/test --long runs the same fuzzers with libFuzzer and sanitizers.
 //
 //   HYDRANT_FUZZ_SEED=N    another seed than 1
-//   HYDRANT_FUZZ_INPUT=N   the N-th input alone
+//   HYDRANT_FUZZ_INPUT=N   runs only the N-th input
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 std::vector<std::string> ReadFolders(const std::vector<std::string>& folders) {
   std::vector<std::filesystem::path> paths;
   for (const std::string& folder : folders) {
-    std::error_code error;  // one that is not there has no file
+    std::error_code error;  // a missing folder has no files
     for (const auto& entry : std::filesystem::directory_iterator(folder, error))
       paths.push_back(entry.path());
   }

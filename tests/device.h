@@ -1,4 +1,4 @@
-// Which devices a test can run on: those of the machine it runs on.
+// Devices that a test can run on: the devices of this machine.
 #ifndef HYDRANT_TESTS_DEVICE_H_
 #define HYDRANT_TESTS_DEVICE_H_
 
@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// Why this machine has no such device; empty where it has one.
+// Returns why this machine lacks the device; empty if it has one.
 inline std::string WhyNoDevice(const std::string& device) {
   const absl::Status status = CreateBackend(device, {}).status();
   return absl::IsUnavailable(status) ? std::string(status.message()) : "";

@@ -1,5 +1,5 @@
-// What a benchmark measures, for other programs to read: a file of JSON lines, one object a
-// measurement. tools/benchmarks/gpu_table.py joins them with those of other engines.
+// Measurements of a benchmark, for other programs: a file of JSON lines, one object per
+// measurement. tools/benchmarks/gpu_table.py joins them with measurements of other engines.
 #ifndef HYDRANT_TESTS_MEASUREMENT_LOG_H_
 #define HYDRANT_TESTS_MEASUREMENT_LOG_H_
 
@@ -37,7 +37,8 @@ class MeasurementLog {
     std::string value_;
   };
 
-  // Replaces the file; an empty path: nothing is written. Ends the process where it cannot.
+  // Replaces the file; with an empty path writes nothing. Ends the process if it cannot open the
+  // file.
   explicit MeasurementLog(const std::string& path) {
     if (path.empty()) return;
     file_.reset(std::fopen(path.c_str(), "w"));
@@ -47,11 +48,11 @@ class MeasurementLog {
     }
   }
 
-  // On disk when it returns, so that a run that is cut off leaves what it had.
+  // Flushes the line, so that an aborted run keeps its earlier measurements.
   void Write(const std::string& what, const std::vector<Field>& fields) {
     WriteAs("hydrant", what, fields);
   }
-  // What a peer did.
+  // Writes a measurement of a peer.
   void WriteAs(const std::string& who, const std::string& what, const std::vector<Field>& fields) {
     if (file_ == nullptr) return;
     std::string line = '{' + Field("what", what).Json() + ", " + Field("who", who).Json();

@@ -1,5 +1,5 @@
-// A real Redis of a test's own, on a socket in a folder of its own; nothing of it is left. Not
-// thread safe.
+// A real Redis for one test, on a socket in its own folder, which is removed with it. Not thread
+// safe.
 #ifndef HYDRANT_TESTS_REDIS_SERVER_H_
 #define HYDRANT_TESTS_REDIS_SERVER_H_
 
@@ -22,10 +22,10 @@ class RedisServer {
 
   const std::string& socket() const { return socket_; }
   std::string uri() const { return "unix:" + socket_; }
-  // It is killed and forgets all; Start() brings a new one up at the same place.
+  // Stop() kills the server, and its data is lost; Start() starts a new one at the same address.
   void Stop() { process_.reset(); }
   void Start();
-  // It runs, or does not go on until it is told to.
+  // Sends a signal, such as SIGSTOP and SIGCONT.
   void Signal(int signal) { process_->Signal(signal); }
 
  private:

@@ -34,7 +34,7 @@ class StoreFolder {
     std::sort(files.begin(), files.end());
     return files;
   }
-  std::vector<std::string> Names() const {  // of these
+  std::vector<std::string> Names() const {  // of Files()
     std::vector<std::string> names;
     for (const std::filesystem::path& file : Files()) names.push_back(file.filename());
     return names;

@@ -16,7 +16,7 @@ extern char** environ;
 namespace hydrant {
 namespace {
 
-// Appends what can be read; false at the end.
+// Appends the available bytes; false at the end.
 bool ReadSome(int fd, std::string* text) {
   std::array<char, 4096> buffer;
   const ssize_t count = read(fd, buffer.data(), buffer.size());
@@ -24,7 +24,7 @@ bool ReadSome(int fd, std::string* text) {
   return count > 0;
 }
 
-// Of waitpid().
+// Exit code for a status of waitpid().
 int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 }  // namespace
@@ -78,7 +78,7 @@ bool Subprocess::WaitForOutput(size_t bytes) {
 }
 
 void Subprocess::Signal(int signal) {
-  if (pid_ > 0) kill(pid_, signal);  // else it has ended, and -1 would mean everybody
+  if (pid_ > 0) kill(pid_, signal);  // else it has ended, and -1 would signal all processes
 }
 
 int Subprocess::Wait() { return *WaitFor(std::chrono::hours(24 * 365)); }

@@ -14,19 +14,19 @@ namespace hydrant {
 class Subprocess {
  public:
   explicit Subprocess(const std::vector<std::string>& arguments);
-  ~Subprocess();  // kills what still runs
+  ~Subprocess();  // kills a process that still runs
 
-  // Reads stderr until a line holds `text` and returns that line; "" where stderr ends first.
+  // Reads stderr until a line contains `text` and returns that line; "" if stderr ends first.
   std::string WaitForErrorLine(const std::string& text);
-  // Reads stdout until it has so many bytes; false where it ends first.
+  // Reads stdout until it has `bytes` bytes; false if it ends first.
   bool WaitForOutput(size_t bytes);
-  void Signal(int signal);  // nothing where it has ended
+  void Signal(int signal);  // no effect after the process has ended
   // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
   int Wait();
-  // The same without reading, as a client that has forgotten it; nullopt: it still runs after
+  // Like Wait() but without reading, as a client that stopped reading; nullopt: still running after
   // `time`.
   std::optional<int> WaitUnread(std::chrono::seconds time);
-  // The same for so long at most; nothing: it still runs.
+  // Like Wait() for at most `time`; nullopt: still running.
   std::optional<int> WaitFor(std::chrono::milliseconds time);
 
   const std::string& out() const { return out_; }

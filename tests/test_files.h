@@ -1,5 +1,5 @@
-// Where tests find models and texts that are not in the repository, and how they read a file. Tests
-// run in the repository's root.
+// Locations of models and texts that are not in the repository, and a file reader. Tests run in the
+// repository's root.
 #ifndef HYDRANT_TESTS_TEST_FILES_H_
 #define HYDRANT_TESTS_TEST_FILES_H_
 
@@ -29,7 +29,7 @@ inline std::optional<std::string> DataFile(const std::string& name) {
   return path;
 }
 
-// The whole file; empty where it cannot be read.
+// The whole file; empty if it cannot be read.
 inline std::string ReadTextFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -1,5 +1,5 @@
-// Contexts as files: what is damaged, foreign or made up is refused by name, and what is taken can
-// be gone on from.
+// Contexts as files: damaged, foreign or forged files are rejected with their cause, and accepted
+// files can be continued.
 #include "scheduler/context_file.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ Parts Taken(const std::string& file) {
   return parts;
 }
 
-// With checksums that are right, as somebody who means harm would write it.
+// Adds valid checksums, as an attacker would.
 std::string Signed(const Parts& parts, const std::string& magic = "HYDRCTX2") {
   std::string file = magic;
   for (const std::string* part : {&parts.head, &parts.body}) {
@@ -204,7 +204,7 @@ TEST_F(ContextFileTest, NumbersThatAreNoneAreRefused) {
   EXPECT_EQ(refusal(0, kLargest), "");
 }
 
-// e4m3 has a byte for a value, and one number that is none.
+// e4m3 has one byte per value; 0x7f and 0xff are NaN.
 TEST_F(ContextFileTest, OfFp8PagesComesBack) {
   server_ = MakeServer(DType::kE4M3);
   const std::string file = FileOf(MakeRequest("h2o"));
@@ -222,7 +222,7 @@ TEST_F(ContextFileTest, OfFp8PagesComesBack) {
   EXPECT_EQ(refusal('\xfe'), "");
 }
 
-// Heads that were made up, with a right checksum: refused, or they can be gone on from.
+// Forged heads with valid checksums: each file is rejected, or the context can be continued.
 TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -234,7 +234,7 @@ TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
     if (request.cache.policy == "streaming") request.cache.params = {{"rolling", "true"}};
     files.push_back(Taken(FileOf(request)));
   }
-  Request growing = MakeRequest("h2o");  // with a second turn
+  Request growing = MakeRequest("h2o");  // for a second turn
   growing.cache.max_cache_tokens.reset();
   growing.cache.cache_ratio = 0.3;
   growing.cache.min_cache_tokens = 4;
@@ -249,7 +249,7 @@ TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
     Parts parts = files[i % files.size()];
     for (uint32_t changes = 1 + random() % 3; changes > 0; --changes) {
       const size_t at = random() % parts.head.size();
-      // Numbers are small and lie at any offset: most changes that make sense change one byte.
+      // Numbers are small and at any offset: most meaningful changes change one byte.
       constexpr uint8_t kTelling[] = {0, 1, 2, 15, 16, 17, 127, 128, 255};
       parts.head[at] = static_cast<char>(random() % 2 == 0 ? random() : kTelling[random() % 9]);
     }

@@ -1,6 +1,6 @@
-// Scheduler and engine together: a request that goes on from a kept cache gets what it would get if
-// all that came before were read again, token by token as it was: the same tokens, kept positions
-// and scores, bit for bit (--batch-invariant), for every policy.
+// Scheduler and engine together: for every policy, a request that continues from a kept cache gets
+// the same result as with a replay of all earlier tokens: the same tokens, kept positions and
+// scores, bit for bit (--batch-invariant).
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
@@ -40,7 +40,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     request.keep_as.handle = "kept " + std::to_string(seed);
     return request;
   }
-  // What follows a context.
+  // A request that continues a context.
   Request Next(const std::string& context, uint64_t seed) const {
     Request request = MakeRequest(25, "full", seed);
     request.cache = CacheSpec();
@@ -48,7 +48,8 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     return request;
   }
 
-  // Two turns, the second from memory here, and there by reading again.
+  // Runs two turns; the second continues from memory on one server, and is prefilled completely on
+  // another.
   void Compare(const Request& first, const Request& next_like) {
     const auto with = MakeServer(64 << 20), without = MakeServer(0);
     const Answer answer = with->Run(first);
@@ -74,7 +75,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     FromFile(file, from_another, from_memory, kept);
   }
 
-  // Another server goes on from the file as this one has from memory. Its pages have another size.
+  // Continues from the file on another server, with the same result. Its pages have another size.
   void FromFile(const std::string& file, Request next, const Answer& from_memory,
                 const Answer& kept) {
     const auto another = MakeServer(64 << 20, 8000, 8);
@@ -103,7 +104,7 @@ TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
   }
 }
 
-// C is a share of all that has been said by then.
+// A ratio applies to all tokens of the conversation so far.
 TEST_P(ContextTest, AnotherTurnRaisesTheBudget) {
   for (const PolicyInfo& policy : ListPolicies()) {
     if (policy.name == "full") continue;
@@ -116,7 +117,7 @@ TEST_P(ContextTest, AnotherTurnRaisesTheBudget) {
   }
 }
 
-// A cap holds for what is generated, too; without one it is added to what the turn is cut to.
+// A cap includes generated tokens; without one they are added to the turn's budget.
 TEST_P(ContextTest, EveryTurnCountsAllBeforeIt) {
   for (const auto& [policy, generated] : {std::pair("h2o", 0), std::pair("snapkv", 11)}) {
     SCOPED_TRACE(policy);
@@ -132,14 +133,14 @@ TEST_P(ContextTest, EveryTurnCountsAllBeforeIt) {
       ASSERT_FALSE(server->contexts().Resolve(&again).has_value());
       const Answer answer = server->Run(request);
       EXPECT_EQ(answer.usage.kv_tokens_kept, (answer.usage.prompt_tokens + 3) / 4 + generated);
-      // Whoever has lost the cache comes to the same.
+      // A server without the context produces the same tokens.
       EXPECT_EQ(without->Run(again).tokens, answer.tokens);
       request = Next(request.keep_as.handle, 10 + turn);
     }
   }
 }
 
-// A prompt that was within its budget: the second turn outgrows it.
+// A first prompt within its budget; the second turn exceeds it.
 TEST_P(ContextTest, ALongTurnAfterAShortOne) {
   for (const char* policy : {"snapkv", "ada-snapkv", "pyramidkv", "echo", "auto"}) {
     SCOPED_TRACE(policy);
@@ -153,12 +154,12 @@ TEST_P(ContextTest, ALongTurnAfterAShortOne) {
     const auto server = MakeServer(64 << 20);
     next.context = server->Run(first).context;
     const Answer answer = server->Run(next);
-    if (std::string(policy) == "pyramidkv") continue;  // layers have budgets of their own
+    if (std::string(policy) == "pyramidkv") continue;  // budgets differ by layer
     EXPECT_EQ(answer.usage.kv_tokens_kept, (answer.usage.prompt_tokens + 3) / 4 + 11);
   }
 }
 
-// Read once, for any number of questions.
+// A prefill-only context, for any number of questions.
 TEST_P(ContextTest, GoesOnFromWhatWasOnlyRead) {
   for (const PolicyInfo& policy : ListPolicies()) {
     SCOPED_TRACE(policy.name);
@@ -195,7 +196,7 @@ TEST_P(ContextTest, WithWhatElseARequestMayAsk) {
   }
 }
 
-// Three go on from one, and one of these is gone on from.
+// Three requests continue one context, and a fourth continues one of the three.
 TEST_P(ContextTest, CanBeForked) {
   const auto server = MakeServer(64 << 20), without = MakeServer(0);
   const std::string trunk = server->Run(MakeRequest(100, "h2o", 1)).context;
@@ -235,7 +236,7 @@ TEST_P(ContextTest, TheLongestThatAConversationContinuesIsFound) {
   EXPECT_EQ(server->Run(other).usage.cached_tokens, 0) << "another conversation";
 }
 
-// Little memory for contexts and a pool that runs dry: whoever finds its context gone reads it
+// Little memory for contexts and a small pool: a request whose context was evicted prefills it
 // again.
 TEST_P(ContextTest, GoesOnInCompany) {
   const auto server = MakeServer(256 << 10, 200), without = MakeServer(0);
@@ -254,7 +255,7 @@ TEST_P(ContextTest, GoesOnInCompany) {
           << "turn " << turn << ", conversation " << i;
       Request next = Next((*server)[handles[i]].context, 100 * turn + i);
       if (next.context.empty() || server->contexts().Resolve(&next).has_value()) {
-        next = turns[i];  // the same again
+        next = turns[i];  // the same request again
         next.keep_as.handle += "'";
       }
       turns[i] = next;
@@ -305,7 +306,8 @@ TEST_P(ContextTest, RefusalsSayWhy) {
                 ": it must begin with its 72 tokens, and have more");
 }
 
-// What an answer's end <e> \n lacks behind contexts that end in it, in a part of it, or not at all.
+// Tokens of an answer's end <e>
+//  that are missing after contexts that contain all, a part or none of it.
 TEST(MissingEnd, IsWhatTheContextDoesNotEndIn) {
   const std::vector<TokenId> end = {7, 8};
   Context context;

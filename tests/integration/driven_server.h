@@ -1,5 +1,5 @@
-// A scheduler over a real engine, driven by hand: steps are taken one by one, and what lies in the
-// pages can be looked at between them.
+// A scheduler over a real engine, driven step by step, so that tests can read cache contents
+// between steps.
 #ifndef HYDRANT_TESTS_INTEGRATION_DRIVEN_SERVER_H_
 #define HYDRANT_TESTS_INTEGRATION_DRIVEN_SERVER_H_
 
@@ -26,7 +26,7 @@
 
 namespace hydrant {
 
-// What a test is repeated over: a family of models, and the dtype of the pool.
+// Test parameter: a family of models, and the dtype of the pool.
 struct Family {
   const char* name;
   DType kv_dtype;
@@ -38,13 +38,13 @@ struct Family {
   }
 };
 
-// What a test of devices and families is named, for INSTANTIATE_TEST_SUITE_P.
+// Names a test of a device and a family, for INSTANTIATE_TEST_SUITE_P.
 inline std::string NameOfDeviceAndFamily(
     const testing::TestParamInfo<std::tuple<std::string, Family>>& info) {
   return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
 }
 
-// The cpu and cuda with all of these families; the reference, which is slow, with the first.
+// cpu and cuda with all given families; the reference, which is slow, with the first.
 inline auto DevicesWith(const std::vector<Family>& families) {
   std::vector<std::tuple<std::string, Family>> cases = {{"reference", families[0]}};
   for (const char* device : {"cpu", "cuda"})
@@ -52,7 +52,8 @@ inline auto DevicesWith(const std::vector<Family>& families) {
   return testing::ValuesIn(cases);
 }
 
-// Families whose caches differ: other rotations, layers with a window, keys and values in blocks.
+// Families whose caches differ: other position encodings, layers with a window, keys and values in
+// blocks.
 inline auto DevicesAndFamilies() {
   return DevicesWith({{"llama", DType::kF16},
                       {"llama", DType::kQ8_0, 32},
@@ -60,7 +61,7 @@ inline auto DevicesAndFamilies() {
                       {"gemma3_text", DType::kF16}});
 }
 
-// A pool of 4,000 pages; two runs of the same give the same bits.
+// A pool of 4,000 pages; equal runs give equal bits.
 inline EngineOptions InvariantOptions(const std::string& device, DType kv_dtype) {
   EngineOptions options;
   options.device = device;
@@ -80,17 +81,17 @@ inline std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   return tokens;
 }
 
-// What a request was answered, and what it left in the pages when its prompt had been read.
+// The output of a request, and its cache contents at the end of the prompt.
 struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> embedding;
   std::vector<std::vector<int32_t>> positions;  // [heads]
-  std::vector<std::vector<float>> scores;       // of those that have them
+  std::vector<std::vector<float>> scores;       // of heads with scores
   std::string context;
   Usage usage;
 };
 
-// A scheduler over an engine, driven by hand.
+// A scheduler over an engine, driven step by step.
 class Server {
  public:
   Server(const std::shared_ptr<const ModelSource>& model, const EngineOptions& options) {
@@ -111,7 +112,7 @@ class Server {
     if (failed.has_value()) ADD_FAILURE() << failed->status;
     return failed.has_value() ? 0 : last_;
   }
-  // A resolved request; false: it is refused.
+  // Runs a resolved request; false: it was rejected.
   bool TryRun(Request request) {
     if (TryAdd(std::move(request)).has_value()) return false;
     RunToEnd();
@@ -128,7 +129,7 @@ class Server {
   const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
   ServingStats Stats() const { return scheduler_->Stats(); }
   const ContextDirectory& contexts() const { return scheduler_->contexts(); }
-  // A kept cache as a file, and from one.
+  // Saves a kept cache as a file, and loads one.
   std::string Save(const ContextId& id) {
     const ContextTable::Lease lease = scheduler_->context_table().Acquire(id);
     if (lease.context == nullptr) return "";
@@ -152,14 +153,14 @@ class Server {
             .vocab_size = std::min(tokenizer_.VocabSize(),
                                    static_cast<TokenId>(engine_->config().vocab_size))};
   }
-  // What the slot of the one sequence that decoded last holds.
+  // Cache contents of the slot that last decoded alone.
   Answer LastCache() const {
     Answer cache;
     ReadCache(last_slot_, &cache);
     return cache;
   }
 
-  // What the slot holds whose prompt was the last that ended.
+  // Cache contents of the slot whose prompt was the last to end.
   Answer LastReadCache() const {
     Answer cache;
     ReadCache(last_read_slot_, &cache);
@@ -202,13 +203,13 @@ class Server {
   std::set<RequestHandle> cancelled_;
   RequestHandle last_ = 0;
   int last_slot_ = 0, last_read_slot_ = 0;
-  bool scored_ = false;  // it: its pages hold scores
+  bool scored_ = false;  // the last request's pages hold scores
   TimeUs now_ = 0;
 };
 
 inline void Server::Step() {
   const Batch& batch = scheduler_->Schedule(++now_);
-  std::vector<int> read;  // slots whose prompt ends in this step
+  std::vector<int> read;  // slots whose prompts end in this step
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
   }

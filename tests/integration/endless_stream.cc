@@ -1,16 +1,16 @@
-// One stream far past a model's context, with positions that count within the cache (`rolling`):
-// does it stay as good, and does its memory stay what it is? A line of JSON every --window tokens.
+// One stream far beyond a model's context, with positions relative to the cache (`rolling`): checks
+// whether quality and memory stay constant. Prints a line of JSON every --window tokens.
 //
 //   endless_stream --model FILE_OR_FOLDER [--text FILE] [--tokens 1000000] [--window 10000]
 //                  [--policy streaming] [--budget 256] [--sinks 4] [--rolling true]
 //                  [--prompt-tokens 64] [--max-model-len N] [--device cpu] [--dtype float32]
 //                  [--threads 2] [--seed 1]
 //
-// With --text the model reads the text, one token a step, and says how well it foresaw each: lines
-// {tokens, nll (mean of the window, in nats), entries (of the fullest KV head), rss_bytes,
-// tokens_per_s}. Without, a request goes through scheduler and engine as the daemon would have it,
-// sampling to the end: lines {tokens, pages, rss_bytes, tokens_per_s}. Ends with an error where it
-// came to less than --tokens, but for a text that is shorter.
+// With --text the model is fed the text, one token per step, and each token's likelihood is
+// measured: lines {tokens, nll (mean of the window, in nats), entries (of the fullest KV head),
+// rss_bytes, tokens_per_s}. Without it a request goes through scheduler and engine as in the
+// daemon, sampling to the end: lines {tokens, pages, rss_bytes, tokens_per_s}. Fails with fewer
+// than --tokens tokens, except at the end of a shorter text.
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Tokens a second since the last call.
+// Tokens per second since the last call.
 class Speed {
  public:
   double Since(int64_t tokens) {
@@ -71,7 +71,7 @@ class Speed {
 
 struct Stream {
   CacheSpec cache;
-  int64_t tokens;  // that follow the prompt
+  int64_t tokens;  // after the prompt
   int64_t window;
   int prompt_tokens;
   uint64_t seed;
@@ -84,10 +84,9 @@ double NegativeLogLikelihood(const std::vector<float>& logits, TokenId token) {
   return std::log(sum) + top - logits[token];
 }
 
-// ---- Reading
-// -------------------------------------------------------------------------------------
+// ---- Reading ------------------------------------------------------------------------------------
 
-// The engine with one sequence, which has pages for all that it may hold.
+// The engine with one sequence, which has pages for its largest cache.
 class Reader {
  public:
   Reader(Engine* engine, std::vector<TokenId> prompt, const CachePlan& plan, int64_t tokens)
@@ -157,10 +156,9 @@ void Read(Engine* engine, const Stream& stream, const std::vector<TokenId>& ids)
   }
 }
 
-// ---- Writing
-// -------------------------------------------------------------------------------------
+// ---- Writing ------------------------------------------------------------------------------------
 
-// Counts the tokens of the one request.
+// Counts the tokens of the request.
 class Counter final : public EventSink {
  public:
   void Deliver(std::vector<Event> events) override {
@@ -173,7 +171,7 @@ class Counter final : public EventSink {
     }
     changed_.notify_one();
   }
-  // Waits for the token of this number, or for the end; returns how many came.
+  // Waits for the token of this number, or for the end; returns the number of tokens received.
   int64_t Wait(int64_t tokens) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tokens_ >= tokens || ended_; });
@@ -218,8 +216,7 @@ void Write(Engine* engine, const Tokenizer& tokenizer, const Stream& stream) {
   }
 }
 
-// ---- The program
-// ---------------------------------------------------------------------------------
+// ---- The program --------------------------------------------------------------------------------
 
 Flags ParseFlags(int argc, char** argv) {
   Flags flags = {

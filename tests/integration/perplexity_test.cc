@@ -1,6 +1,6 @@
-// SmolLM2 in bf16 on the first windows of 2,048 tokens of wiki.test.raw against transformers' fp32
-// perplexity (tests/goldens/smollm2.py perplexity). All windows decode as one batch, token by
-// token, so that what is measured is the decode path over pages.
+// SmolLM2 in bf16 on the first windows of 2,048 tokens of wiki.test.raw, compared with
+// transformers' fp32 perplexity (tests/goldens/smollm2.py perplexity). All windows decode as one
+// batch, token by token, so the test measures the decode path over pages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using eval::EngineDriver;
 
-// Of 16; HYDRANT_PERPLEXITY_WINDOWS=16 takes them all, in minutes.
+// Windows to run, of 16; HYDRANT_PERPLEXITY_WINDOWS=16 runs all, in minutes.
 int NumWindows() {
   const char* text = std::getenv("HYDRANT_PERPLEXITY_WINDOWS");
   return text == nullptr ? 2 : std::clamp(std::atoi(text), 1, 16);
@@ -82,7 +82,7 @@ TEST(Perplexity, BFloat16IsWithinHalfAPercentOfTransformers) {
     total += nll[w];
     const double expected = golden["windows"][w]["nll_all"];
     expected_total += expected;
-    EXPECT_NEAR(nll[w] / expected, 1.0, 0.01) << "window " << w;  // a token astray would show here
+    EXPECT_NEAR(nll[w] / expected, 1.0, 0.01) << "window " << w;  // exceeded by one wrong token
   }
   const int tokens = windows * (kWindow - 1);
   const double perplexity = std::exp(total / tokens);

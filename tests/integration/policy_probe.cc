@@ -1,24 +1,25 @@
-// What a cache policy keeps of a prompt, and what that costs: tools/benchmarks/peer_kvpress.py
-// asks, a line of JSON on stdin a question, and one on stdout answers, in the same order.
+// Measures the entries that a cache policy keeps of a prompt, and the loss in quality, for
+// tools/benchmarks/peer_kvpress.py. Each line of JSON on stdin is a question; each line on stdout
+// is an answer, in the same order.
 //
 //   policy_probe --model FILE_OR_FOLDER [--device cpu] [--dtype float32] [--threads 2]
 //                [--max-tokens 2048] [--batch 8]
 //
 // {"id": any, "tokens": [..], "context": n, "generate": k, "cache": {..}, "probe": [..],
 //  "append": false, "positions": false}
-//   The first n tokens (all, if unset) are read and compressed as `cache` says: policy,
+//   The first n tokens (all, if unset) are prefilled and compressed as `cache` specifies: policy,
 //   max_cache_tokens, cache_ratio, min_cache_tokens, sink_tokens, protected_window_size,
-//   min_retained_mass, params {name: text or number}. The tokens after them are given one by one,
-//   then k are generated, greedily. `probe` is the instruction between the context and its second
-//   reading, for policies that want one (unset: the daemon's). With `append` nothing leaves once
-//   the prompt has been compressed, whatever the policy does while decoding.
-// -> {"id", "nll": mean over the given tokens in nats, "tokens": generated, "text": the same,
+//   min_retained_mass, params {name: text or number}. The later tokens are fed one by one, then k
+//   are generated, greedily. `probe` is the instruction between the context and its repetition,
+//   for policies with a second pass (unset: the daemon's). With `append` no entry is evicted after
+//   the prompt has been compressed, whatever the policy does during decode.
+// -> {"id", "nll": mean over the fed tokens in nats, "tokens": generated, "text": the same,
 //     "entries": kept by all heads together, "retained_mass": mean over the heads,
-//     "chosen": what the policy reports of its choices (PolicyReport), if it makes any,
-//     "kept": [layer][head][..] positions, where `positions`}
+//     "chosen": the choices in the policy's report (PolicyReport), if any,
+//     "kept": [layer][head][..] positions, if `positions`}
 // {"id": any, "text": "..."} -> {"id", "tokens": [..]}, without special tokens
-// What is refused is answered by {"id", "error"}. --max-tokens bounds what is read for a line,
-// probe included; up to --batch lines decode side by side.
+// A rejected question is answered by {"id", "error"}. --max-tokens bounds the prefill of a line,
+// probe included; up to --batch lines decode as one batch.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -74,9 +75,9 @@ class Laboratory {
   Laboratory(Engine* engine, const Tokenizer* tokenizer, int max_tokens)
       : engine_(engine), tokenizer_(tokenizer), max_tokens_(max_tokens) {}
 
-  // `asked` is an object. What is wrong with it is the question's error.
+  // REQUIRES: `asked` is an object. Errors are stored in the question.
   Question Understand(const Json& asked) const;
-  // All of them side by side.
+  // Answers all questions in one batch.
   std::vector<Json> Answer(const std::vector<Question>& questions) const;
   Json Tokens(const Json& asked) const;
 
@@ -180,9 +181,9 @@ Json Laboratory::Kept(int slot, bool positions, int64_t* entries) const {
   return layers;
 }
 
-// A question under way.
+// The progress of a question.
 struct Course {
-  size_t given = 0;  // tokens whose likelihood has been added
+  size_t given = 0;  // fed tokens whose likelihood has been added
   double nll = 0;
   Ids generated = {};
   bool done = false;
@@ -327,7 +328,7 @@ int Main(int argc, char** argv) {
   options.max_num_seqs = batch;
   options.max_model_len = tokens;
   options.prefill_arena_tokens = tokens * batch;
-  // Twice, because where heads share a layer's budget the driver gives what they may need anew.
+  // Twice: for heads with a layer budget the driver allocates their largest need again.
   const int pages = (tokens + options.block_size - 1) / options.block_size;
   options.num_blocks_override = 2 * batch * pages * config.num_layers * config.num_kv_heads;
   const auto engine = Engine::Create(source, options, nullptr);

@@ -1,4 +1,4 @@
-# Asks policy_probe a few questions about the tiny model and looks at the answers.
+# Sends policy_probe a few questions about the tiny model and checks the answers.
 #   cmake -D PROBE=... -D WORK=folder -P policy_probe_quick.cmake, from the root of the repository
 set(tokens "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20")
 set(questions "${WORK}/policy_probe_questions.jsonl")

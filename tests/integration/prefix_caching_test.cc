@@ -1,6 +1,6 @@
-// Scheduler and engine together: what is not read again changes nothing. Tokens, kept positions and
-// scores are those of a server that reads every prompt whole, bit for bit (--batch-invariant), for
-// every policy and however much two prompts have in common.
+// Scheduler and engine together: cached prefixes change no result. Tokens, kept positions and
+// scores equal those of a server that prefills every prompt completely, bit for bit
+// (--batch-invariant), for every policy and any length of the shared prefix.
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
@@ -64,8 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, PrefixCachingTest,
                                       {"qwen3_moe", DType::kF32}}),
                          NameOfDeviceAndFamily);
 
-// A prompt of 150 tokens, and others that share 0, 1, a block less one, a block, a block and one,
-// all of its whole blocks, all of its tokens.
+// A prompt of 150 tokens, and others that share 0 tokens, 1, a block less one, a block, a block and
+// one, all of its whole blocks, or all of its tokens.
 TEST_P(PrefixCachingTest, ChangesNoBit) {
   constexpr int kTokens = 150;
   const std::vector<TokenId> first = RandomTokens(kTokens, vocab(), 1);
@@ -78,7 +78,7 @@ TEST_P(PrefixCachingTest, ChangesNoBit) {
       std::copy_n(first.begin(), shared, prompt.begin());
       const Answer actual = with->Run(MakeRequest(prompt, policy.name));
       ExpectSame(actual, without->Run(MakeRequest(prompt, policy.name)));
-      // The last token is always read.
+      // The last token is always computed.
       const int there = std::min(shared, kTokens - 1) / kPrefixBlockTokens * kPrefixBlockTokens;
       EXPECT_EQ(actual.usage.cached_tokens + actual.usage.reread_tokens, there);
       if (policy.name == "full") {
@@ -87,7 +87,8 @@ TEST_P(PrefixCachingTest, ChangesNoBit) {
       if (policy.name == "snapkv" || policy.name == "echo") {
         EXPECT_EQ(actual.usage.cached_tokens, std::min(there, (kTokens - 32) / 32 * 32));
       }
-      // From where sums are kept: where two parted before, or where the first could begin or ended.
+      // From a checkpoint of sums: where two earlier prompts diverged, or at the first prompt's
+      // latest start or its end.
       if (policy.name == "h2o") {
         EXPECT_EQ(actual.usage.cached_tokens, shared <= 32 ? 0 : shared == 33 ? 32 : 96);
       }
@@ -96,8 +97,8 @@ TEST_P(PrefixCachingTest, ChangesNoBit) {
   }
 }
 
-// Of longer prompts sums are kept in several places, and take several blocks each. A turn that goes
-// on where an earlier prompt ended, one that parts from it, and one that parts where another did.
+// Longer prompts have checkpoints of sums at several positions, each of several blocks. Prompts
+// continue where an earlier one ended, diverge from it, or diverge where another did.
 TEST_P(PrefixCachingTest, GoesOnFromSumsAndQueries) {
   constexpr int kTokens = 1100;
   ModelConfig config = model_->config();
@@ -127,7 +128,7 @@ TEST_P(PrefixCachingTest, GoesOnFromSumsAndQueries) {
   }
 }
 
-// What one policy has read serves another.
+// Blocks that one policy has stored serve the others.
 TEST_P(PrefixCachingTest, ServesEveryPolicy) {
   const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
   const auto with = MakeServer(true), without = MakeServer(false);
@@ -189,8 +190,8 @@ TEST_P(PrefixCachingTest, NotAcrossSaltsAndNotWhereItIsOff) {
   EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
 }
 
-// The ends of prompts that begin alike lie apart in the arena and are read in one step: that their
-// rows are gathered changes nothing.
+// Short suffixes of prompts with a shared prefix lie apart in the arena and are prefilled in one
+// step: gathering their rows changes nothing.
 TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
   const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
   const auto with = MakeServer(true), without = MakeServer(false);
@@ -206,7 +207,8 @@ TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
     handles.push_back(with->Add(requests.back()));
   }
   with->RunToEnd();
-  // All prompts in the first, with a token each, and the other 11 tokens.
+  // The first step prefills all prompts and samples a token each; the other 11 tokens take a step
+  // each.
   EXPECT_EQ(with->Stats().steps - steps, 12u);
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "request " << i << ", " << requests[i].cache.policy);
@@ -218,7 +220,7 @@ TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
   }
 }
 
-// Many at a time, in a prefix cache that holds a part of them.
+// Many requests at a time, in a prefix cache that holds a part of their blocks.
 TEST_P(PrefixCachingTest, InCompanyWithLittleRoom) {
   EngineOptions options = Options(true);
   const int64_t values =

@@ -1,7 +1,7 @@
-// Scheduler and engine together, in pools that are too small. A sequence whose cache was swapped
-// out and has come back gets the tokens that it gets alone, bit for bit (--batch-invariant), and
-// one that had no room in the swap space and read its prompt again does so, too. One that allows it
-// is cut to its best entries.
+// Scheduler and engine together, in pools that are too small. A sequence that was swapped out and
+// in again gets the tokens of its run alone, bit for bit (--batch-invariant); so does one that
+// found no swap space and prefilled its prompt again. A sequence that allows it shrinks to its best
+// entries.
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
@@ -45,7 +45,7 @@ class PressureTest : public ::testing::TestWithParam<std::tuple<std::string, Fam
     request.stopping.ignore_eos = true;
     return request;
   }
-  // Four of them in a pool that holds two and a half.
+  // Runs four requests in a pool for two and a half.
   ServingStats RunTogether(const std::string& policy, int64_t swap_space_bytes,
                            const std::string& swap_directory = "") const {
     std::vector<Request> requests;
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, PressureTest, DevicesAndFamilies(), NameOfDevi
 TEST_P(PressureTest, EveryPolicyComesBackAsItWas) {
   const std::set<std::string> of_emulation = {"full", "h2o", "ada-snapkv", "co2", "subgen"};
   for (const PolicyInfo& policy : ListPolicies()) {
-    // Its emulation is slow.
+    // The emulation of CUDA is slow.
     if (std::get<0>(GetParam()) == "cuda" && !of_emulation.contains(policy.name)) continue;
     const ServingStats stats = RunTogether(policy.name, 16 << 20);
     if (policy.name == "full" || policy.name == "h2o" || policy.name == "snapkv") {
@@ -102,7 +102,7 @@ TEST_P(PressureTest, InAFile) {
   EXPECT_GT(RunTogether("h2o", 16 << 20, testing::TempDir()).swaps, 0u);
 }
 
-// The entries with the best scores, among them all that are protected. `cap` of them.
+// The `cap` entries with the best scores, including all protected ones.
 std::set<int32_t> BestOf(const std::vector<int32_t>& positions, const std::vector<float>& scores,
                          int32_t first_protected, int cap) {
   std::vector<std::pair<float, int32_t>> order;
@@ -110,20 +110,21 @@ std::set<int32_t> BestOf(const std::vector<int32_t>& positions, const std::vecto
     const bool kept = positions[i] >= first_protected;
     order.emplace_back(kept ? std::numeric_limits<float>::infinity() : scores[i], positions[i]);
   }
-  std::sort(order.rbegin(), order.rend());  // of equals the later one stays
+  std::sort(order.rbegin(), order.rend());  // the later of equal scores stays
   std::set<int32_t> best;
   for (int i = 0; i < cap; ++i) best.insert(order[i].second);
   return best;
 }
 
-// Heads that share a budget each keep the same part of what they hold.
+// Heads with a shared budget each keep the same fraction of their entries.
 TEST_P(PressureTest, ACutKeepsTheBestEntriesOfEveryHead) {
   if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
     GTEST_SKIP() << "layers with a window are not cut";
   const int heads = model_->config().num_layers * model_->config().num_kv_heads;
   for (const std::string policy : {"ada-h2o", "echo", "auto"}) {
     SCOPED_TRACE(policy);
-    // 160 entries a head, of 100 + 50 or more; the scores of 16 pages, or all state of 4 each.
+    // 160 entries a head, for needs of 100 + 50 or more; a slab holds the scores of 16 pages, or
+    // the full state of 4.
     const auto server = MakeServer(heads * 10 + (policy == "ada-h2o" ? 1 : 4), 0);
     Request first = MakeRequest("full", 0), second = MakeRequest(policy, 1);
     first.stopping.max_tokens = 40;
@@ -160,7 +161,7 @@ TEST_P(PressureTest, ACutKeepsTheBestEntriesOfEveryHead) {
           const int keep = std::max(part, recent);
           const auto tokens = static_cast<int32_t>(*std::max_element(held.begin(), held.end()) + 1);
           std::set<int32_t> best = BestOf(held, before.scores[head], tokens - recent, keep);
-          best.insert(tokens);  // has come, and overwrote one of them
+          best.insert(tokens);  // sampled since; it overwrote one of them
           sizes.insert(keep);
           ASSERT_EQ(static_cast<int>(now.positions[head].size()), keep);
           for (const int32_t position : now.positions[head])
@@ -182,12 +183,12 @@ TEST_P(PressureTest, ACutKeepsTheBestEntriesOfEveryHead) {
   }
 }
 
-// The later of two is cut; before and after the step that does it, its pages are looked at.
+// The later of two sequences shrinks; its cache is read before and after that step.
 TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
     GTEST_SKIP() << "layers with a window are not cut";
   const int heads = model_->config().num_layers * model_->config().num_kv_heads;
-  const auto server = MakeServer(heads * 13, 0);  // 208 entries a head, of 100 + 120
+  const auto server = MakeServer(heads * 13, 0);  // 208 entries a head, for needs of 100 + 120
   Request first = MakeRequest("full", 0), second = MakeRequest("h2o", 1);
   first.stopping.max_tokens = 40;
   second.stopping.max_tokens = 60;
@@ -210,7 +211,7 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
       ASSERT_EQ(cap, std::max<int>(20, held.size() * 3 / 4));
       const auto tokens = static_cast<int32_t>(*std::max_element(held.begin(), held.end()) + 1);
       std::set<int32_t> best = BestOf(held, before.scores[head], tokens - recent * cap / 120, cap);
-      // The next token has come, and overwrote one of them.
+      // The next token overwrote one of them.
       best.insert(tokens);
       for (const int32_t position : kept) EXPECT_EQ(best.count(position), 1u) << position;
       EXPECT_EQ(std::set<int32_t>(kept.begin(), kept.end()).size(), kept.size());
@@ -223,7 +224,7 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   EXPECT_EQ((*server)[cut].usage.preemptions, 0);
 }
 
-// As docs/guide/api.md has them.
+// The list of docs/guide/api.md.
 TEST_P(PressureTest, WhichPoliciesCanBeCut) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
   const std::set<std::string> can = {

@@ -1,6 +1,6 @@
-// Scheduler and engine together: what a request is answered must not depend on its company, on the
-// size of the pool, or on having been preempted and replayed (--batch-invariant; design: invariant
-// 5), and every page comes home.
+// Scheduler and engine together: the result of a request must not depend on other requests, on the
+// size of the pool, or on preemption and replay (--batch-invariant; design: invariant 5), and every
+// page is freed.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -61,7 +61,7 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   Request request;
   request.request_id = std::to_string(index);
   request.prompt.resize(20 + rng() % 150);
-  if (index == 4) request.prompt.resize(190);  // enough for it to tune itself
+  if (index == 4) request.prompt.resize(190);  // long enough for self-tuning
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
   const std::vector<std::string> policies = {
       "full",           "h2o",     "snapkv",       "streaming",   "co2",         "local",
@@ -75,7 +75,7 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
     request.cache.min_retained_mass = 0.9;
     request.question_tokens = 7;
   }
-  if (index == 18) {  // a second one of its kind
+  if (index == 18) {  // a second co2 request
     request.cache.policy = "co2";
     request.cache.max_cache_tokens = 30;
     request.cache.params = {{"budget_scope", "layer"}, {"measurement_steps", "9"}};
@@ -137,8 +137,8 @@ TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
     }
   }
 
-  // Room for two or three full sequences: growth runs the pool dry again and again. With one step
-  // in flight, then with two.
+  // Room for two or three full sequences: growth exhausts the pool repeatedly. With one step in
+  // flight, then with two.
   for (const bool async_scheduling : {false, true}) {
     SCOPED_TRACE(async_scheduling);
     const auto engine = MakeEngine(160, 12, async_scheduling);
@@ -163,7 +163,7 @@ TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
   }
 }
 
-// A broken stream is taken up again: known tokens are replayed and the rest is the same.
+// A broken stream is resumed: known tokens are replayed and the rest is the same.
 TEST_P(ServingTest, AResumedStreamRepeatsItself) {
   const auto engine = MakeEngine(2000, 4);
   Collector collector;
@@ -179,7 +179,7 @@ TEST_P(ServingTest, AResumedStreamRepeatsItself) {
   EXPECT_EQ(rest.usage.completion_tokens, static_cast<int>(whole.size()));
 }
 
-// A rolling stream runs far past the context (of 512) in the pages of its budget.
+// A rolling stream runs far beyond the context (of 512) in the pages of its budget.
 TEST_P(ServingTest, ARollingStreamOutrunsTheContext) {
   const int tokens = GetParam() == "cpu" ? 20000 : 700;
   const auto engine = MakeEngine(100, 2);
@@ -202,13 +202,13 @@ TEST_P(ServingTest, ARollingStreamOutrunsTheContext) {
     EXPECT_EQ(answer.usage.kv_tokens_kept, 40);
     EXPECT_LE(answer.usage.kv_pages_peak, 3 * 2 * 2 + 1) << "3 pages of 16 a head";
     EXPECT_EQ(answer.usage.preemptions, 0);
-    // Not stuck in a loop: what is drawn at the end is as varied as in the middle.
+    // No repetition loop: the last tokens are varied, too.
     const std::set<TokenId> last(answer.tokens.end() - 300, answer.tokens.end());
     EXPECT_GT(last.size(), 20u) << policy;
   }
 }
 
-// A loop that stops in the middle leaves nothing behind in the engine.
+// A loop that stops while requests run leaves no state in the engine.
 TEST_P(ServingTest, AnotherLoopTakesTheEngineOfAStoppedOne) {
   const int vocab = model_->config().vocab_size;
   const auto engine = MakeEngine(4000, 4, /*async_scheduling=*/true);
@@ -218,8 +218,7 @@ TEST_P(ServingTest, AnotherLoopTakesTheEngineOfAStoppedOne) {
     auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
     ASSERT_TRUE(loop.ok()) << loop.status();
     Request longer = MakeRequest(3, 99, vocab);
-    longer.stopping.max_tokens =
-        10'000'000;  // it rolls: no machine is done with it before the stop
+    longer.stopping.max_tokens = 10'000'000;  // rolling: it still runs at the stop on any machine
     if (stopped) (*loop)->Submit(1, longer);
     (*loop)->Submit(2, MakeRequest(1, 99, vocab));
     answers.push_back(collector.Wait(2).tokens);

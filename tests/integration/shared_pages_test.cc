@@ -1,5 +1,5 @@
-// Scheduler and engine together: sequences that share pages get what each would get with pages of
-// its own, bit for bit (--batch-invariant), while others still decode and after they have ended.
+// Scheduler and engine together: sequences that share pages get the results of sequences with their
+// own pages, bit for bit (--batch-invariant), while others still decode and after they have ended.
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
@@ -53,8 +53,8 @@ class SharedPagesTest : public ::testing::TestWithParam<std::tuple<std::string, 
 
 INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesTest, DevicesAndFamilies(), NameOfDeviceAndFamily);
 
-// Four prompts that begin alike under one policy, of which one is read first. Caps of 110 are
-// reached while they decode: from then on each overwrites entries of its own.
+// Four prompts with a shared prefix under one policy; one is prefilled first. Caps of 110 are
+// reached during decode: from then on each sequence overwrites its own entries.
 TEST_P(SharedPagesTest, PromptsThatBeginAlike) {
   const std::vector<TokenId> first = Tokens(100, 1);
   for (const PolicyInfo& policy : ListPolicies()) {
@@ -90,9 +90,9 @@ TEST_P(SharedPagesTest, HoldOnePrefixAndTails) {
       server->Step();
       most = std::max(most, Pages(*server));
     }
-    // Pages of 16: six of the prefix, and of 40 tokens behind it three at most. Each of the six has
-    // state of its own for nine in every head: a page has room for the scores of 16, or for three
-    // numbers an entry of 4.
+    // Pages of 16 entries: six for the prefix, and at most three for 40 later tokens. Each of the
+    // six sequences has its own state for nine pages in every head: a slab holds the scores of 16
+    // pages, or three numbers per entry of 4.
     const int for_state = policy == "scissorhands"                ? 6 * 9 * Heads() / 4
                           : policy == "full" || policy == "local" ? 0
                                                                   : 6 * ((9 * Heads() + 15) / 16);
@@ -102,7 +102,7 @@ TEST_P(SharedPagesTest, HoldOnePrefixAndTails) {
   }
 }
 
-// One reads the prompt, the others begin with its pages.
+// One sample prefills the prompt, the others start with its pages.
 TEST_P(SharedPagesTest, Samples) {
   const std::vector<TokenId> prompt = Tokens(100, 1);
   for (const PolicyInfo& policy : ListPolicies()) {
@@ -135,7 +135,8 @@ TEST_P(SharedPagesTest, Samples) {
   }
 }
 
-// The one that reads it ends with its first token, is cancelled, or there is no slot for a sample.
+// The sample that prefills the prompt ends with its first token or is cancelled, or a sample finds
+// no free slot.
 TEST_P(SharedPagesTest, SamplesWithoutTheirReader) {
   const std::vector<TokenId> prompt = Tokens(100, 1);
   for (const bool cancelled : {false, true}) {
@@ -155,7 +156,7 @@ TEST_P(SharedPagesTest, SamplesWithoutTheirReader) {
   }
 }
 
-// Several go on from one context at a time.
+// Several requests continue one context at a time.
 TEST_P(SharedPagesTest, OneContext) {
   for (const PolicyInfo& policy : ListPolicies()) {
     for (const int64_t cap : {40, 130}) {

@@ -1,6 +1,7 @@
-// Throughput of scheduler and engine together, as the daemon runs them but without gRPC: requests
-// of equal length, drawn prompts and drawn weights of a real model's shape, greedy, no end of text.
-// The pool holds so many full sequences; what a policy makes of it is measured.
+// Throughput of scheduler and engine together, as in the daemon but without gRPC: requests of equal
+// length, random prompts and random weights of a real model's shape, greedy, no end of text. The
+// pool holds a given number of full sequences; the benchmark measures the use that a policy makes
+// of it.
 //
 //   throughput_benchmark --shape tests/engine/run/shapes/llama-7b.json [--policies full:24,h2o]
 //                        [--pool-sequences 24] [--prompt-tokens 2048] [--new-tokens 2048]
@@ -8,11 +9,11 @@
 //                        [--cache-ratio 0.2] [--seconds 0] [--device cuda] [--dtype bfloat16]
 //                        [--shared-tokens 0] [--threads 2] [--seed 1] [--json FILE] [--quick 0]
 //
-// "full:24" keeps at most 24 requests in flight, a plain name leaves it to the scheduler, which
-// admits more full sequences than can grow to their end and preempts some. --seconds cuts every
-// policy off: its tokens until then count. The first --shared-tokens of all prompts are the same,
-// and the prefix cache holds them. Prints a markdown table; the ratio is to the first
-// policy. --quick 1 makes everything small, to see that it runs.
+// "full:24" keeps at most 24 requests in flight; a plain name leaves it to the scheduler, which
+// admits more full sequences than can grow to their end and preempts some. --seconds limits the
+// time of every policy: tokens until then count. The first --shared-tokens of all prompts are the
+// same, and the prefix cache holds them. Prints a markdown table; ratios are relative to the first
+// policy. --quick 1 makes everything small, as a smoke test.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -65,18 +66,18 @@ class PlainTokenizer final : public Tokenizer {
   const std::vector<TokenId> eog_;
 };
 
-// Counts what the loop delivers, from construction until Close(). A request that fails before ends
+// Counts the loop's events, from construction until Close(). A request that fails before that ends
 // the process.
 class Counter final : public EventSink {
  public:
   struct Step {
     Clock::time_point end;
-    int sequences;  // that got a token
+    int sequences;  // with a new token
   };
   struct Totals {
     int64_t tokens = 0;
     int finished = 0;
-    std::vector<Step> steps;  // those that brought tokens
+    std::vector<Step> steps;  // with at least one token
   };
 
   void Deliver(std::vector<Event> events) override {
@@ -94,7 +95,7 @@ class Counter final : public EventSink {
     if (sequences > 0) totals_.steps.push_back({Clock::now(), sequences});
     changed_.notify_one();
   }
-  // Returns how many have finished: more than `finished`, unless the time is over.
+  // Returns the number of finished requests: more than `finished`, unless the deadline has passed.
   int WaitForMore(int finished, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return totals_.finished > finished; });
@@ -116,10 +117,10 @@ class Counter final : public EventSink {
 struct Workload {
   int requests;
   int prompt_tokens;
-  int shared_tokens;  // that all prompts begin with
+  int shared_tokens;  // prefix shared by all prompts
   int new_tokens;
   double cache_ratio;
-  double seconds;  // of one policy; 0: to the end
+  double seconds;  // per policy; 0: to the end
   uint64_t seed;
 };
 
@@ -128,7 +129,7 @@ struct PolicyRun {
   int in_flight;  // most requests at once
 };
 
-// "full:24,h2o"
+// Parses "full:24,h2o".
 std::vector<PolicyRun> ParsePolicies(const std::string& text, int requests) {
   std::vector<PolicyRun> runs;
   for (size_t begin = 0; begin < text.size();) {
@@ -160,10 +161,10 @@ struct Outcome {
   Counter::Totals totals;
   double seconds = 0.0;
   uint64_t preemptions = 0;
-  double host_us = 0.0;  // of the loop a step, waiting for the device left out
+  double host_us = 0.0;  // of the loop per step, without waiting for the device
 };
 
-// Submits as those before finish, until all have or the time is over.
+// Submits requests as earlier ones finish, until all have finished or the time is over.
 Outcome Drive(Engine* engine, const SchedulerOptions& options, const Workload& work,
               const PolicyRun& run) {
   const PlainTokenizer tokenizer(engine->config().vocab_size);
@@ -206,7 +207,7 @@ Outcome Drive(Engine* engine, const SchedulerOptions& options, const Workload& w
   return outcome;
 }
 
-// Milliseconds between steps that bring tokens, of which a share `quantile` is shorter.
+// The given quantile of the milliseconds between steps with tokens.
 double StepMs(const std::vector<Counter::Step>& steps, double quantile) {
   std::vector<double> gaps;
   for (size_t i = 1; i < steps.size(); ++i)

@@ -102,7 +102,7 @@ TEST(CachePlan, RollingIsAParameterOfStreamingAndH2o) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params: 'rolling' is no parameter of policy local"));
 }
 
-// The budget bounds the prompt; what follows is appended, up to decode_cap where that is given.
+// The budget bounds the prompt; later tokens are appended, up to decode_cap if it is set.
 TEST(CachePlan, SnapKvCutsThePromptAlone) {
   CacheSpec spec = Spec("snapkv");
   spec.max_cache_tokens = 100;
@@ -157,7 +157,7 @@ TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
   EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.max_cache_tokens: the budget of 100"));
 }
 
-// Whole until the measurement is over, then C at once.
+// The full prompt until the end of the measurement, then C entries at once.
 TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 101;
@@ -191,7 +191,7 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
-// A question is seen while the prompt is whole, but measures nothing: steps are generated tokens.
+// The question attends to the full prompt but is not measured: measured steps are generated tokens.
 TEST(CachePlan, Co2MeasuresAfterTheQuestion) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 101;
@@ -216,14 +216,15 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   EXPECT_TRUE(IsCutUnevenly(plan));
   EXPECT_FALSE(IsReported(plan)) << "the prompt is whole first";
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
-  // 25 protected; of 75, a fifth alike and four fifths of four heads' to one: 25 + 15 + 240.
+  // 25 are protected; a fifth of the other 75 is equal in all heads, and one head can get the other
+  // four fifths of all four heads: 25 + 15 + 240.
   EXPECT_EQ(plan.EntriesAfter(1021), 280);
   EXPECT_EQ(plan.EntriesAfter(5000), 280);
   spec.params = {{"budget_scope", "model"}, {"head_floor", "0"}};
   EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 25 + 12 * 75);
   spec.max_cache_tokens = 500;
   EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 1020) << "no more than there are";
-  // Without measuring steps the prompt is cut at once, and all of it is a candidate.
+  // Without measured steps the prompt is cut at once, and all its entries are candidates.
   spec.params["measurement_steps"] = "0";
   plan = *PlanCache(spec, shape);
   EXPECT_FALSE(IsCutUnevenly(plan));
@@ -296,7 +297,7 @@ TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
   EXPECT_TRUE(IsFromCandidates(*PlanCache(spec, {1000})));
 }
 
-// Down to C - m, up to C, down again.
+// Cuts to C - m entries, grows to C, cuts again.
 TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
   CacheSpec spec = Spec("scissorhands");
   spec.max_cache_tokens = 101;
@@ -362,7 +363,7 @@ TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.min_retained_mass: 0.5"));
 }
 
-// Window, value samples, clusters: they sum to the budget.
+// Window, value samples and clusters add up to the budget.
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
     const CachePlan plan = *PlanCache(spec, {1000});
@@ -461,9 +462,9 @@ TEST(CachePlan, KCenterBoundsThePrompt) {
               AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));
 }
 
-// The paper's line (arXiv 2406.02069, section 4.2) in real numbers, where base = C - window: the
-// last layer's part is base / beta, the first layer's what brings the mean back to base; both give
-// way where the first layer's exceeds the prompt.
+// The line of the paper (arXiv 2406.02069, section 4.2) in real numbers, with base = C - window:
+// the last layer gets base / beta, the first layer the value that makes the mean base; both are
+// adjusted if the first layer's value exceeds the prompt.
 std::vector<double> PyramidLine(int budget, int window, int n, int beta, int layers) {
   const int base = budget - window;
   const int most = std::min(2 * base - base / beta, n - window);
@@ -473,8 +474,8 @@ std::vector<double> PyramidLine(int budget, int window, int n, int beta, int lay
   return line;
 }
 
-// Every layer's part is the line's to less than an entry, up in the lower half and down in the
-// upper one; they never rise, and add up to the budget.
+// Every layer's part differs from the line by less than an entry, rounded up in the lower half of
+// the layers and down in the upper half; parts never increase, and add up to the budget.
 TEST(CachePlan, PyramidIsThePapersLine) {
   for (const int layers : {2, 3, 12, 30, 32, 61}) {
     for (const int budget : {9, 10, 20, 40, 51, 128, 1000}) {
@@ -512,8 +513,8 @@ TEST(CachePlan, PyramidIsThePapersLine) {
   }
 }
 
-// A fifth of 253 tokens in 30 layers: beta tells pyramids apart though a step is less than two
-// entries.
+// A fifth of 253 tokens in 30 layers: pyramids of different beta differ although a step is less
+// than two entries.
 TEST(CachePlan, ASmallPyramidIsAsSteepAsItsBeta) {
   CacheSpec spec = Spec("pyramidkv");
   spec.cache_ratio = 0.2;
@@ -539,7 +540,7 @@ TEST(CachePlan, PyramidsEdges) {
   EXPECT_THAT(PlanCache(spec, {500, 6, 2})->layer_budgets, ElementsAre(40, 40, 40, 40, 40, 40));
   spec.protected_window_size = 40;
   EXPECT_THAT(PlanCache(spec, {500, 3, 2})->layer_budgets, ElementsAre(40, 40, 40));
-  // Few tokens more than the budget: the first layer keeps all.
+  // A prompt slightly longer than the budget: the first layer keeps all.
   spec = Spec("pyramidkv");
   spec.max_cache_tokens = 40;
   spec.protected_window_size = 10;
@@ -554,7 +555,7 @@ TEST(CachePlan, PyramidsEdges) {
   }
 }
 
-// What `ada-x` makes of a request is what `x` makes of it with budget_scope layer.
+// The plan of `ada-x` equals the plan of `x` with budget_scope layer.
 TEST(CachePlan, AdaIsItsPolicyWithALayersBudget) {
   for (const char* policy : {"snapkv", "pyramidkv", "h2o"}) {
     CacheSpec plain = Spec(policy), ada = Spec(std::string("ada-") + policy);
@@ -587,7 +588,7 @@ TEST(CachePlan, AdaIsItsPolicyWithALayersBudget) {
   }
 }
 
-// No head can keep more than its floor and the shares of all other heads.
+// The most that a head can keep: its floor and the shares of all other heads.
 TEST(CachePlan, TheWidestHeadOfALayerHasAllTheBest) {
   CacheSpec spec = Spec("ada-snapkv");
   spec.max_cache_tokens = 40;
@@ -637,8 +638,8 @@ int32_t PagesOfHeads(const std::vector<int32_t>& entries, int block) {
   return pages;
 }
 
-// What the heads hold when so many layers have been read, if each keeps what it may still be given:
-// the formula of kernels/ops/share_budget.h over scores that are there.
+// Cuts the heads of the layers so far to the entries that may still be in the final budget: the
+// formula of kernels/ops/share_budget.h over the scores known by then.
 void CutOnTheWay(const CachePlan& plan, const std::vector<std::vector<int>>& scores,
                  std::vector<int32_t>* held) {
   const int base = plan.budget - plan.Protected();
@@ -660,8 +661,8 @@ void CutOnTheWay(const CachePlan& plan, const std::vector<std::vector<int>>& sco
   }
 }
 
-// Layers whose scores are drawn, some of them far better than others: while they are read, never
-// more pages are held than the life says.
+// Layers with random scores, some far better than others: during prefill the heads never hold more
+// pages than the life's bound.
 TEST(CachePlan, NoPromptHoldsMoreThanItsUnassignedPages) {
   constexpr uint64_t kSeed = 59;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -717,7 +718,7 @@ TEST(CachePlan, APromptUnderAModelsBudgetTakesAThirdOfTheFullCache) {
   constexpr int64_t kWhole = 16 * 8 * 1024 / 16;
   EXPECT_LT(plan.life->PagesUntil(plan, 1024, 16), kWhole * 2 / 5);
   EXPECT_GT(plan.life->PagesUntil(plan, 1024, 16), kWhole / 4);
-  spec.min_retained_mass = 0.9;  // which entries that takes is known at last alone
+  spec.min_retained_mass = 0.9;  // the needed entries are known only at the end
   const CachePlan guarded = *PlanCache(spec, {.tokens = 1024, .num_layers = 16, .num_kv_heads = 8});
   EXPECT_GE(guarded.life->PagesUntil(guarded, 1024, 16), kWhole);
 }
@@ -755,7 +756,7 @@ TEST(CachePlan, SharingErrorsNameTheParameter) {
   }
 }
 
-// A head without a single best entry would have nothing to attend to.
+// A head without any selected entry would have no entry to attend to.
 TEST(CachePlan, HeadsThatShareNeedAProtectedEntry) {
   for (const char* scope : {"layer", "model"}) {
     CacheSpec spec = Spec("h2o");
@@ -768,7 +769,7 @@ TEST(CachePlan, HeadsThatShareNeedAProtectedEntry) {
     spec.sink_tokens = 1;
     EXPECT_TRUE(PlanCache(spec, {100}).ok());
     spec.sink_tokens.reset();
-    spec.max_cache_tokens = 1;  // half of it is nothing
+    spec.max_cache_tokens = 1;  // half of 1 rounds to 0
     spec.protected_window_size.reset();
     EXPECT_THAT(ErrorOf(spec), StartsWith("cache.protected_window_size: 0"));
   }
@@ -908,7 +909,7 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
       Reported(ReportOf(plan), "why"),
       "all heads share 128 entries a head of 1000, and each keeps more until it retains 0.9 of "
       "the echo's attention");
-  spec.max_cache_tokens = 300;  // both: what min_retained_mass means to any policy
+  spec.max_cache_tokens = 300;  // both: min_retained_mass means the same as in any policy
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 300);
   EXPECT_EQ(MostForMass(plan), 300);
@@ -1006,8 +1007,8 @@ TEST(CachePlan, RetainedMassIsRefusedWhereItIsNotKnown) {
   EXPECT_TRUE(PlanCache(spec, {300}).ok());
 }
 
-// Token by token, a head of each layer by the cuts that the life announces: what the life says of
-// their lengths beforehand has to agree. REQUIRES: heads do not differ.
+// Simulates a head of each layer token by token, with the cuts that the life announces; the lengths
+// that the life predicts must agree. REQUIRES: heads do not differ.
 void ExpectLengthsAgree(const CachePlan& plan) {
   constexpr int kBlock = 16;
   struct Head {
@@ -1057,7 +1058,7 @@ TEST(CachePlan, WhichMayShrink) {
   for (const PolicyInfo& info : ListPolicies()) {
     CacheSpec spec = Spec(info.name);
     if (info.name != "full") spec.max_cache_tokens = 100;
-    if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a cut is to come
+    if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a cut is pending
     for (const bool asked : {false, true}) {
       spec.may_shrink = asked;
       const absl::StatusOr<CachePlan> plan = PlanCache(spec, {300, 4, 2});
@@ -1070,7 +1071,7 @@ TEST(CachePlan, WhichMayShrink) {
     const absl::StatusOr<CachePlan> promised = PlanCache(spec, {300, 4, 2});
     EXPECT_FALSE(promised.ok() && MayShrink(*promised)) << info.name;
   }
-  // One that is open is as those that it may become.
+  // An open plan may shrink if the plans that it may become may shrink.
   CacheSpec spec = Spec("auto");
   spec.may_shrink = true;
   const CachePlan open = Decide(*PlanCache(spec, {3000, 4, 2}), {});
@@ -1083,7 +1084,7 @@ TEST(CachePlan, WhichMayShrink) {
   EXPECT_EQ(whole.scorer->Name(), "echo");
 }
 
-// Against the same in floating point.
+// Compared with the same computation in floating point.
 TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
   constexpr uint64_t kSeed = 23;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -1144,8 +1145,8 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
   EXPECT_GT(lifted, 100);
 }
 
-// What holds of every plan, whatever the policy: the fullest head is some head's; spans agree with
-// what the layers keep; nobody keeps more than the widest.
+// Invariants of every plan, for all policies: the largest length is the length of some head; spans
+// agree with the entries that the layers keep; no head keeps more than WidestKeep.
 TEST(CachePlan, SpansAndBoundsAgree) {
   constexpr uint64_t kSeed = 17;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -1209,7 +1210,7 @@ TEST(CachePlan, SpansAndBoundsAgree) {
   EXPECT_GT(deferred, 50);
 }
 
-// What a plan says, to compare two of them.
+// A plan as text, to compare two plans.
 std::string Said(const CachePlan& plan) {
   std::string said = plan.policy == nullptr ? "" : plan.policy->Info().name;
   const DecodeRule& rule = plan.rule;
@@ -1224,7 +1225,7 @@ std::string Said(const CachePlan& plan) {
             std::to_string(plan.MostUntil(plan.prompt.tokens + more));
   }
   for (const auto& [name, value] : ReportOf(plan).values) {
-    // How many waited is said once.
+    // Drops the text after ';', the number of waiting requests, which only the first report has.
     if (const auto* text = std::get_if<std::string>(&value))
       said += " " + name + "=" + text->substr(0, text->find(';'));
   }
@@ -1277,7 +1278,7 @@ TEST(CachePlan, DecisionsThatNobodyCouldTakeAreRefused) {
 TEST(CachePlan, WithoutABudgetItIsAFifth) {
   for (const PolicyInfo& policy : ListPolicies()) {
     if (policy.name == "full" || policy.name == "auto")
-      continue;  // full has no budget; auto fits the room
+      continue;  // full has no budget; auto takes the free room
     CacheSpec spec = Spec(policy.name.c_str());
     const auto unset = PlanCache(spec, {2000, 3, 2});
     spec.cache_ratio = 0.2;
@@ -1345,7 +1346,7 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_EQ(ErrorOf(spec), "cache.params: 'alpha' is no parameter of policy full; it has none");
 }
 
-// Two numbers at a time that are larger than the planner's 32-bit counts.
+// Two fields at a time beyond the planner's 32-bit counts.
 TEST(CachePlan, RefusalsNameTheNumbersThatWereAskedFor) {
   constexpr int64_t kMost = 4294967295;
   using Count = std::optional<int64_t> CacheSpec::*;

@@ -1,4 +1,4 @@
-// What tests ask of a plan's life and scorer, and of a policy's private state.
+// Accessors for tests: details of a plan's life and scorer, and of a policy's private state.
 #ifndef HYDRANT_TESTS_ENGINE_CACHE_PLAN_VIEW_H_
 #define HYDRANT_TESTS_ENGINE_CACHE_PLAN_VIEW_H_
 
@@ -18,12 +18,12 @@ template <typename Life>
 const Life* LifeAs(const CachePlan& plan) {
   return dynamic_cast<const Life*>(plan.life.get());
 }
-// Tokens until which nothing leaves; 0: the prompt is cut.
+// The prompt is kept whole until this many tokens; 0: it is cut at its end.
 inline int32_t WholeUntilOf(const CachePlan& plan) {
   const auto* life = LifeAs<WholeUntil>(plan);
   return life == nullptr ? 0 : life->tokens();
 }
-// Entries that leave at once; 0: one.
+// Entries evicted at once; 0: one.
 inline int32_t DropOf(const CachePlan& plan) {
   const auto* life = LifeAs<DropsChunks>(plan);
   return life == nullptr ? 0 : life->drop();
@@ -39,7 +39,7 @@ inline int32_t WidestKeep(const CachePlan& plan) { return plan.life->WidestKeep(
 inline int32_t KeptOfPrompt(const CachePlan& plan, int layer) {
   return plan.life->CutLayer(plan, layer).keep;
 }
-// Of plans with min_retained_mass.
+// REQUIRES: a plan with min_retained_mass
 inline int32_t MostForMass(const CachePlan& plan) {
   return plan.life->CutPrompt(plan, plan.prompt.num_layers)->most_for_mass;
 }
@@ -57,7 +57,7 @@ inline ProbeWeights ProbeOf(const CachePlan& plan) {
   return ScorerAs<ProbeScorer>(plan)->weights();
 }
 
-// The value of a name in the policy's report, as text; empty: it has none.
+// The value of a name in the policy's report, as text; empty if it is missing.
 inline std::string Reported(const PolicyReport& report, const std::string& name) {
   for (const auto& [of, value] : report.values) {
     if (of == name && std::holds_alternative<std::string>(value))

@@ -1,4 +1,4 @@
-// Which prefix blocks a prompt uses and leaves, by its plan.
+// Prefix blocks that a prompt loads and stores, by its plan.
 #include "engine/cache/prefix_layout.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ int UsableOf(const PrefixLayout& layout, std::span<const PrefixKey> keys,
   return layout.Usable(keys, [&](const PrefixKey& key) { return there.contains(key); });
 }
 
-// Tokens: of another prompt that was read whole, by a plan.
+// Keys of the blocks that a prompt of `tokens` tokens stores.
 std::set<PrefixKey> LeftBy(const std::string& policy, int tokens) {
   const PrefixLayout layout(PlanOf(policy, tokens), tokens, Limits());
   const std::vector<PrefixKey> keys = KeysOf(tokens);
@@ -64,21 +64,22 @@ TEST(PrefixLayoutTest, KeysAndValuesServeWhoAsksNoEarlyQuery) {
     const auto usable = [&](const char* policy) {
       return UsableOf(PrefixLayout(PlanOf(policy, 1000), 1000, Limits()), keys, there);
     };
-    EXPECT_EQ(usable("full"), 992) << reader;    // all but the last block, which is none
-    EXPECT_EQ(usable("snapkv"), 960) << reader;  // its window is read
+    EXPECT_EQ(usable("full"), 992) << reader;    // all but the partial last block
+    EXPECT_EQ(usable("snapkv"), 960) << reader;  // its window is computed
     EXPECT_EQ(usable("h2o"), std::string_view(reader) == "h2o" ? 960 : 0) << reader;
     EXPECT_EQ(usable("echo"), std::string_view(reader) == "echo" ? 960 : 0) << reader;
   }
 }
 
-// Sums are there before the checkpoints alone.
+// Sums are stored at checkpoints only.
 TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
   const PrefixLayout layout(PlanOf("h2o", 1300), 1300, Limits());
   EXPECT_EQ(layout.parts(), 1);
   ASSERT_EQ(layout.sums().size(), 1u);
   const std::vector<PrefixKey> keys = KeysOf(1300);
   ASSERT_EQ(keys.size(), 40u);
-  // Every 512; the last block; from where the same could be read, but for its last 32 queries.
+  // Every 512 tokens, the end of the last whole block, and the latest start for an equal prompt,
+  // whose last 32 queries are computed again.
   EXPECT_EQ(layout.Checkpoints(40, 0, 0), (std::vector<int32_t>{512, 1024, 1248, 1280}));
   EXPECT_EQ(layout.Checkpoints(40, 0, 96), (std::vector<int32_t>{96, 512, 1024, 1248, 1280}));
   EXPECT_EQ(layout.Checkpoints(40, 512, 512), (std::vector<int32_t>{1024, 1248, 1280}));
@@ -106,7 +107,7 @@ TEST(PrefixLayoutTest, AMissingBlockOfAnyKindEndsWhatIsUsable) {
   }
 }
 
-// Of the keys of every kind no two are alike, but where they stand for the same.
+// Keys of different contents differ; keys of equal contents are equal.
 TEST(PrefixLayoutTest, KeysTellThemApart) {
   const std::vector<PrefixKey> keys = KeysOf(1300);
   const auto left = [&](const std::string& policy,
@@ -132,7 +133,8 @@ TEST(PrefixLayoutTest, KeysTellThemApart) {
   EXPECT_EQ(left("h2o", {}), left("ada-h2o", {})) << "the same sums";
 }
 
-// Whatever is there: what is usable is there, all of it, and not a block more would be.
+// For any set of stored blocks: the usable prefix is stored completely, and a prefix longer by a
+// block is not.
 TEST(PrefixLayoutTest, UsesAsMuchAsThereIs) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

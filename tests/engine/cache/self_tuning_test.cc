@@ -1,5 +1,5 @@
-// How co2 tunes itself: the weights of its trials against averages written out, and what is made of
-// their masses.
+// Self-tuning of co2: the weights of its trials, compared with explicit averages, and the choice
+// from their masses.
 #include "engine/cache/policies/self_tuning.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ CachePlan PlanOf(int64_t tokens, int budget, std::map<std::string, std::string> 
   return *plan;
 }
 
-// Masses of 4 heads that are the same but for the trials that are named.
+// Masses of 4 heads, all 0.2 except for the given trials.
 std::vector<float> Masses(const std::vector<std::pair<int, float>>& better, float attainable) {
   std::vector<float> masses(4 * kTrials, 0.2f);
   for (const auto& [trial, mass] : better) std::fill_n(masses.begin() + 4 * trial, 4, mass);
@@ -46,7 +46,7 @@ TEST(SelfTuning, IsOpenUntilItIsDecided) {
   EXPECT_EQ(tuned.cap, 100);
 }
 
-// Before the held-out queries there has to be more than the budget holds.
+// Tuning needs more tokens before the held-out queries than the budget holds.
 TEST(SelfTuning, ShortPromptsTakeTheDefaults) {
   EXPECT_TRUE(IsOpen(PlanOf(133, 100)));
   const CachePlan plan = PlanOf(132, 100);
@@ -111,7 +111,7 @@ TEST(SelfTuning, WhatWasChosenIsRestored) {
   EXPECT_EQ(SaveDecision(plan), "") << "nothing has been";
 }
 
-// Differences of 2 % foretell nothing; then more is left to the tokens to come.
+// Differences below 2 % predict nothing; then the trial with more FIFO entries wins.
 TEST(SelfTuning, OfNearEqualsTheOneWithMoreFifoEntriesIsTaken) {
   const CachePlan plan = PlanOf(1000, 100);
   SelfTuning chosen =
@@ -126,7 +126,7 @@ TEST(SelfTuning, OfNearEqualsTheOneWithMoreFifoEntriesIsTaken) {
   EXPECT_EQ(chosen.alpha, 0.0) << "the first of equals";
 }
 
-// The farther from what could be retained, the longer it is measured.
+// The larger the distance to the attainable mass, the longer the measurement.
 TEST(SelfTuning, StepsFollowTheRegret) {
   const CachePlan plan = PlanOf(1000, 100, {{"measurement_steps", "40"}});
   EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.8f}}, 0.8f)))->steps, 0);
@@ -138,8 +138,7 @@ TEST(SelfTuning, StepsFollowTheRegret) {
       << "nothing is received";
 }
 
-// A question's tokens are no measuring steps. Where nothing is to be measured the cut comes before
-// it.
+// A question's tokens are not measured steps. Without measured steps the cut precedes the question.
 TEST(SelfTuning, StepsAreThoseAfterTheQuestion) {
   CachePlan plan = PlanOf(1000, 100, {{"measurement_steps", "40"}});
   plan.prompt.question_tokens = 30;
@@ -147,7 +146,7 @@ TEST(SelfTuning, StepsAreThoseAfterTheQuestion) {
   EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.8f}}, 0.8f))), 1000);
 }
 
-// Where heads share, FIFO entries keep each of them alive.
+// With shared budgets FIFO entries keep every head from becoming empty.
 TEST(SelfTuning, SharedBudgetsKeepARecentEntry) {
   const CachePlan plan = PlanOf(1000, 5, {{"budget_scope", "model"}});
   for (int t = 0; t + 1 < kTrials; ++t) EXPECT_GE(TrialOf(plan, t).recent, 1);
