@@ -71,8 +71,7 @@ uint64_t DrawSeed() {
 }  // namespace
 
 // mutex_ guards the state that Submit, Cancel and the loop share; it is never held during a step or
-// during Deliver(). The scheduler and all members below `Loop thread only` belong to the loop
-// thread.
+// Deliver(). The scheduler and all members below `Loop thread only` belong to the loop thread.
 class ServingLoop::Impl {
  public:
   Impl(StepExecutor* executor, const Tokenizer* tokenizer, const SchedulerOptions& options,

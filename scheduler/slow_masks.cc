@@ -8,8 +8,7 @@
 namespace hydrant {
 namespace {
 
-// Steps have priority if all cores are busy. On Linux setpriority() applies to the calling thread
-// alone.
+// If all cores are busy, steps go first. On Linux setpriority() applies to the calling thread.
 constexpr int kNiceness = 10;
 
 }  // namespace

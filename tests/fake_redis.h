@@ -1,6 +1,5 @@
-// A fake Redis that a test can make slow, silent or hostile, on a socket in a folder of its own. It
-// supports GET, SET, DEL, STRLEN, EXISTS, SCAN, AUTH and SELECT, and ignores expiry times. Thread
-// safe.
+// A fake Redis that a test can make slow, silent or hostile, on a socket in its own folder. It
+// supports GET, SET, DEL, STRLEN, EXISTS, SCAN, AUTH and SELECT, and ignores expiry. Thread safe.
 #ifndef HYDRANT_TESTS_FAKE_REDIS_H_
 #define HYDRANT_TESTS_FAKE_REDIS_H_
 

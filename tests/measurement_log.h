@@ -37,8 +37,7 @@ class MeasurementLog {
     std::string value_;
   };
 
-  // Replaces the file; with an empty path writes nothing. Ends the process if it cannot open the
-  // file.
+  // Replaces the file; with an empty path writes nothing. Ends the process if it cannot open it.
   explicit MeasurementLog(const std::string& path) {
     if (path.empty()) return;
     file_.reset(std::fopen(path.c_str(), "w"));

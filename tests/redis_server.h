@@ -1,5 +1,4 @@
-// A real Redis for one test, on a socket in its own folder, which is removed with it. Not thread
-// safe.
+// A real Redis for one test, on a socket in its own folder, removed with it. Not thread safe.
 #ifndef HYDRANT_TESTS_REDIS_SERVER_H_
 #define HYDRANT_TESTS_REDIS_SERVER_H_
 

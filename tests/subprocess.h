@@ -1,4 +1,4 @@
-// A child process whose stdout and stderr are read through one pipe each. Not thread safe.
+// A child process; reads its stdout and stderr through one pipe each. Not thread safe.
 #ifndef HYDRANT_TESTS_SUBPROCESS_H_
 #define HYDRANT_TESTS_SUBPROCESS_H_
 
@@ -23,8 +23,7 @@ class Subprocess {
   void Signal(int signal);  // no effect after the process has ended
   // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
   int Wait();
-  // Like Wait() but without reading, as a client that stopped reading; nullopt: still running after
-  // `time`.
+  // Like Wait(), as a client that reads nothing; nullopt: still running after `time`.
   std::optional<int> WaitUnread(std::chrono::seconds time);
   // Like Wait() for at most `time`; nullopt: still running.
   std::optional<int> WaitFor(std::chrono::milliseconds time);

@@ -234,7 +234,7 @@ TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
     if (request.cache.policy == "streaming") request.cache.params = {{"rolling", "true"}};
     files.push_back(Taken(FileOf(request)));
   }
-  Request growing = MakeRequest("h2o");  // for a second turn
+  Request growing = MakeRequest("h2o");  // continued below
   growing.cache.max_cache_tokens.reset();
   growing.cache.cache_ratio = 0.3;
   growing.cache.min_cache_tokens = 4;

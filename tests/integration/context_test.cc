@@ -48,8 +48,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     return request;
   }
 
-  // Runs two turns; the second continues from memory on one server, and is prefilled completely on
-  // another.
+  // Runs two turns; the second continues from memory on one server, and prefills all on another.
   void Compare(const Request& first, const Request& next_like) {
     const auto with = MakeServer(64 << 20), without = MakeServer(0);
     const Answer answer = with->Run(first);
@@ -236,8 +235,7 @@ TEST_P(ContextTest, TheLongestThatAConversationContinuesIsFound) {
   EXPECT_EQ(server->Run(other).usage.cached_tokens, 0) << "another conversation";
 }
 
-// Little memory for contexts and a small pool: a request whose context was evicted prefills it
-// again.
+// Little memory for contexts and a small pool: a request without its context prefills it again.
 TEST_P(ContextTest, GoesOnInCompany) {
   const auto server = MakeServer(256 << 10, 200), without = MakeServer(0);
   const std::vector<std::string> policies = {"full", "h2o", "snapkv", "local", "tova"};

@@ -52,8 +52,7 @@ inline auto DevicesWith(const std::vector<Family>& families) {
   return testing::ValuesIn(cases);
 }
 
-// Families whose caches differ: other position encodings, layers with a window, keys and values in
-// blocks.
+// Families with different caches: position encodings, layers with a window, quantized pages.
 inline auto DevicesAndFamilies() {
   return DevicesWith({{"llama", DType::kF16},
                       {"llama", DType::kQ8_0, 32},
@@ -160,7 +159,7 @@ class Server {
     return cache;
   }
 
-  // Cache contents of the slot whose prompt was the last to end.
+  // Cache contents of the slot that ended its prompt last.
   Answer LastReadCache() const {
     Answer cache;
     ReadCache(last_read_slot_, &cache);
@@ -209,7 +208,7 @@ class Server {
 
 inline void Server::Step() {
   const Batch& batch = scheduler_->Schedule(++now_);
-  std::vector<int> read;  // slots whose prompts end in this step
+  std::vector<int> read;  // slots that end their prompts in this step
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
   }

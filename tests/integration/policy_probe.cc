@@ -183,7 +183,7 @@ Json Laboratory::Kept(int slot, bool positions, int64_t* entries) const {
 
 // The progress of a question.
 struct Course {
-  size_t given = 0;  // fed tokens whose likelihood has been added
+  size_t given = 0;  // fed tokens with their likelihood in nll
   double nll = 0;
   Ids generated = {};
   bool done = false;

@@ -207,8 +207,7 @@ TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
     handles.push_back(with->Add(requests.back()));
   }
   with->RunToEnd();
-  // The first step prefills all prompts and samples a token each; the other 11 tokens take a step
-  // each.
+  // The first step prefills all prompts and samples a token each; 11 more steps take the rest.
   EXPECT_EQ(with->Stats().steps - steps, 12u);
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "request " << i << ", " << requests[i].cache.policy);

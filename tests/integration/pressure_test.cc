@@ -1,7 +1,6 @@
 // Scheduler and engine together, in pools that are too small. A sequence that was swapped out and
-// in again gets the tokens of its run alone, bit for bit (--batch-invariant); so does one that
-// found no swap space and prefilled its prompt again. A sequence that allows it shrinks to its best
-// entries.
+// in again gets the tokens of its run alone, bit for bit (--batch-invariant); so does one without
+// swap space that prefills its prompt again. A sequence that allows it shrinks to its best entries.
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"

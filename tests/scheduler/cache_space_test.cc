@@ -425,8 +425,7 @@ TEST_F(CacheSpaceTest, ASequenceOfUnknownLengthsGivesItsPagesBack) {
   EXPECT_EQ(space_.NumFreePages(), free);
 }
 
-// All heads of all layers share 6 * 8 entries; until the budget is shared out each holds 16
-// candidates.
+// All heads of all layers share 6 * 8 entries; until the cut each holds 16 candidates.
 TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
@@ -570,8 +569,7 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   EXPECT_EQ(pages("full", std::nullopt), 26 * 512);
   limits.SetWindow(22, 512);
   EXPECT_EQ(pages("full", std::nullopt), 4 * 512 + 22 * 32);
-  // One page holds the scores of 64 pages. Layers without a window need scores of 412 and of 208
-  // pages.
+  // One page holds the scores of 64. Layers without a window need scores of 412 and of 208 pages.
   EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 7 + 22 * 32);
   EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 4 + 22 * 32);
 }

@@ -38,11 +38,10 @@ using testing::Not;
 constexpr std::chrono::milliseconds kImpatient{300};
 constexpr std::chrono::milliseconds kPatient{60'000};
 
-// As in the daemon: a peer that closes its connection is a write error and does not end the
-// process.
+// As in the daemon: a connection closed by the peer is a write error, not the end of the process.
 [[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
 
-// A store whose calls all have the same time limit.
+// A store with the same time limit for all calls.
 class Patiently {
  public:
   Patiently(std::unique_ptr<ContextStore> store, std::chrono::milliseconds patience)

@@ -91,7 +91,7 @@ class AnswersAlone {
   std::vector<Answers> answers_;  // empty: not run yet
 };
 
-// Runs about `num_requests` requests on `engine`, whose pool is small.
+// Runs about `num_requests` requests on `engine`, which has a small pool.
 EngineScheduleCounts RunEngineSchedule(uint64_t seed, int num_requests, StepExecutor* engine,
                                        AnswersAlone* alone);
 

@@ -171,7 +171,7 @@ class FakeEngine : public ImmediateExecutor {
   Stamps stamps_;
   Stamps host_stamps_;
   std::vector<Slot> kept_;  // [max_kept_caches] the offloaded slots
-  // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are stored, and of
+  // [num_prefix_blocks, num_layers] a hash of the tokens with keys and values in the block, and of
   // all earlier tokens.
   mutable std::vector<uint64_t> prefix_;
   std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, fed tokens, and cuts

@@ -1,5 +1,5 @@
-// A store in memory whose calls block if a test says so. Like calls to a dead disk, they ignore
-// their deadline. Thread safe.
+// A store in memory with calls that block on a test's request. Like calls to a dead disk, they
+// ignore their deadline. Thread safe.
 #ifndef HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 #define HYDRANT_TESTS_SCHEDULER_GATED_STORE_H_
 

@@ -78,7 +78,7 @@ TEST(GuardedStore, PassesOnWhatTheStoreSays) {
   EXPECT_FALSE(store.Delete("a", Patiently()).value());
 }
 
-// Iterators of std::filesystem throw where a disk fails in the middle of a listing.
+// Iterators of std::filesystem throw if a disk fails in the middle of a listing.
 TEST(GuardedStore, AnExceptionIsAnError) {
   Guarded guarded;
   guarded.gate->Hold(
@@ -183,8 +183,7 @@ TEST(GuardedStore, StopGivesWhatIsAtWorkItsTime) {
   EXPECT_THAT(guarded.gate->Keys(), testing::ElementsAre("a"));
 }
 
-// A Put that its caller has abandoned may still be written, but not after the Delete that follows
-// it.
+// A Put may still be written after its caller has abandoned it, but not after a later Delete.
 TEST(GuardedStore, ADeletionWaitsForTheWriteBeforeIt) {
   Guarded guarded(1000);
   guarded.gate->Hold(

@@ -248,8 +248,7 @@ TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
   }
 }
 
-// A request that is cancelled while its mask is computed ends before the mask does; so do all other
-// requests.
+// A request that is cancelled while its mask is computed ends before the mask does, as do others.
 TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();

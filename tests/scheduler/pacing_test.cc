@@ -162,8 +162,7 @@ TEST(Pacing, ARequestsOwnTpotBoundsTheBatchWhileItRuns) {
   EXPECT_GT(machine.most_running, 30) << "the others are held to nothing";
 }
 
-// A pool with room for all caches uncompressed, where attention over their entries dominates a
-// step.
+// A pool with room for all caches uncompressed; attention over their entries dominates a step.
 TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
   constexpr TimeUs kPageUs = 20, kTpot = 20'000;
   constexpr int kClients = 80;
@@ -434,8 +433,7 @@ TEST(Pacing, TenantsGetEqualShares) {
   }
 }
 
-// Both tenants always have waiting requests of the same kind: service is proportional to their
-// weights.
+// Both tenants always have waiting requests of the same kind: their weights set their shares.
 TEST(Pacing, TenantsGetSharesByTheirWeights) {
   for (const auto& [weights, share] :
        {std::pair(std::map<std::string, double>{{"gold", 3}}, 0.75),
@@ -493,8 +491,7 @@ TEST(TenantWeights, AreReadFromText) {
               StartsWith("tenant-weights: the weight 0 of 'a'"));
 }
 
-// A tenant that returns after a pause has no saved credit, and a tenant with a small load waits
-// briefly.
+// A tenant that returns after a pause has no saved credit; a small load waits briefly.
 TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
   Machine machine({}, 16);
   machine.WarmUp();

@@ -117,7 +117,7 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
       std::erase_if(open,
                     [&](const OpenPrompt& prompt) { return prompt.cursor.layer == num_layers; });
     }
-    // The budget is used up: a lone prompt whose share is not a whole number of layers wastes most.
+    // The budget is used up: a lone prompt wastes most if its share is no whole number of layers.
     EXPECT_LE(steps, 2 * std::ceil(work / budget) + 5 * num_layers);
   }
 }

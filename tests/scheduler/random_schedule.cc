@@ -207,7 +207,7 @@ void RandomSchedule::Happen(const ScheduleEvent& event) {
   }
 }
 
-// Of a request by the time that it is `request` but for its cache, which some of them change, too.
+// Draws a cache for `request`, which is complete but for it; some caches change the request, too.
 CacheSpec RandomSchedule::RandomCache(Request* request) {
   const int longest = harness_.engine.limits().max_model_len;
   CacheSpec cache;

@@ -178,8 +178,8 @@ TEST(RequestCheckTest, AutoReadsTwiceWhereThereIsRoom) {
   EXPECT_EQ(probe(5), 0u) << "not an error: it is read once";
 }
 
-// Prompts may be token ids of a model whose tokenizer cannot encode: it is called only for requests
-// with a second pass.
+// Prompts may be token ids of a model with a tokenizer that cannot encode: it is called only for
+// requests with a second pass.
 TEST(RequestCheckTest, NothingIsEncodedThatIsNotRead) {
   class Silent final : public FakeTokenizer {
    public:
@@ -224,9 +224,8 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   request.cache.min_cache_tokens = 15;
   EXPECT_EQ(budgets(request, SmallLimits()), (Budgets{100, 40, 20, 15}));
   EngineLimits small = SmallLimits();
-  // The full cache, 109 entries a head, would need 4 * 28 blocks, and 5 for the scores of 24 blocks
-  // each. Candidates of smaller budgets, 100 entries a head, need 4 * 25, and 13 for the state of 8
-  // each.
+  // The full cache, 109 entries a head, would need 4 * 28 blocks, and 5 for the scores of 24 each.
+  // Candidates of smaller budgets, 100 entries a head, need 4 * 25, and 13 for the state of 8 each.
   small.num_blocks = 116;
   EXPECT_EQ(budgets(request, small).front(), 40);
   request.cache.min_cache_tokens = 100;
@@ -299,8 +298,7 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, {5}).status());
 }
 
-// A cache that may shrink under pressure ranks its entries during decode, and has no reserved
-// pages.
+// A cache that may shrink under pressure ranks its entries during decode, and reserves no pages.
 TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(20, 10);

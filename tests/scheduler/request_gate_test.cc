@@ -120,8 +120,7 @@ TEST(RequestGateTest, AnEmptyQueueTakesAPromptOfAnyLength) {
   EXPECT_TRUE(Enter(&gate, 2, "", 1, 0).has_value());
 }
 
-// 10 requests of 100 tokens leave the queue every second: a place is free after a tenth of a
-// second.
+// 10 requests of 100 tokens leave the queue every second: the next place is free after 0.1 s.
 TEST(RequestGateTest, RetryTimeFollowsTheRateOfTheQueue) {
   RequestGate gate({.max_num_queued_reqs = 10, .max_num_queued_tokens = 1'000'000});
   TimeUs now = 0;

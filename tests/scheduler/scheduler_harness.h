@@ -1,5 +1,4 @@
-// A scheduler, its request checks and a fake engine under a fake clock; collects the output of each
-// stream.
+// A scheduler, its request checks and a fake engine under a fake clock; collects all streams.
 #ifndef HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 #define HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 

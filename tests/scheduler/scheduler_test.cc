@@ -1,5 +1,4 @@
-// The scheduler with a fake engine that checks every rule of engine/run/step/batch.h, under a fake
-// clock.
+// The scheduler under a fake clock, with a fake engine that checks engine/run/step/batch.h.
 #include "scheduler/scheduler.h"
 
 #include <random>
@@ -249,7 +248,7 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
     const bool is_ragged = policy == "ada-h2o" || policy == "echo" || policy == "pyramidkv";
     EngineLimits limits = Limits();
     // 26 pages a head, and slabs: one holds the scores of 24 pages, or the full state of 8. `echo`
-    // peaks alone at 98 pages, whose state needs 13 slabs.
+    // peaks alone at 98 pages, which need 13 slabs.
     limits.num_blocks = policy == "echo" ? 98 + 13 : 4 * 26 + 5;
     SchedulerHarness h(limits, {.watermark = 0});
     h.engine.checks_replays = true;
@@ -466,8 +465,7 @@ TEST_P(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
   h.RunToEnd();
 }
 
-// The same requests in an ample and in a scarce pool: the same tokens, despite preemption and
-// replay.
+// The same requests in an ample and in a scarce pool: equal tokens, despite preemption and replay.
 TEST_P(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
   auto run = [](int num_blocks, uint64_t* preemptions) {
     EngineLimits limits = Limits();
@@ -880,7 +878,7 @@ TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
   EXPECT_EQ(h[third].finished->usage->cached_tokens, 256);
 }
 
-// A short prompt does not wait for a long one whose prefix saves little.
+// A short prompt does not wait for a long one with a prefix that saves little.
 TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   h.Add(BeginningWith(7, 350, 0, 1));
@@ -891,8 +889,7 @@ TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
   EXPECT_TRUE(h[brief].finished.has_value());
 }
 
-// A request that must prefill its whole prompt anyway does not wait: mean pooling needs all hidden
-// states.
+// A request that needs all hidden states, as for mean pooling, does not wait.
 TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   for (TokenId then = 1; then < 3; ++then) {
@@ -1068,8 +1065,7 @@ Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int
   return request;
 }
 
-// The context is compressed alone, then the question is appended in one step; only the answer is
-// delivered.
+// The context is compressed alone, then the question is appended; only the answer is delivered.
 TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   SchedulerHarness h(Limits());
   const Request request = WithQuestion(30, 4, 3, 8);
@@ -1248,8 +1244,7 @@ TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
   }
 }
 
-// With an open budget a context with a separate question is prefilled twice only if entries will be
-// evicted.
+// An open budget prefills a context with a separate question twice only if entries are evicted.
 TEST_P(SchedulerTest, AnOpenBudgetReadsTwiceWhereSomethingLeaves) {
   EngineLimits limits = Limits();
   Request request = MakeRequest(45, 8);

@@ -245,8 +245,7 @@ TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnde
   EXPECT_EQ(f.loop->Stats().pages_free, f.loop->Stats().pages_total);
 }
 
-// Once the loop is idle every kept cache has been reported, so the list of contexts to save is
-// complete.
+// Once the loop is idle every kept cache has been reported, so all contexts to save are known.
 TEST(ServingLoopTest, IsNotIdleBeforeKeptCachesAreHandedOver) {
   FakeTokenizer tokenizer;
   EngineLimits limits = SmallLimits();

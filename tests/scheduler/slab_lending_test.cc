@@ -135,8 +135,7 @@ class SlabLendingTest : public testing::Test {
   std::map<int32_t, int> holds_;
 };
 
-// 70 tokens are 18 pages a head, and 2 in each head with a window: 40 pages, 36 of which have
-// state.
+// 70 tokens are 18 pages a head, and 2 in each head with a window: 40 pages, 36 with state.
 TEST_F(SlabLendingTest, AsManyAsTheirStateFills) {
   for (const auto& [lines, slabs, grown] :
        {std::tuple(kNoStateLines, 0, 0), std::tuple(kScoreLines, 5, 6),

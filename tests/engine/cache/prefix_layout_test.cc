@@ -79,7 +79,7 @@ TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
   const std::vector<PrefixKey> keys = KeysOf(1300);
   ASSERT_EQ(keys.size(), 40u);
   // Every 512 tokens, the end of the last whole block, and the latest start for an equal prompt,
-  // whose last 32 queries are computed again.
+  // which computes its last 32 queries again.
   EXPECT_EQ(layout.Checkpoints(40, 0, 0), (std::vector<int32_t>{512, 1024, 1248, 1280}));
   EXPECT_EQ(layout.Checkpoints(40, 0, 96), (std::vector<int32_t>{96, 512, 1024, 1248, 1280}));
   EXPECT_EQ(layout.Checkpoints(40, 512, 512), (std::vector<int32_t>{1024, 1248, 1280}));
