@@ -428,7 +428,7 @@ void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
   histograms_.batch_tokens.Observe(tokens);
 }
 
-// Publishes the counters of the scheduler and the loop; the start of the next step stays.
+// Replaces stats_ by the scheduler's counters and adds the loop's; step_due_since stays.
 void ServingLoop::Impl::ShowStep(const ServingStats& stats, TimeUs now) {
   const ServingStats before = std::exchange(stats_, stats);
   stats_.last_step_end = stepped_ ? now : before.last_step_end;

@@ -8,7 +8,7 @@
 namespace hydrant {
 namespace {
 
-// If all cores are busy, steps go first. On Linux setpriority() applies to the calling thread.
+// If all cores are busy, steps go first. On Linux setpriority() affects this thread alone.
 constexpr int kNiceness = 10;
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the docs name nothing that is not in the tree: links, anchors, files, flags, symbols, environment variables.
+"""Checks that every name in the docs is in the tree: links, anchors, files, flags, symbols, environment variables.
 
 usage: docs_test.py ROOT
 
@@ -91,7 +91,7 @@ class Tree:
         text = text_of(path)
         self.words.update(re.findall(r"\w+", text))
         self.referrers += [(path, page) for page in re.findall(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|svg|png)", text)]
-        # A literal that begins with a flag declares it, as CLI11 ("-m,--model", "!--no-x") and argparse have it.
+        # A literal that begins with a flag declares it, as in CLI11 ("-m,--model", "!--no-x") and argparse.
         for literal in re.findall(r"""["'](!?-[\w,!=-]*)""", text):
             self.flags.update(re.findall(r"--[a-z][\w-]*", literal))
         # A table of names, where a program takes "--" off its arguments.
@@ -116,7 +116,7 @@ def expand(name):
 
 
 def exists(tree, name):
-    """From the root, or as an import of a contract names it."""
+    """A path from the root of the tree, or from proto/ as in imports of contracts."""
     return all(glob.glob(str(tree.root / one)) or glob.glob(str(tree.root / "proto" / one)) for one in expand(name.rstrip("/")))
 
 

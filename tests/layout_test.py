@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A folder includes only those below it, and no two folders include each other.
+"""A folder includes only folders below it, and no two folders include each other.
 
 usage: layout_test.py ROOT
 """

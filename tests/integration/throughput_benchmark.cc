@@ -126,7 +126,7 @@ struct Workload {
 
 struct PolicyRun {
   std::string policy;
-  int in_flight;  // most requests at once
+  int in_flight;  // limit of concurrent requests
 };
 
 // Parses "full:24,h2o".

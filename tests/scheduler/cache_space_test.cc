@@ -574,9 +574,8 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 4 + 22 * 32);
 }
 
-// A sequence with pending appends is opened with pages for them. The first append cuts the heads of
-// the budget group alone; windows free only the pages that they need later, and all heads continue
-// to grow.
+// A replay of several turns is opened with pages for all of them. The first turn's cut concerns the
+// budget group alone; windows free the pages that they need only later, and all heads grow on.
 TEST(WindowedCacheSpaceTest, ACutOfTheBudgetGroupLeavesHeadsThatGrowTogether) {
   EngineLimits limits = {.num_layers = 3,
                          .num_kv_heads = 1,
@@ -660,7 +659,7 @@ TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &updates_));
   const std::vector<int32_t> caps = {4, 5, 8, 9, 40, 40};
   for (int head = 0; head < 6; ++head) a.spans[head].cap = caps[head];
-  a.growing.clear();  // stale after the caps were changed
+  a.growing.clear();  // stale after the change of caps
   for (int64_t tokens = 5; tokens <= 30; ++tokens) {
     ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_));
     for (int head = 0; head < 6; ++head) {

@@ -35,7 +35,7 @@ class Dice {
   std::mt19937_64 random_;
 };
 
-// Prefers policies that compact during prefill: they free pages in the middle of a step.
+// Prefers co2: the cut after its measured steps frees pages in the middle of a step.
 CacheSpec DrawCache(uint64_t seed, Dice* dice) {
   const std::span<const Policy* const> policies = Policies();
   CacheSpec cache;

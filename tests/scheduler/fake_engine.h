@@ -74,7 +74,7 @@ class FakeEngine : public ImmediateExecutor {
     std::vector<int32_t> caps;     // [heads]
     int64_t fed = 0;               // tokens seen
     int64_t cut_at = -1;           // tokens seen when it was cut last
-    uint64_t shrinks = 0;          // cuts under pressure; repeated on replay
+    uint64_t shrinks = 0;          // hash of the cuts under pressure; the same on replay
     uint64_t history = 0;
     uint64_t owner = 0;               // unique id of the sequence
     uint64_t state = 0;               // contents of its entries' state

@@ -66,7 +66,7 @@ class FakeGrammar final : public CompiledGrammar {
 
    private:
     int left_;
-    const int refuses_at_;  // value of the remaining count at the refusal
+    const int refuses_at_;  // tokens left at the refusal
     const int64_t mask_steps_;
     const std::function<void()> before_mask_;
     bool is_first_ = true;

@@ -96,7 +96,7 @@ TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
   EXPECT_GT(h[second].finished->usage->preemptions, 0);
 }
 
-// It holds up to 12 of 20 pages a head for 39 steps; the first has 8, room for 32 tokens.
+// 12 of 20 pages a head are reserved for 39 steps; the first has the other 8, room for 32 tokens.
 TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
   for (const bool swaps : {false, true}) {
     EngineLimits limits = PoolOf(20);

@@ -383,7 +383,7 @@ TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
     }
     return failed != nullptr;
   };
-  EXPECT_FALSE(refused(MakeRequest(30, 11)));  // the 41st token is never fed
+  EXPECT_FALSE(refused(MakeRequest(30, 11)));  // the 41st token is not fed
   EXPECT_TRUE(refused(MakeRequest(30, 12)));
   EXPECT_TRUE(refused(MakeRequest(41, 1)));
   Request open_ended = MakeRequest(40, 1);

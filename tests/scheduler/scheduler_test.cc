@@ -410,8 +410,8 @@ TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   h.RunToEnd();
 }
 
-// The newest token is passed if the host knows it, otherwise the engine supplies it; the last token
-// of a request is not fed.
+// The newest token is passed if the host knows it, otherwise the engine supplies it; no step runs
+// beyond the last token.
 TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
   SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 4));
@@ -903,7 +903,7 @@ TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   h.RunToEnd();
 }
 
-// A policy that scores with all queries waits for a request that stores their statistics, and not
+// A policy that scores with all queries waits for a request that stores blocks for them, and not
 // for one that stores none.
 TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
   for (const char* policy : {"h2o", "echo"}) {

@@ -1225,7 +1225,7 @@ std::string Said(const CachePlan& plan) {
             std::to_string(plan.MostUntil(plan.prompt.tokens + more));
   }
   for (const auto& [name, value] : ReportOf(plan).values) {
-    // Drops the text after ';', the number of waiting requests, which only the first report has.
+    // Drops the text after ';', such as the number of waiting requests: a restored plan lacks it.
     if (const auto* text = std::get_if<std::string>(&value))
       said += " " + name + "=" + text->substr(0, text->find(';'));
   }
