@@ -1,4 +1,4 @@
-// Requests whose pages are reserved at admission (OnPressure::kNever): the scheduler and a fake
+// Requests with pages reserved at admission (OnPressure::kNever): the scheduler and a fake
 // engine under a fake clock. The harness checks at every step that reserved and held pages fit the
 // pool (CheckInvariants).
 #include <string>

@@ -71,7 +71,7 @@ std::string NameOf(Incident what);
 struct ScheduleCounts {
   uint64_t preemptions = 0, swaps = 0, shrinks = 0, hit_tokens = 0, evicted_blocks = 0;
   uint64_t compressed = 0;  // by the policy under pressure
-  uint64_t promised = 0;    // streams whose pages were reserved
+  uint64_t promised = 0;    // streams with reserved pages
   uint64_t continued = 0, contexts_evicted = 0, loaded = 0, compared = 0;
   uint64_t appended = 0, turns = 0, forks = 0, copies = 0, state_copies = 0, shared_tokens = 0;
   // Ends of streams, by cause.
