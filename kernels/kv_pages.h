@@ -10,21 +10,14 @@
 //            positions     [num_blocks, block_size]     int32  position of the token in its
 //                                                       sequence; in rolling heads its rank
 //   state    scores        [states, block_size]         fp32   the policy's running score
-//            log_weights   [states, block_size, 2]      fp32   of attention's numerator and
-//                                                       denominator, a state's every
-//                                                       layout.LogWeightStride(). Attention reads
-//                                                       and writes them for rows whose rule is
-//                                                       weighted, no others
-//                                                       (kernels/ops/decode_attention.h), in whose
-//                                                       slots the first holds a second score
-//                                                       (kernels/ops/retained_mass.h,
-//                                                       revise_scores.h, combine_cached_scores.h)
+//            log_weights   [states, block_size, 2]      fp32   a pair of numbers, a state's every
+//                                                       layout.LogWeightStride(): log weights of
+//                                                       attention, where the rule is weighted
+//                                                       (kernels/ops/decode_attention.h)
 //
-// The state of sequences in the pool lies in pages that are lent for it: a state's id counts lines
-// of block_size floats from the beginning of the keys on. Its first line are its scores, the two
-// behind it its log weights. So `scores` is `keys` there, `log_weights` a line behind, and the
-// stride is a line. Elsewhere each is an array of its own. An operation on one slot gets null for
-// what the slot has none of, and leaves it alone; what works on many goes by their rules.
+// kernels/entry_state.h says what else the pair may be, and where state lies. An operation on one
+// slot gets null for what the slot has none of, and leaves it alone; what works on many goes by
+// their rules.
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's pages e / block_size. All pointers are borrowed

@@ -1,6 +1,6 @@
 // The weighted sum of two scores of each entry that is in its page already, where the weights are
 // known only when the prompt's last layer has been written: the first lies in the entries' scores,
-// the second in their first log-weights.
+// the second beside them (SecondScore of kernels/entry_state.h).
 #ifndef HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 #define HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 
@@ -10,7 +10,7 @@ namespace hydrant {
 
 // For every entry of every head of a slot:
 //
-//   score = weight_score * score + weight_second * log_weights[0]
+//   score = weight_score * score + weight_second * second score
 //
 // in fp32 without contraction: the bits of DeriveScores' kCombine. REQUIRES: the slot is not
 // weighted.

@@ -1,8 +1,8 @@
 // How much attention a compressed cache retains, and how much must stay so that it retains enough.
 //
 // Each entry of a prompt has received attention from the prompt's last queries. Where entries leave
-// only when they lie in pages, WritePages leaves it with them (WritePagesArgs::window_sums, in the
-// entry's first log weight, which nothing else reads in a slot that is not weighted). Their sum
+// only when they lie in pages, WritePages leaves it with them (WritePagesArgs::beside, as the
+// entry's window sum, kernels/entry_state.h). Their sum
 // over a head's entries, divided by the number of queries, is the head's retained mass: in [0, 1]
 // up to rounding, 1 where everything stayed.
 #ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_

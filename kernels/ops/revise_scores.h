@@ -14,8 +14,8 @@
 //               at its cap found the entry's weight below the mean of all, 1 / length
 //               (Scissorhands, arXiv 2305.17118, algorithm 2, whose record is of the
 //               last w queries before a drop). A step whose length is below cap - history + 1
-//               counts nothing, and at that length counting begins again. The count of a step is in
-//               the entry's first log-weight for the next one; decay is 0 and gain 1, so that
+//               counts nothing, and at that length counting begins again. The count of a step is the
+//               entry's BelowMeanCount (kernels/entry_state.h) for the next one; decay is 0 and gain 1, so that
 //               scores are weights when this operation comes.
 //
 // Where length == cap, victims[...] = the victim for position + 1 (kernels/kv_pages.h) by the new

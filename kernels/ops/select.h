@@ -52,11 +52,10 @@ struct WritePagesArgs {
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
-  // [num_kv_heads, window_stride] the attention each position received from the prompt's last
-  // queries, kept beside the entry (kernels/ops/retained_mass.h); null: not wanted. Not of a slot
-  // that is weighted.
-  const float* window_sums = nullptr;
-  int64_t window_stride = 0;  // elements
+  // [num_kv_heads, beside_stride] what each position's entry has beside its score: a window sum, a
+  // second score or a count (kernels/entry_state.h); null: none. Not of a slot that is weighted.
+  const float* beside = nullptr;
+  int64_t beside_stride = 0;  // elements
   int n = 0;                  // prompt tokens
   // Entries that lie in the pages of all heads before, and are not written there; their state is.
   // REQUIRES: at most keep[h], kept is null
