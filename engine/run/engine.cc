@@ -124,7 +124,7 @@ absl::Status Engine::Impl::Allocate() {
   }
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs, limits.prefill_arena_tokens,
-                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
+                              limits.BudgetHeads(), config.hidden_size);
   }
   return status;
 }

@@ -123,7 +123,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   const bool fits_twice =
       2 * context + static_cast<int>(instruction.size()) <= limits.max_model_len;
   absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
-                                                    .num_layers = limits.FullLayers(),
+                                                    .num_layers = limits.BudgetLayers(),
                                                     .num_kv_heads = limits.num_kv_heads,
                                                     .question_tokens = trial.question_tokens,
                                                     .fits_twice = fits_twice});

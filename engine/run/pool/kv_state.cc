@@ -78,7 +78,7 @@ KvState::KvState(Backend* backend, const std::vector<GroupKind>& kinds, const Kv
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   prefix_ = PrefixBlocksOf(layout, limits);
-  if (limits.FullLayers() == 0)
+  if (limits.BudgetLayers() == 0)
     groups_.emplace_back(CacheGroup{.num_kv_heads = limits.num_kv_heads});
   for (const CacheGroup& group : limits.Groups()) groups_.emplace_back(group);
   std::vector<int> placed(groups_.size(), 0);

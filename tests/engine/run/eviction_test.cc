@@ -142,7 +142,7 @@ absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  return PlanCache(spec, {c.prompt, limits.FullLayers(), limits.num_kv_heads});
+  return PlanCache(spec, {c.prompt, limits.BudgetLayers(), limits.num_kv_heads});
 }
 
 std::vector<TokenId> Draw(int count, int vocab_size, std::mt19937_64* rng) {
