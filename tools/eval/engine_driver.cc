@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/run/engine_probe.h"
 #include "kernels/check.h"
 
 namespace hydrant::eval {
@@ -202,7 +203,7 @@ std::vector<TokenId> EngineDriver::Generate(int slot, int count) {
 }
 
 std::span<const float> EngineDriver::LogitsRow(int slot) {
-  if (logits_.empty()) logits_ = engine_->ReadLogits();
+  if (logits_.empty()) logits_ = EngineProbe(*engine_).ReadLogits();
   const size_t vocab = engine_->config().vocab_size;
   return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
 }
