@@ -10,20 +10,14 @@
 //            positions     [num_blocks, block_size]     int32  position of the token in its
 //                                                       sequence; in rolling heads its rank
 //   state    scores        [states, block_size]         fp32   the policy's running score
-//            log_weights   [states, block_size, 2]      fp32   of attention's numerator and
-//                                                       denominator, layout.LogWeightStride()
-//                                                       floats per state. Attention reads and
-//                                                       writes them for rows with a weighted rule
-//                                                       only (kernels/ops/decode_attention.h). In
-//                                                       other slots the first holds a second score
-//                                                       (kernels/ops/retained_mass.h,
-//                                                       revise_scores.h, combine_cached_scores.h)
+//            log_weights   [states, block_size, 2]      fp32   two numbers of each entry, a state's
+//                                                       every layout.LogWeightStride(): log weights
+//                                                       of attention where the rule is weighted
+//                                                       (kernels/ops/decode_attention.h)
 //
-// Per-entry state of pooled sequences lives in ordinary pool pages: a state id indexes lines of
-// block_size floats counted from the start of the key array, line 0 the scores, lines 1-2 the log
-// weights. So `scores` equals `keys` there, `log_weights` starts one line later, and the stride is
-// one line. Otherwise each is an array of its own. An operation on one slot gets null pointers for
-// the state that the slot lacks and skips it; an operation on many slots goes by their rules.
+// kernels/entry_state.h says what else the two numbers may be, and where state lies. An operation on
+// one slot gets null pointers for the state that the slot lacks and skips it; an operation on many
+// slots goes by their rules.
 //
 // Slot order inside a head is arbitrary: `positions` is authoritative, attention does not depend on
 // order. Entry e of a head lives in slot e % block_size of the head's page e / block_size. All

@@ -3,31 +3,13 @@
 #define HYDRANT_KERNELS_VICTIM_H_
 
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "kernels/entry_state.h"
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
-
-// Index of entry `entry` of the head that owns `blocks` in keys, values and positions.
-constexpr size_t PageIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
-  return static_cast<size_t>(blocks[entry / layout.block_size].data) * layout.block_size +
-         entry % layout.block_size;
-}
-// Index of the same entry in scores.
-constexpr size_t StateIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
-  return static_cast<size_t>(blocks[entry / layout.block_size].state) * layout.block_size +
-         entry % layout.block_size;
-}
-// The first of the entry's two log weights.
-constexpr float* LogWeightsOf(const KvPages& pages, const PageIds* blocks, int entry) {
-  const int block_size = pages.layout.block_size;
-  return pages.log_weights +
-         static_cast<size_t>(blocks[entry / block_size].state) * pages.layout.LogWeightStride() +
-         2 * (entry % block_size);
-}
 
 // The entry that the token at next_position overwrites, in a head with `length` entries. A NaN
 // score counts as -infinity. Entry 0 where every entry is protected (a cap below sinks + recent,

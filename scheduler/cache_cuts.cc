@@ -81,8 +81,7 @@ void CacheCuts::BeginTurn(const TokenRange& range, Sequence* sequence, CacheUpda
   CachePlan& plan = cache.plan;
   cache.keep.clear();
   if (sequence->request.from == nullptr || !IsTurn(range, plan)) return;
-  const std::span full(cache.space.spans.data(),
-                       static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads);
+  const std::span full(cache.space.spans.data(), static_cast<size_t>(limits_.BudgetHeads()));
   cache.keep = KeptAfterTurn(range, plan, cache.spec, sequence->progress.read_later, full);
   if (!cache.keep.empty()) space_.WillBeCut(range.end, &cache.space);
   SlotTurn turn = {.slot = cache.space.slot, .budget = BudgetOfTurn(plan, cache.spec, range.end)};

@@ -201,7 +201,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   for (float* part : {&mass.mean, &mass.minimum, &mass.p10}) *part = reader->Get<float>();
   if (has_mass) context->retained_mass = mass;
   context->spec = GetSpec(reader);
-  PromptShape prompt = {.num_layers = home.limits.FullLayers(),
+  PromptShape prompt = {.num_layers = home.limits.BudgetLayers(),
                         .num_kv_heads = home.limits.num_kv_heads};
   prompt.tokens = reader->Get<int64_t>();
   prompt.question_tokens = reader->Get<int64_t>();
@@ -333,8 +333,7 @@ absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
   const bool ranks = file.context->plan.rule.rolling;
   const bool samples = file.context->plan.life->Samples() != nullptr;
-  const size_t budget_heads =
-      static_cast<size_t>(home.limits.FullLayers()) * home.limits.num_kv_heads;
+  const size_t budget_heads = static_cast<size_t>(home.limits.BudgetHeads());
   const char* at = file.body.data();
   for (size_t head = 0; head < file.lengths.size(); ++head) {
     const int32_t length = file.lengths[head];
@@ -376,9 +375,9 @@ absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
     for (size_t head = 0; head < file.spans.size(); ++head) {
       const int32_t entries = file.spans[head].MostUntil(tokens);
       const auto layer = static_cast<int>(head) / limits.num_kv_heads;
-      fits = fits && (layer >= limits.FullLayers() || entries <= plan.MostUntil(tokens));
+      fits = fits && (layer >= limits.BudgetLayers() || entries <= plan.MostUntil(tokens));
       pages += PagesOf(entries, limits.block_size);
-      if (layer < limits.FullLayers()) of_state += PagesOf(entries, limits.block_size);
+      if (layer < limits.BudgetLayers()) of_state += PagesOf(entries, limits.block_size);
     }
     pages += CacheSpace::SlabsFor(limits, plan, of_state);
     if (!fits || pages > CacheSpace::PagesFor(limits, plan, tokens))
@@ -396,7 +395,7 @@ std::vector<std::optional<HeadSpan>> SpansAsPlanned(const Context& context,
   planned.reserve(heads);
   for (int head = 0; head < heads; ++head)
     planned.push_back(CacheSpace::SpanAfter(limits, plan, head, context.num_seen));
-  std::vector<HeadSpan> full(static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
+  std::vector<HeadSpan> full(static_cast<size_t>(limits.BudgetHeads()));
   for (size_t head = 0; head < full.size(); ++head) {
     if (!planned[head].has_value()) return planned;
     full[head] = *planned[head];
@@ -496,8 +495,7 @@ std::string EncodeContext(const Context& context, const KeptSpace& space, const 
   head.AddAll(lengths);
   head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));
   std::string body(context.entries * EntryBytes(home.layout), '\0');
-  const size_t budget_heads =
-      static_cast<size_t>(home.limits.FullLayers()) * home.limits.num_kv_heads;
+  const size_t budget_heads = static_cast<size_t>(home.limits.BudgetHeads());
   const auto lasting = [&](size_t of_head) {
     return LastingOf(context, of_head < budget_heads, memory.pages);
   };

@@ -127,7 +127,7 @@ class HeldMemory {
       : limits_(state.limits),
         all_(state.space),
         heads_(limits_.num_layers * limits_.num_kv_heads),
-        full_heads_(limits_.FullLayers() * limits_.num_kv_heads),
+        budget_heads_(limits_.BudgetHeads()),
         pages_("page", limits_.num_blocks),
         table_("table entry", limits_.table_entries),
         arena_("arena token", limits_.prefill_arena_tokens),
@@ -182,7 +182,7 @@ class HeldMemory {
       pages_.Take(block, 1, may_share && all_.NumOwners(block) > 1);
       if (!all_.IsLivePage(block))
         return Broken(absl::StrCat("page ", block, " is free but named"));
-      if (!states->Take(state, head < full_heads_)) return StateError(state);
+      if (!states->Take(state, head < budget_heads_)) return StateError(state);
     }
     if (!space.shared.empty() && space.shared[head] > 0 &&
         sequence.progress.num_seen - span.dropped > span.cap)
@@ -209,7 +209,7 @@ class HeldMemory {
 
   const EngineLimits& limits_;
   const CacheSpace& all_;
-  const int heads_, full_heads_;
+  const int heads_, budget_heads_;
   Ledger pages_, table_, arena_, slots_;
   int64_t promised_ = 0, num_slabs_ = 0;
 };

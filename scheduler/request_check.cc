@@ -322,8 +322,8 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
 // explicit max_tokens.
 absl::Status CheckPromise(const Request& request, const CachePlan& largest,
                           const EngineLimits& limits) {
-  const bool is_bounded =
-      request.stopping.max_tokens.has_value() || largest.cap != kNoCap || limits.FullLayers() == 0;
+  const bool is_bounded = request.stopping.max_tokens.has_value() || largest.cap != kNoCap ||
+                          limits.BudgetLayers() == 0;
   if (request.on_pressure != OnPressure::kNever || is_bounded) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "stopping.max_tokens: unset, but scheduling.on_pressure ON_PRESSURE_NEVER promises the "
@@ -412,7 +412,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   request.cache.may_shrink = request.on_pressure == OnPressure::kEvict;
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
-      .num_layers = limits.FullLayers(),
+      .num_layers = limits.BudgetLayers(),
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens,
       .asked_later = request.only_reads};
@@ -450,13 +450,13 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
 
 absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits) {
   if (spec.policy == "full") return absl::OkStatus();
-  if (limits.FullLayers() == 0) {
+  if (limits.BudgetLayers() == 0) {
     return absl::InvalidArgumentError(
         "policy_under_pressure: every layer of the model has a window, and there is nothing that a "
         "policy could compress");
   }
   const absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = limits.max_model_len,
-                                                          .num_layers = limits.FullLayers(),
+                                                          .num_layers = limits.BudgetLayers(),
                                                           .num_kv_heads = limits.num_kv_heads});
   const absl::Status status = plan.ok() ? CheckRolling(spec, *plan, limits) : plan.status();
   if (status.ok()) return status;

@@ -12,7 +12,7 @@ namespace hydrant {
 HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
   const int64_t done = sequence.progress.num_done;
   const SequenceCache& cache = sequence.cache;
-  if (limits.FullLayers() == 0) {
+  if (limits.BudgetLayers() == 0) {
     const auto all = static_cast<int32_t>(std::min<int64_t>(done, limits.Window()));
     return {.most = all, .mean = static_cast<double>(all)};
   }
@@ -24,7 +24,7 @@ HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
   }
   int32_t most = 0;
   int64_t sum = 0;
-  const int heads = limits.FullLayers() * limits.num_kv_heads;
+  const int heads = limits.BudgetHeads();
   for (int head = 0; head < heads; ++head) {
     const int32_t entries = spans[head].EntriesAfter(done);
     most = std::max(most, entries);
@@ -42,14 +42,14 @@ void RecordCompression(const CacheReport& report, const EngineLimits& limits, Se
   const int64_t spare = space.HasSpareSlab() ? space.free_states.size() / space.states_a_slab : 0;
   usage.kv_pages_of_prompt = space.num_pages - spare;
   usage.heads_kept_whole = 0;
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, limits.FullLayers());
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, limits.BudgetLayers());
   const bool guarded = cut.has_value() && cut->min_retained_mass > 0.0f;
-  const size_t full_heads = static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads;
+  const size_t budget_heads = static_cast<size_t>(limits.BudgetHeads());
   for (size_t head = 0; head < space.spans.size(); ++head) {
     const HeadSpan& span = space.spans[head];
     const int32_t entries = span.EntriesAfter(sequence->progress.num_context_tokens);
     usage.kv_entries_of_prompt += entries;
-    if (head >= full_heads) {
+    if (head >= budget_heads) {
       usage.kv_window_entries_of_prompt += entries;
     } else if (guarded && span.dropped == 0) {
       ++usage.heads_kept_whole;

@@ -36,7 +36,7 @@ int64_t WidestHead(const EngineLimits& limits, const CachePlan& plan, int64_t to
 CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuffle_seed)
     : limits_(limits),
       num_heads_(limits.num_layers * limits.num_kv_heads),
-      budget_heads_(limits.FullLayers() * limits.num_kv_heads),
+      budget_heads_(limits.BudgetHeads()),
       blocks_(limits.num_blocks, shuffle_seed),
       states_(limits, &blocks_),
       sharing_(limits, &blocks_),

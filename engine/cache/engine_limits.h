@@ -42,19 +42,20 @@ struct EngineLimits {
   // The groups of which each has layers; the budget group, where there is one, is the first.
   absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> Groups() const {
     absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> groups;
-    if (FullLayers() > 0)
-      groups.push_back({.num_layers = FullLayers(), .num_kv_heads = num_kv_heads});
+    if (BudgetLayers() > 0)
+      groups.push_back({.num_layers = BudgetLayers(), .num_kv_heads = num_kv_heads});
     for (const CacheGroup& group : fixed_groups) {
       if (group.num_layers > 0) groups.push_back(group);
     }
     return groups;
   }
   // Layers of the budget group.
-  int FullLayers() const {
+  int BudgetLayers() const {
     int layers = num_layers;
     for (const CacheGroup& group : fixed_groups) layers -= group.num_layers;
     return layers;
   }
+  int BudgetHeads() const { return BudgetLayers() * num_kv_heads; }
   // The last `window` tokens of every sequence are what so many layers hold; 0: none has a window.
   void SetWindow(int layers, int window) {
     fixed_groups[0] = {GroupKind::kWindow, layers, num_kv_heads, window};

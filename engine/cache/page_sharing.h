@@ -24,7 +24,7 @@ class PageSharing {
   PageSharing(const EngineLimits& limits, BlockAllocator* blocks)
       : block_size_(limits.block_size),
         num_heads_(limits.num_layers * limits.num_kv_heads),
-        budget_heads_(limits.FullLayers() * limits.num_kv_heads),
+        budget_heads_(limits.BudgetHeads()),
         blocks_(blocks) {}
 
   // --- Publishing.

@@ -101,8 +101,8 @@ class PromptScorer {
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
   // Factor of the scores when they are written into pages.
   virtual float Scale(const CachePlan& /*plan*/) const { return 1.0f; }
-  // After Score(), where nothing leaves yet: a second number that is written beside each entry's
-  // score (its first log weight's place), for decoding or ScoreMix.
+  // After Score(), where nothing leaves yet: a number that is written beside each entry's score, a
+  // SecondScore for ScoreMix or a BelowMeanCount for decoding (kernels/entry_state.h).
   virtual const float* Second(const PromptLayer& /*layer*/) const { return nullptr; }
   // Floats a head that Score() leaves in PromptLayer::observations, by which the plan's policy
   // decides what it has left open (Policy::Decide).

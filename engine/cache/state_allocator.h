@@ -17,9 +17,7 @@ namespace hydrant {
 class StateAllocator {
  public:
   StateAllocator(const EngineLimits& limits, BlockAllocator* blocks)
-      : slab_(limits.slab),
-        budget_heads_(limits.FullLayers() * limits.num_kv_heads),
-        blocks_(blocks) {}
+      : slab_(limits.slab), budget_heads_(limits.BudgetHeads()), blocks_(blocks) {}
 
   int64_t NumSlabs() const { return num_slabs_; }
   // The lines of each page of the budget group's heads, by the plan.

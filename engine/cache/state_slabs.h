@@ -15,7 +15,7 @@ namespace hydrant {
 
 inline constexpr int64_t kArrayAlignment = 256;  // of the pool's arrays, in bytes
 
-// Of a page: none; a score an entry; and two log weights, the first of which may be a second score.
+// Of a page: none; a score an entry; and a pair of numbers (kernels/entry_state.h).
 inline constexpr int kNoStateLines = 0, kScoreLines = 1, kAllStateLines = 3;
 
 struct SlabShape {

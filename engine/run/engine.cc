@@ -16,9 +16,7 @@
 #include "engine/run/step_results.h"
 #include "engine/run/step_rows.h"
 #include "fmt/format.h"
-#include "kernels/page_row.h"
 #include "kernels/status_macros.h"
-#include "kernels/victim.h"
 
 namespace hydrant {
 namespace {
@@ -124,7 +122,7 @@ absl::Status Engine::Impl::Allocate() {
   }
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs, limits.prefill_arena_tokens,
-                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
+                              limits.BudgetHeads(), config.hidden_size);
   }
   return status;
 }
@@ -542,97 +540,13 @@ void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
                    .any_top_p = (sampling & DecodeShape::kTopP) != 0});
 }
 
-Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
-  Backend& backend = *impl_->backend;
-  const GroupLayer at = impl_->kv->At(layer);
-  const SequenceTables& tables = at.group.tables();
-  const KvPages pages = at.group.PagesOf(slot);
-  const KvLayout& layout = pages.layout;
-  const size_t index = tables.HeadIndex(slot, at.layer, head);
-  int32_t length = 0, width = 0;
-  int64_t begin = 0;
-  HeadState state;
-  backend.CopyToHost(&length, tables.lengths + index, sizeof(length));
-  backend.CopyToHost(&state.victim, tables.victims + index, sizeof(state.victim));
-  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
-  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
-  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
-  state.positions.resize(length);
-  state.scores.resize(length);
-  state.log_weights.resize(2 * static_cast<size_t>(length));
-  state.keys.resize(static_cast<size_t>(length) * layout.head_dim);
-  state.values.resize(state.keys.size());
-  std::vector<uint8_t> bytes(BytesOf(layout.dtype, layout.head_dim));
-  const auto read_vector = [&](const void* pool, size_t offset, float* out) {
-    backend.CopyToHost(bytes.data(),
-                       static_cast<const uint8_t*>(pool) + BytesOf(layout.dtype, offset),
-                       bytes.size());
-    LoadPageRow(layout.dtype, bytes.data(), 0, layout.head_dim, out);
-  };
-  for (int entry = 0; entry < length; ++entry) {
-    PageIds block;
-    backend.CopyToHost(&block, tables.blocks + row + entry / layout.block_size, sizeof(block));
-    const size_t in_page = entry % layout.block_size;
-    const size_t slot_index = static_cast<size_t>(block.data) * layout.block_size + in_page;
-    backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
-    if (pages.scores != nullptr) {
-      backend.CopyToHost(&state.scores[entry],
-                         pages.scores + StateIndex(layout, &block, static_cast<int>(in_page)),
-                         sizeof(float));
-    }
-    if (pages.log_weights != nullptr) {
-      backend.CopyToHost(&state.log_weights[2 * entry],
-                         LogWeightsOf(pages, &block, static_cast<int>(in_page)), 2 * sizeof(float));
-    }
-    read_vector(pages.keys, slot_index * layout.head_dim,
-                &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
-    read_vector(pages.values, slot_index * layout.head_dim,
-                &state.values[static_cast<size_t>(entry) * layout.head_dim]);
-  }
-  return state;
-}
-
-std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const {
-  Backend& backend = *impl_->backend;
-  const GroupLayer at = impl_->kv->At(layer);
-  const SequenceTables& tables = at.group.tables();
-  const int block_size = impl_->kv->pages().layout.block_size;
-  int32_t length = 0, width = 0;
-  int64_t begin = 0;
-  backend.CopyToHost(&length, tables.lengths + tables.HeadIndex(slot, at.layer, head),
-                     sizeof(length));
-  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
-  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
-  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
-  std::vector<int32_t> positions(length);
-  std::vector<PageIds> blocks((length + block_size - 1) / block_size);
-  backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(PageIds));
-  for (size_t page = 0; page < blocks.size(); ++page) {
-    const int entries = std::min(block_size, length - static_cast<int>(page) * block_size);
-    backend.CopyToHost(&positions[page * block_size],
-                       impl_->kv->pages().positions + int64_t{blocks[page].data} * block_size,
-                       entries * sizeof(int32_t));
-  }
-  return positions;
-}
-
-std::vector<int32_t> Engine::ReadLengths(int slot) const {
-  const size_t heads = limits().num_kv_heads;
-  std::vector<int32_t> lengths(limits().num_layers * heads);
-  for (int layer = 0; layer < limits().num_layers; ++layer) {
-    const GroupLayer at = impl_->kv->At(layer);
-    impl_->backend->CopyToHost(
-        lengths.data() + layer * heads,
-        at.group.tables().lengths + at.group.tables().HeadIndex(slot, at.layer, 0),
-        heads * sizeof(int32_t));
-  }
-  return lengths;
-}
-
-std::vector<float> Engine::ReadLogits() const {
-  std::vector<float> logits(static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size);
-  impl_->logits.Read(*impl_->backend, 0, logits);
-  return logits;
+EngineParts Engine::Parts() const {
+  return {.backend = impl_->backend.get(),
+          .kv = impl_->kv.get(),
+          .num_layers = impl_->limits.num_layers,
+          .num_kv_heads = impl_->limits.num_kv_heads,
+          .logits = impl_->logits.data(),
+          .num_logits = static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size};
 }
 
 }  // namespace hydrant

@@ -69,6 +69,18 @@ struct EngineMemory {
   }
 };
 
+class KvState;
+
+// What holds an engine's caches and logits; borrowed from it.
+struct EngineParts {
+  Backend* backend = nullptr;
+  const KvState* kv = nullptr;
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  const float* logits = nullptr;  // of the step enqueued last, on the device
+  size_t num_logits = 0;
+};
+
 class Engine final : public StepExecutor {
  public:
   // Packs the weights and allocates the pool. `progress` (may be null) hears a fraction in [0, 1]
@@ -90,21 +102,8 @@ class Engine final : public StepExecutor {
   EngineMemory memory() const;
   std::string Description() const;  // one line: device, threads, dtypes
 
-  // For tests and the laboratory; each copies from the device.
-  struct HeadState {
-    std::vector<int32_t> positions;  // [entries], slot order
-    std::vector<float> scores;
-    std::vector<float> log_weights;  // [entries, 2], where the slot's rule is weighted
-    std::vector<float> keys;         // [entries, head_dim]
-    std::vector<float> values;       // [entries, head_dim]
-    int32_t victim = -1;
-  };
-  HeadState ReadHead(int slot, int layer, int head) const;
-  std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;  // [entries], slot order
-  std::vector<int32_t> ReadLengths(int slot) const;  // [layers * KV heads] live entries
-  // Logits of the step enqueued last, after biases, masks and penalties: rows of batch.decode
-  // first, then the slices that ended their prompt.
-  std::vector<float> ReadLogits() const;
+  // For EngineProbe (engine/run/engine_probe.h).
+  EngineParts Parts() const;
 
  private:
   struct Impl;

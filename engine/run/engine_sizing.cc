@@ -41,7 +41,7 @@ constexpr int kTableEntriesPerBlock = 8;
 // empty beyond it.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  const int full = limits.FullLayers() > 0 ? limits.FullLayers() : limits.num_layers;
+  const int full = limits.BudgetLayers() > 0 ? limits.BudgetLayers() : limits.num_layers;
   return kTableEntriesPerBlock * (limits.num_layers / full) * blocks +
          heads * (2 * limits.max_num_seqs + 8);
 }

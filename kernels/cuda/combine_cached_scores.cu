@@ -18,7 +18,7 @@ __global__ void CombineCachedScoresKernel(CombineCachedScoresArgs args) {
   for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
     const size_t index = StateIndex(args.pages.layout, blocks, entry);
     float score = args.weight_score * args.pages.scores[index];
-    score += args.weight_second * *LogWeightsOf(args.pages, blocks, entry);
+    score += args.weight_second * SecondScoreOf(args.pages, blocks, entry);
     args.pages.scores[index] = score;
   }
 }

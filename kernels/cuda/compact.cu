@@ -115,8 +115,8 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
           pages.scores[StateIndex(pages.layout, blocks, entry_from)];
     }
     if (pages.log_weights == nullptr) continue;
-    const float* weights_from = LogWeightsOf(pages, blocks, entry_from);
-    float* weights_to = LogWeightsOf(pages, blocks, entry_to);
+    const float* weights_from = PairOf(pages, blocks, entry_from);
+    float* weights_to = PairOf(pages, blocks, entry_to);
     weights_to[0] = weights_from[0];
     weights_to[1] = weights_from[1];
   }

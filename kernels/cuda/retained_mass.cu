@@ -28,7 +28,7 @@ struct Head {
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
-      visit(entry, static_cast<Mass>(MassUnits(*LogWeightsOf(pages, blocks, entry))));
+      visit(entry, static_cast<Mass>(MassUnits(WindowSumOf(pages, blocks, entry))));
     }
   }
   __device__ int32_t Position(int entry) const {

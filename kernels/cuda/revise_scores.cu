@@ -36,10 +36,11 @@ struct Head {
   }
   __device__ float CountBelowMean(int32_t entry, size_t state, bool is_new) const {
     const int32_t steps = StepsCounted(rule, length, cap);
-    float* kept = LogWeightsOf(args.pages, args.tables.HeadBlocks(slot, args.layer, index), entry);
-    float count = steps <= 1 || is_new ? 0.0f : *kept;
+    float& kept =
+        BelowMeanCountOf(args.pages, args.tables.HeadBlocks(slot, args.layer, index), entry);
+    float count = steps <= 1 || is_new ? 0.0f : kept;
     if (steps >= 1 && IsBelowMean(args.pages.scores[state], length)) count += 1.0f;
-    *kept = count;
+    kept = count;
     return -count;
   }
   // Computes and stores the entry's new score.

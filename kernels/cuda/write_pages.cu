@@ -15,12 +15,10 @@ __device__ void WriteState(const WritePagesArgs& args, const DecodeRule& rule,
                            const PageIds* blocks, int head, int entry, int32_t position) {
   const KvPages& pages = args.pages;
   const size_t index = StateIndex(pages.layout, blocks, entry);
-  if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
-    const float received =
-        rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-    float* log_weights = LogWeightsOf(pages, blocks, entry);
-    log_weights[0] = received;
-    log_weights[1] = 0.0f;
+  if (pages.log_weights != nullptr && (rule.weighted || args.beside != nullptr)) {
+    float* pair = PairOf(pages, blocks, entry);
+    pair[0] = rule.weighted ? 0.0f : args.beside[head * args.beside_stride + position];
+    pair[1] = 0.0f;
   }
   if (pages.scores == nullptr) return;
   if (rule.scored && rule.by_position) {

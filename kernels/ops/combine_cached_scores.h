@@ -1,6 +1,6 @@
 // The weighted sum of two scores of each entry already in its page, for weights that are known
-// only after the prompt's last layer: the first score is in the entries' scores, the second in
-// their first log weights.
+// only after the prompt's last layer: the first score is in the entries' scores, the second beside
+// it (SecondScore of kernels/entry_state.h).
 #ifndef HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 #define HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 
@@ -10,7 +10,7 @@ namespace hydrant {
 
 // For every entry of every head of a slot,
 //
-//   score = weight_score * score + weight_second * log_weights[0]
+//   score = weight_score * score + weight_second * second score
 //
 // in fp32 without contraction: bit-equal to DeriveScores' kCombine. REQUIRES:
 // the slot is not weighted.

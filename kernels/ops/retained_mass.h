@@ -3,9 +3,9 @@
 //
 // Each entry of a prompt has received attention from the prompt's last queries. If entries are
 // evicted only after they are in pages, WritePages stores that attention with each entry
-// (WritePagesArgs::window_sums, in the entry's first log weight, which is otherwise unused in a
-// slot that is not weighted). The sum over a head's entries divided by the number of queries is the
-// head's retained mass: in [0, 1] up to rounding, 1 if every entry is kept.
+// (WritePagesArgs::beside, the entry's window sum of kernels/entry_state.h). The sum over a head's
+// entries divided by the number of queries is the head's retained mass: in [0, 1] up to rounding, 1
+// if every entry is kept.
 #ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 #define HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 

@@ -14,8 +14,9 @@
 //               reaches its cap found the entry's weight below the mean of all, 1 / length
 //               (Scissorhands, arXiv 2305.17118, algorithm 2, which records the last w queries
 //               before a drop). A step with length below cap - history + 1 does not count; at that
-//               length counting restarts. The count is carried to the next step in the entry's
-//               first log weight; decay is 0 and gain 1, so that scores are weights on entry.
+//               length counting restarts. The count is carried to the next step as the entry's
+//               BelowMeanCount (kernels/entry_state.h); decay is 0 and gain 1, so that scores are
+//               weights on entry.
 //
 // Where length == cap, victims[...] = the victim for position + 1 (kernels/kv_pages.h) by the new
 // scores. Rows without a revision, and padding, are skipped. REQUIRES: rules with a revision are

@@ -51,12 +51,12 @@ struct WritePagesArgs {
                                   // null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
-  int32_t growth = -1;            // >= 0: first sets the heads' caps to keep + growth
-  // [num_kv_heads, window_stride] the attention that each position received from the prompt's last
-  // queries, stored with the entry (kernels/ops/retained_mass.h); null: not stored. REQUIRES: null
-  // where the slot is weighted.
-  const float* window_sums = nullptr;
-  int64_t window_stride = 0;  // elements
+  int32_t growth = -1;  // >= 0: first sets the heads' caps to keep + growth
+  // [num_kv_heads, beside_stride] a number stored beside the score of each position's entry: a window
+  // sum, a second score or a count (kernels/entry_state.h); null: none. REQUIRES: null where the slot
+  // is weighted.
+  const float* beside = nullptr;
+  int64_t beside_stride = 0;  // elements
   int n = 0;                  // prompt tokens
   // Entries that the pages of all heads already hold: their data is not written again, their state
   // is. REQUIRES: at most keep[h]; kept is null.

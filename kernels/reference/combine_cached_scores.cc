@@ -13,7 +13,7 @@ void CombineCachedScores(const CombineCachedScoresArgs& args) {
       for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e) {
         const size_t index = StateIndex(args.pages.layout, blocks, e);
         const float part = args.weight_score * args.pages.scores[index];
-        args.pages.scores[index] = part + args.weight_second * *LogWeightsOf(args.pages, blocks, e);
+        args.pages.scores[index] = part + args.weight_second * SecondScoreOf(args.pages, blocks, e);
       }
     }
   }

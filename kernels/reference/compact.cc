@@ -45,7 +45,7 @@ struct CompactedHead {
     pages.positions[Index(to)] = pages.positions[Index(from)];
     if (pages.scores != nullptr) pages.scores[State(to)] = pages.scores[State(from)];
     if (pages.log_weights == nullptr) return;
-    std::copy_n(LogWeightsOf(pages, blocks, from), 2, LogWeightsOf(pages, blocks, to));
+    std::copy_n(PairOf(pages, blocks, from), 2, PairOf(pages, blocks, to));
   }
 };
 

@@ -29,7 +29,7 @@ void RetainedMass(const RetainedMassArgs& args) {
       const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
       int64_t sum = 0;
       for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e)
-        sum += MassUnits(*LogWeightsOf(args.pages, blocks, e));
+        sum += MassUnits(WindowSumOf(args.pages, blocks, e));
       args.mass[layer * tables.num_kv_heads + h] =
           static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
     }
@@ -59,7 +59,7 @@ void KeepForMass(const KeepForMassArgs& args) {
       const float score = args.pages.scores[state];
       entries.push_back({args.IsProtected(position),
                          std::isnan(score) ? -std::numeric_limits<float>::infinity() : score,
-                         position, MassUnits(*LogWeightsOf(args.pages, blocks, e))});
+                         position, MassUnits(WindowSumOf(args.pages, blocks, e))});
     }
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       if (a.guarded != b.guarded) return a.guarded;

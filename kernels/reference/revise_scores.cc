@@ -50,7 +50,7 @@ void CountBelowMean(const RevisedHead& head) {
   const int32_t length = head.length();
   const int32_t steps = StepsCounted(head.rule(), length, head.cap());
   for (int32_t entry = 0; entry < length; ++entry) {
-    float& count = *LogWeightsOf(head.args.pages, head.blocks(), entry);
+    float& count = BelowMeanCountOf(head.args.pages, head.blocks(), entry);
     const bool is_new = head.Position(entry) == head.args.positions[head.row];
     if (steps <= 1 || is_new) count = 0.0f;
     if (steps >= 1 && IsBelowMean(head.Score(entry), length)) count += 1.0f;

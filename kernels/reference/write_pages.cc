@@ -36,10 +36,10 @@ void WriteState(const WritePagesArgs& args, const PageIds* blocks, int head, int
   const DecodeRule& rule = args.tables.rules[args.slot];
   const int32_t position = PositionOf(args, head, entry);
   const size_t index = StateIndex(pages.layout, blocks, entry);
-  if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
-    float* log_weights = LogWeightsOf(pages, blocks, entry);
-    log_weights[0] = rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-    log_weights[1] = 0.0f;
+  if (pages.log_weights != nullptr && (rule.weighted || args.beside != nullptr)) {
+    float* pair = PairOf(pages, blocks, entry);
+    pair[0] = rule.weighted ? 0.0f : args.beside[head * args.beside_stride + position];
+    pair[1] = 0.0f;
   }
   if (pages.scores == nullptr) return;
   if (rule.scored && rule.by_position) {

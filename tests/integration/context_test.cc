@@ -158,6 +158,32 @@ TEST_P(ContextTest, ALongTurnAfterAShortOne) {
   }
 }
 
+// Turns longer and shorter than the model's window (40), one after another: a turn takes one step
+// for its cache to come back and one to be read. A server without the cache, which reads all turns
+// again, answers the same.
+TEST_P(ContextTest, ATurnIsReadInOneStep) {
+  for (const char* policy : {"full", "h2o", "snapkv", "ada-snapkv"}) {
+    SCOPED_TRACE(policy);
+    const auto server = MakeServer(64 << 20), without = MakeServer(0);
+    std::string context = server->Run(MakeRequest(60, policy, 1)).context;
+    for (const int count : {200, 30, 90}) {
+      SCOPED_TRACE(testing::Message() << "a turn of " << count);
+      Request next = Next(context, count);
+      next.prompt = Tokens(count, count);
+      Request again = next;
+      ASSERT_FALSE(server->contexts().Resolve(&again).has_value());
+      const RequestHandle handle = server->Add(next);
+      int steps = 0;
+      for (; (*server)[handle].tokens.empty() && steps < 10; ++steps) server->Step();
+      EXPECT_LE(steps, 2);
+      server->RunToEnd();
+      EXPECT_EQ((*server)[handle].tokens.size(), 12u);
+      EXPECT_EQ((*server)[handle].tokens, without->Run(again).tokens);
+      context = (*server)[handle].context;
+    }
+  }
+}
+
 // A prefill-only context, for any number of questions.
 TEST_P(ContextTest, GoesOnFromWhatWasOnlyRead) {
   for (const PolicyInfo& policy : ListPolicies()) {

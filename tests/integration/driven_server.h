@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "scheduler/context_file.h"
 #include "scheduler/invariants.h"
 #include "scheduler/request_check.h"
@@ -186,7 +187,7 @@ class Server {
     const EngineLimits& limits = engine_->limits();
     for (int layer = 0; layer < limits.num_layers; ++layer) {
       for (int head = 0; head < limits.num_kv_heads; ++head) {
-        Engine::HeadState state = engine_->ReadHead(slot, layer, head);
+        HeadState state = EngineProbe(*engine_).ReadHead(slot, layer, head);
         answer->positions.push_back(std::move(state.positions));
         const bool windowed =
             limits.WindowLayers() > 0 && engine_->config().KindOf(layer).window > 0;

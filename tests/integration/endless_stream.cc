@@ -34,6 +34,7 @@
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/serving_loop.h"
 
@@ -109,12 +110,14 @@ class Reader {
     batch.decode.push_back({0, token, position_++, {}});
     Run(batch);
   }
-  std::vector<float> Logits() const { return engine_->ReadLogits(); }  // of the next token
+  std::vector<float> Logits() const {
+    return EngineProbe(*engine_).ReadLogits();
+  }  // of the next token
   int Entries() const {
     size_t most = 0;
     for (int layer = 0; layer < engine_->limits().num_layers; ++layer) {
       for (int head = 0; head < engine_->limits().num_kv_heads; ++head)
-        most = std::max(most, engine_->ReadHead(0, layer, head).positions.size());
+        most = std::max(most, EngineProbe(*engine_).ReadHead(0, layer, head).positions.size());
     }
     return static_cast<int>(most);
   }

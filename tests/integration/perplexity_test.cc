@@ -12,6 +12,7 @@
 
 #include "engine/model/gguf.h"
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "tests/test_files.h"
 #include "tools/eval/engine_driver.h"
@@ -71,7 +72,7 @@ TEST(Perplexity, BFloat16IsWithinHalfAPercentOfTransformers) {
   for (int t = 0; t + 1 < kWindow; ++t) {
     for (int w = 0; w < windows; ++w) driver.DecodeToken(w, (*ids)[w * kWindow + t], t);
     driver.Step();
-    const std::vector<float> logits = (*engine)->ReadLogits();
+    const std::vector<float> logits = EngineProbe(**engine).ReadLogits();
     for (int w = 0; w < windows; ++w) {
       nll[w] += NegativeLogLikelihood(&logits[static_cast<size_t>(w) * vocab], vocab,
                                       (*ids)[w * kWindow + t + 1]);

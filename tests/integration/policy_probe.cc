@@ -37,6 +37,7 @@
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "tools/eval/engine_driver.h"
 
@@ -171,7 +172,7 @@ Json Laboratory::Kept(int slot, bool positions, int64_t* entries) const {
   for (int layer = 0; layer < engine_->limits().num_layers; ++layer) {
     Json heads = Json::array();
     for (int head = 0; head < engine_->limits().num_kv_heads; ++head) {
-      std::vector<int32_t> kept = engine_->ReadHead(slot, layer, head).positions;
+      std::vector<int32_t> kept = EngineProbe(*engine_).ReadHead(slot, layer, head).positions;
       *entries += static_cast<int64_t>(kept.size());
       std::sort(kept.begin(), kept.end());
       if (positions) heads.push_back(std::move(kept));

@@ -450,7 +450,7 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
 // head exceeds the widest cap.
 std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limits,
                                  std::mt19937_64& random) {
-  const int heads = limits.FullLayers() * limits.num_kv_heads;
+  const int heads = limits.BudgetHeads();
   const int sharing = plan.share.scope == BudgetScope::kModel ? heads : limits.num_kv_heads;
   std::vector<int32_t> entries(heads, plan.Protected());
   for (int first = 0; first < heads; first += sharing) {
@@ -489,7 +489,7 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(2 + random() % 100),
-                   .num_layers = limits.FullLayers(),
+                   .num_layers = limits.BudgetLayers(),
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % (plan.prompt.tokens - 1));
     plan.rule.recent = 1;
@@ -555,7 +555,7 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
     spec.cache_ratio = ratio;
     const CachePlan plan = *PlanCache(
         spec,
-        {.tokens = 8192, .num_layers = limits.FullLayers(), .num_kv_heads = limits.num_kv_heads});
+        {.tokens = 8192, .num_layers = limits.BudgetLayers(), .num_kv_heads = limits.num_kv_heads});
     CacheSpace space(limits);
     SequenceSpace held;
     CacheUpdates updates;
@@ -626,7 +626,7 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
     }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(4 + random() % 20),
-                   .num_layers = limits.FullLayers(),
+                   .num_layers = limits.BudgetLayers(),
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % 3);
     plan.rule.recent = 1;

@@ -123,7 +123,7 @@ class FakeEngine : public ImmediateExecutor {
   void SavePrefix(const PrefillSlice& slice, int layer);
   void CheckArena(const Batch& batch);
   // NumHeads: heads in the budget group. AllHeads: with heads of window layers.
-  int NumHeads() const { return limits_.FullLayers() * limits_.num_kv_heads; }
+  int NumHeads() const { return limits_.BudgetHeads(); }
   int AllHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
   void AssignPages(const Slot& slot, const std::vector<int32_t>& entries);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/run/engine_probe.h"
 #include "kernels/check.h"
 
 namespace hydrant::eval {
@@ -130,9 +131,9 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
 
 void EngineDriver::Shrink(int slot, int32_t mean) {
   Sequence& sequence = sequences_[slot];
-  const int full_heads = engine_->limits().FullLayers() * engine_->limits().num_kv_heads;
-  std::vector<int32_t> held(full_heads);
-  for (int head = 0; head < full_heads; ++head)
+  const int budget_heads = engine_->limits().BudgetHeads();
+  std::vector<int32_t> held(budget_heads);
+  for (int head = 0; head < budget_heads; ++head)
     held[head] = sequence.space.spans[head].EntriesAfter(sequence.position);
   sequence.plan = hydrant::Shrink(sequence.plan, sequence.position, held, mean);
 }
@@ -202,7 +203,7 @@ std::vector<TokenId> EngineDriver::Generate(int slot, int count) {
 }
 
 std::span<const float> EngineDriver::LogitsRow(int slot) {
-  if (logits_.empty()) logits_ = engine_->ReadLogits();
+  if (logits_.empty()) logits_ = EngineProbe(*engine_).ReadLogits();
   const size_t vocab = engine_->config().vocab_size;
   return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
 }

@@ -9,6 +9,7 @@
 #include "engine/cache/cache_space.h"
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
+#include "engine/run/engine_probe.h"
 #include "kernels/status_macros.h"
 #include "tools/eval/engine_driver.h"
 
@@ -123,7 +124,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   const bool fits_twice =
       2 * context + static_cast<int>(instruction.size()) <= limits.max_model_len;
   absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
-                                                    .num_layers = limits.FullLayers(),
+                                                    .num_layers = limits.BudgetLayers(),
                                                     .num_kv_heads = limits.num_kv_heads,
                                                     .question_tokens = trial.question_tokens,
                                                     .fits_twice = fits_twice});
@@ -222,7 +223,7 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
 
 Outcome Laboratory::Impl::AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const {
   Outcome outcome;
-  outcome.kept = engine->ReadLengths(arm.slot);
+  outcome.kept = EngineProbe(*engine).ReadLengths(arm.slot);
   for (const int32_t entries : outcome.kept) outcome.entries += entries;
   const std::vector<float>& masses = driver->RetainedMass(arm.slot);
   double sum = 0;
@@ -236,7 +237,7 @@ std::vector<std::vector<int32_t>> Laboratory::Impl::Held(int slot) const {
   std::vector<std::vector<int32_t>> held;
   for (int layer = 0; layer < limits.num_layers; ++layer) {
     for (int head = 0; head < limits.num_kv_heads; ++head) {
-      held.push_back(engine->ReadPositions(slot, layer, head));
+      held.push_back(EngineProbe(*engine).ReadPositions(slot, layer, head));
       std::sort(held.back().begin(), held.back().end());
     }
   }

@@ -27,7 +27,7 @@ class SimulatedEngine final : public StepExecutor {
   CacheReport ReportPrompt(const PrefillSlice& slice, int slot);
   std::vector<int32_t> ShareOut(const CachePlan& plan, int32_t widest);
   double Draw() { return std::uniform_real_distribution<double>(0.0, 1.0)(random_); }
-  int NumHeads() const { return limits_.FullLayers() * limits_.num_kv_heads; }
+  int NumHeads() const { return limits_.BudgetHeads(); }
 
   const EngineLimits limits_;
   std::mt19937_64 random_;

@@ -76,7 +76,7 @@ void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot
   if (cut.share.scope == BudgetScope::kModel) {
     ShareLayersOfPages(plan, cut, slot, tokens, 0, cut.NumLayers(), kv);
   } else {
-    for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
+    for (int layer = 0; layer < limits_.BudgetLayers(); ++layer) {
       if (cut.share.scope == BudgetScope::kLayer) {
         ShareLayersOfPages(plan, cut, slot, tokens, layer, layer + 1, kv);
       } else {
@@ -104,7 +104,7 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
   const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
   const int32_t base = cut.keep[layer_begin] - plan.Protected();
   // Of layers that others follow, what all of them are given.
-  const int sharing = cut.OthersFollow() ? limits_.FullLayers() * limits_.num_kv_heads : heads;
+  const int sharing = cut.OthersFollow() ? limits_.BudgetHeads() : heads;
   backend_->CountBest({.slot = slot,
                        .layer_begin = layer_begin,
                        .layer_end = layer_end,

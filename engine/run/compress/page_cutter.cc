@@ -19,8 +19,7 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
                      const KvState& kv) {
   const SequenceTables& tables = kv.tables();
   if (cut.samples != nullptr) {
-    const std::vector<int32_t> caps(
-        static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads, plan.cap);
+    const std::vector<int32_t> caps(static_cast<size_t>(limits_.BudgetHeads()), plan.cap);
     backend_->CopyToDevice(tables.caps + tables.HeadIndex(slot, 0, 0), caps.data(),
                            caps.size() * sizeof(int32_t));
     samples_.BuildPages(*cut.samples, slot, tokens, kv);

@@ -71,9 +71,7 @@ class PromptCompressor {
   PromptCompressor(Backend* backend, const EngineLimits& limits)
       : backend_(backend), limits_(limits), arena_tokens_(limits.prefill_arena_tokens) {}
   absl::Status Allocate();
-  size_t NumHeads() const {
-    return static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads;
-  }
+  size_t NumHeads() const { return static_cast<size_t>(limits_.BudgetHeads()); }
 
   struct Gathered : PromptStatistic {
     float* out = nullptr;  // [kv_heads, arena], from the slice on

@@ -6,7 +6,7 @@ namespace hydrant {
 
 absl::Status SampleStream::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
-  num_layers_ = limits.FullLayers();
+  num_layers_ = limits.BudgetLayers();
   return rules_.Allocate(*backend, limits.max_num_seqs);
 }
 

@@ -29,12 +29,9 @@ namespace {
 
 void Route(Backend* backend, const Experts& experts, const Linear& router, const ExpertInput& input,
            const ExpertSpace& space) {
-  backend->Matmul({.x = input.x,
-                   .x_dtype = input.dtype,
-                   .m = input.rows,
-                   .weight = router.weight.get(),
-                   .y = space.logits.data(),
-                   .bias = router.bias.data()});
+  router.Apply(
+      backend,
+      MatmulArgs{.x = input.x, .x_dtype = input.dtype, .m = input.rows, .y = space.logits.data()});
   backend->RouteExperts({.logits = space.logits.data(),
                          .rows = input.rows,
                          .experts = experts.count,
@@ -51,16 +48,14 @@ void Route(Backend* backend, const Experts& experts, const Linear& router, const
 void Multiply(Backend* backend, const Experts& experts, const Linear& linear,
               const ExpertInput& input, const int32_t* sources, int places,
               const ExpertSpace& space, float* y) {
-  backend->ExpertMatmul({.x = input.x,
-                         .x_dtype = input.dtype,
-                         .rows = input.rows,
-                         .sources = sources,
-                         .offsets = space.offsets.data(),
-                         .places = places,
-                         .experts = experts.count,
-                         .weight = linear.weight.get(),
-                         .y = y,
-                         .bias = linear.bias.data()});
+  linear.Apply(backend, ExpertMatmulArgs{.x = input.x,
+                                         .x_dtype = input.dtype,
+                                         .rows = input.rows,
+                                         .sources = sources,
+                                         .offsets = space.offsets.data(),
+                                         .places = places,
+                                         .experts = experts.count,
+                                         .y = y});
 }
 
 }  // namespace

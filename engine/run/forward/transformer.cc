@@ -355,9 +355,9 @@ void Transformer::ProjectQkv(int layer, const float* hidden, int rows, const Act
                              bool prepared) const {
   const Layer& weights = layers_[layer];
   if (!prepared) Normalise(hidden, weights.attn_norm, rows, 0, act);
-  MatmulArgs product = QkvProduct(weights, rows, act, prepared);
+  MatmulArgs product = InputOf(rows, act, prepared);
   product.y = act.qkv.data();
-  backend_->Matmul(product);
+  weights.qkv.Apply(backend_, product);
   if (config().qk_norm != QkNorm::kNone) NormaliseHeads(weights, rows, act);
 }
 
@@ -376,10 +376,10 @@ void Transformer::ProjectAndRotate(int layer, const float* hidden, const int32_t
     return;
   }
   if (!prepared) Normalise(hidden, weights.attn_norm, rows, 0, act);
-  MatmulArgs product = QkvProduct(weights, rows, act, prepared);
+  MatmulArgs product = InputOf(rows, act, prepared);
   product.rope = SplittingInto(kv, layer, positions, 0, rows, act);
   product.rope->qkv = nullptr;
-  backend_->Matmul(product);
+  weights.qkv.Apply(backend_, product);
 }
 
 bool Transformer::RotatesInProduct(const Layer& layer, int rows, const Activations& act,
@@ -389,15 +389,10 @@ bool Transformer::RotatesInProduct(const Layer& layer, int rows, const Activatio
          backend_->FusesProducts(*layer.qkv.weight, rows);
 }
 
-// The projection of act.normed, without where it goes.
-MatmulArgs Transformer::QkvProduct(const Layer& layer, int rows, const Activations& act,
-                                   bool prepared) const {
-  return {.x = act.normed.data(),
-          .x_dtype = act.input_dtype,
-          .m = rows,
-          .weight = layer.qkv.weight.get(),
-          .bias = layer.qkv.bias.data(),
-          .x_norm = Half(act, prepared)};
+// A product of act.normed, without the matrix and the output.
+MatmulArgs Transformer::InputOf(int rows, const Activations& act, bool prepared) const {
+  return {
+      .x = act.normed.data(), .x_dtype = act.input_dtype, .m = rows, .x_norm = Half(act, prepared)};
 }
 
 RopeSplitArgs Transformer::SplittingInto(const KvDestination& kv, int layer,
@@ -482,14 +477,12 @@ void Transformer::AddProjection(const Linear& linear, const void* x, const Norm&
   const bool normed = post_norm.weight.size() > 0;
   std::optional<SplitNorm> half = Half(act, next != nullptr);
   if (half.has_value()) half->weight = next->weight.data();
-  backend_->Matmul({.x = x,
-                    .x_dtype = act.input_dtype,
-                    .m = rows,
-                    .weight = linear.weight.get(),
-                    .y = normed ? act.projected.data() : hidden,
-                    .accumulate = !normed,
-                    .bias = linear.bias.data(),
-                    .y_norm = half});
+  linear.Apply(backend_, MatmulArgs{.x = x,
+                                    .x_dtype = act.input_dtype,
+                                    .m = rows,
+                                    .y = normed ? act.projected.data() : hidden,
+                                    .accumulate = !normed,
+                                    .y_norm = half});
   if (!normed) return;
   backend_->RmsNorm({.x = act.projected.data(),
                      .weight = post_norm.weight.data(),
@@ -518,29 +511,20 @@ void Transformer::GateUp(const Layer& layer, int rows, const Activations& act,
   const Weight& weight = *layer.gate_up.weight;
   const bool has_bias = layer.gate_up.bias.data() != nullptr;
   const Activation activation = config().activation;
+  MatmulArgs product = InputOf(rows, act, prepared);
   if (config().gated && !has_bias && act.input_dtype == DType::kBF16 &&
       (activation == Activation::kSilu || activation == Activation::kGeluTanh) &&
       backend_->FusesProducts(weight, rows)) {
-    backend_->Matmul({.x = act.normed.data(),
-                      .x_dtype = act.input_dtype,
-                      .m = rows,
-                      .weight = &weight,
-                      .y_bf16 = reinterpret_cast<uint16_t*>(act.gated.data()),
-                      .x_norm = Half(act, prepared),
-                      .gate = activation});
-    return;
+    product.y_bf16 = reinterpret_cast<uint16_t*>(act.gated.data());
+    product.gate = activation;
+    return layer.gate_up.Apply(backend_, product);
   }
   // Results that are only activated need no more bits than what the activation gives.
   const bool rounds = !has_bias && backend_->ResultDType(weight) == DType::kBF16;
   auto* rounded = rounds ? reinterpret_cast<uint16_t*>(act.gate_up.data()) : nullptr;
-  backend_->Matmul({.x = act.normed.data(),
-                    .x_dtype = act.input_dtype,
-                    .m = rows,
-                    .weight = &weight,
-                    .y = rounds ? nullptr : act.gate_up.data(),
-                    .bias = layer.gate_up.bias.data(),
-                    .y_bf16 = rounded,
-                    .x_norm = Half(act, prepared)});
+  product.y = rounds ? nullptr : act.gate_up.data();
+  product.y_bf16 = rounded;
+  layer.gate_up.Apply(backend_, product);
   backend_->Activate({.x = rounds ? nullptr : act.gate_up.data(),
                       .x_bf16 = rounded,
                       .activation = activation,

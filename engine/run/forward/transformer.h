@@ -162,7 +162,7 @@ class Transformer {
                           const Activations& act) const;
   RopeSplitArgs SplittingInto(const KvDestination& kv, int layer, const int32_t* positions,
                               int first, int rows, const Activations& act) const;
-  MatmulArgs QkvProduct(const Layer& layer, int rows, const Activations& act, bool prepared) const;
+  MatmulArgs InputOf(int rows, const Activations& act, bool prepared) const;
   bool RotatesInProduct(const Layer& layer, int rows, const Activations& act,
                         const KvDestination& kv) const;
   void NormaliseHeads(const Layer& layer, int rows, const Activations& act) const;

@@ -6,6 +6,7 @@
 
 #include "engine/cache/prompt_scorer.h"
 #include "engine/cache/state_slabs.h"
+#include "kernels/entry_state.h"
 #include "kernels/host_memory.h"
 #include "kernels/status_macros.h"
 
@@ -20,7 +21,6 @@ class PageArrays {
   PageArrays(const KvLayout& layout, int num_blocks, bool state_beside)
       : layout_(layout), state_beside_(state_beside) {
     layout_.num_blocks = num_blocks;
-    layout_.log_weight_stride = state_beside ? 0 : layout.block_size;
     const size_t slots = static_cast<size_t>(num_blocks) * layout.block_size;
     const SlabShape slabs = SlabShape::Of(layout_);
     keys_ = Place(num_blocks * slabs.keys_bytes);
@@ -29,7 +29,7 @@ class PageArrays {
     positions_ = Place(slots * sizeof(int32_t));
     if (!state_beside) return;
     scores_ = Place(slots * sizeof(float));
-    log_weights_ = Place(2 * slots * sizeof(float));
+    pairs_ = Place(2 * slots * sizeof(float));
   }
 
   size_t size() const { return size_; }
@@ -39,11 +39,10 @@ class PageArrays {
                      .values = memory + values_,
                      .positions = reinterpret_cast<int32_t*>(memory + positions_)};
     if (state_beside_) {
-      pages.scores = reinterpret_cast<float*>(memory + scores_);
-      pages.log_weights = reinterpret_cast<float*>(memory + log_weights_);
+      PlaceStateBeside(reinterpret_cast<float*>(memory + scores_),
+                       reinterpret_cast<float*>(memory + pairs_), &pages);
     } else {
-      pages.scores = reinterpret_cast<float*>(memory + keys_);
-      pages.log_weights = pages.scores + layout_.block_size;
+      PlaceStateInSlabs(&pages);
     }
     return pages;
   }
@@ -59,7 +58,7 @@ class PageArrays {
   KvLayout layout_;
   bool state_beside_;
   size_t size_ = 0;
-  size_t keys_ = 0, values_ = 0, positions_ = 0, scores_ = 0, log_weights_ = 0;
+  size_t keys_ = 0, values_ = 0, positions_ = 0, scores_ = 0, pairs_ = 0;
 };
 
 }  // namespace
@@ -79,7 +78,7 @@ KvState::KvState(Backend* backend, const std::vector<GroupKind>& kinds, const Kv
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   prefix_ = PrefixBlocksOf(layout, limits);
-  if (limits.FullLayers() == 0)
+  if (limits.BudgetLayers() == 0)
     groups_.emplace_back(CacheGroup{.num_kv_heads = limits.num_kv_heads});
   for (const CacheGroup& group : limits.Groups()) groups_.emplace_back(group);
   std::vector<int> placed(groups_.size(), 0);

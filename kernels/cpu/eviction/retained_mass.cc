@@ -38,7 +38,7 @@ int32_t EnoughFor(const KeepForMassArgs& args, const Head& head, int64_t need) {
     const size_t state = StateIndex(pages.layout, head.blocks, e);
     const uint64_t rank =
         args.IsProtected(position) ? UINT64_MAX : RankKey(pages.scores[state], position);
-    entries.push_back({rank, MassUnits(*LogWeightsOf(pages, head.blocks, e))});
+    entries.push_back({rank, MassUnits(WindowSumOf(pages, head.blocks, e))});
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.rank > b.rank; });
@@ -56,7 +56,7 @@ void RetainedMass(const RetainedMassArgs& args, ThreadPool& threads) {
     const Head head = HeadOf(tables, args.slot, index);
     int64_t sum = 0;
     for (int32_t e = 0; e < head.length; ++e)
-      sum += MassUnits(*LogWeightsOf(args.pages, head.blocks, e));
+      sum += MassUnits(WindowSumOf(args.pages, head.blocks, e));
     args.mass[index] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
   });
 }

@@ -66,7 +66,7 @@ void MoveEntry(const KvPages& pages, const PageIds* blocks, const Move& move) {
         pages.scores[StateIndex(pages.layout, blocks, move.from)];
   }
   if (pages.log_weights == nullptr) return;
-  std::copy_n(LogWeightsOf(pages, blocks, move.from), 2, LogWeightsOf(pages, blocks, move.to));
+  std::copy_n(PairOf(pages, blocks, move.from), 2, PairOf(pages, blocks, move.to));
 }
 
 // Sets length, cap and victim of a head after its entries have moved.

@@ -83,11 +83,10 @@ struct Entries {
   int32_t Position(int i) const { return kept == nullptr ? entry + i : kept[i]; }
 };
 
-void WriteLogWeights(const WritePagesArgs& args, bool weighted, const Entries& entries, float* to) {
-  const float* const sums =
-      weighted ? nullptr : args.window_sums + entries.head * args.window_stride;
+void WritePairs(const WritePagesArgs& args, bool weighted, const Entries& entries, float* to) {
+  const float* const beside = weighted ? nullptr : args.beside + entries.head * args.beside_stride;
   for (int i = 0; i < entries.count; ++i) {
-    to[2 * i] = weighted ? 0.0f : sums[entries.Position(i)];
+    to[2 * i] = weighted ? 0.0f : beside[entries.Position(i)];
     to[2 * i + 1] = 0.0f;
   }
 }
@@ -111,17 +110,15 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, const Entri
 void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
   const bool has_scores = pages.scores != nullptr && (rule.scored || args.scores != nullptr);
-  const bool has_log_weights =
-      pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr);
-  if (!has_scores && !has_log_weights) return;
+  const bool has_pairs = pages.log_weights != nullptr && (rule.weighted || args.beside != nullptr);
+  if (!has_scores && !has_pairs) return;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   const int32_t* const kept = args.kept == nullptr ? nullptr : args.kept + head * args.kept_stride;
   const int block_size = pages.layout.block_size;
   for (int first = 0; first < args.keep[head]; first += block_size) {
     const Entries entries = {head, first, std::min(block_size, args.keep[head] - first),
                              kept == nullptr ? nullptr : kept + first};
-    if (has_log_weights)
-      WriteLogWeights(args, rule.weighted, entries, LogWeightsOf(pages, blocks, first));
+    if (has_pairs) WritePairs(args, rule.weighted, entries, PairOf(pages, blocks, first));
     if (has_scores)
       WriteScores(args, rule, entries, pages.scores + StateIndex(pages.layout, blocks, first));
   }

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine/model/dummy_source.h"
+#include "engine/run/engine_probe.h"
 #include "tests/device.h"
 #include "tests/engine/run/double_model.h"
 #include "tests/engine/run/random_model.h"
@@ -153,10 +154,10 @@ TEST_P(EngineTest, SlicingAndCompanyChangeNothing) {
 
   EngineDriver alone(engine.get(), 1);
   const std::vector<TokenId> expected = alone.Generate(alone.Add(prompt, plan, 60), 60);
-  std::vector<Engine::HeadState> expected_heads;
+  std::vector<HeadState> expected_heads;
   for (int layer = 0; layer < num_layers; ++layer) {
     for (int head = 0; head < config().num_kv_heads; ++head)
-      expected_heads.push_back(engine->ReadHead(0, layer, head));
+      expected_heads.push_back(EngineProbe(*engine).ReadHead(0, layer, head));
   }
 
   EngineDriver crowd(engine.get(), 2);
@@ -189,7 +190,7 @@ TEST_P(EngineTest, SlicingAndCompanyChangeNothing) {
   size_t i = 0;
   for (int layer = 0; layer < num_layers; ++layer) {
     for (int head = 0; head < config().num_kv_heads; ++head, ++i) {
-      const Engine::HeadState state = engine->ReadHead(slot, layer, head);
+      const HeadState state = EngineProbe(*engine).ReadHead(slot, layer, head);
       EXPECT_EQ(state.positions, expected_heads[i].positions);
       EXPECT_EQ(state.scores, expected_heads[i].scores);
       EXPECT_EQ(state.keys, expected_heads[i].keys);

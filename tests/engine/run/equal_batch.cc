@@ -61,7 +61,7 @@ void EqualBatch::AddSequence(int slot, int width) {
   batch_.Add(TableRow{slot, first, width});
   // Heads with a window have no state; they come last.
   const bool evicts = plan_.state_lines != kNoStateLines;
-  const int64_t with_state = evicts ? pages / limits.num_layers * limits.FullLayers() : 0;
+  const int64_t with_state = evicts ? pages / limits.num_layers * limits.BudgetLayers() : 0;
   const int64_t states_a_slab = evicts ? limits.slab.StatesIn(plan_.state_lines) : 1;
   int32_t slab = 0;
   for (int64_t i = 0; i < pages; ++i) {

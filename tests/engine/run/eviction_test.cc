@@ -13,6 +13,7 @@
 
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "tests/device.h"
 #include "tests/engine/cache/plan_view.h"
 #include "tests/engine/run/double_model.h"
@@ -59,7 +60,7 @@ std::set<int> Positions(const DoubleModel::Head& head) {
 }
 
 // Ranks become the positions of the entries that the reference has there.
-void RanksToPositions(const DoubleModel::Head& expected, Engine::HeadState* actual) {
+void RanksToPositions(const DoubleModel::Head& expected, HeadState* actual) {
   for (int32_t& rank : actual->positions) {
     ASSERT_GE(rank, 0);
     ASSERT_LT(rank, static_cast<int>(expected.entries.size()));
@@ -96,8 +97,8 @@ void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& 
 
 // Compares one head; adopts the engine's victim where the margin excuses it. Returns false on a
 // real difference.
-void CompareHead(const Engine::HeadState& actual, DoubleModel::Head* expected,
-                 bool scored_by_attention, int* excused) {
+void CompareHead(const HeadState& actual, DoubleModel::Head* expected, bool scored_by_attention,
+                 int* excused) {
   const std::set<int> positions(actual.positions.begin(), actual.positions.end());
   ASSERT_EQ(positions.size(), actual.positions.size()) << "a position is kept twice";
   ASSERT_EQ(positions, Positions(*expected));
@@ -142,7 +143,7 @@ absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  return PlanCache(spec, {c.prompt, limits.FullLayers(), limits.num_kv_heads});
+  return PlanCache(spec, {c.prompt, limits.BudgetLayers(), limits.num_kv_heads});
 }
 
 std::vector<TokenId> Draw(int count, int vocab_size, std::mt19937_64* rng) {
@@ -205,7 +206,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
       for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message()
                      << "step " << step << " layer " << layer << " head " << head);
-        Engine::HeadState actual = pair.engine->ReadHead(pair.slot, layer, head);
+        HeadState actual = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         if (pair.plan.rule.rolling) RanksToPositions(pair.expected.head(layer, head), &actual);
         if (HasFatalFailure()) return;
         CompareHead(
@@ -235,7 +236,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
 
 // Where the engine let another entry go than the reference, and their scores lie within the margin,
 // the reference adopts its choice.
-void AdoptTies(const Engine::HeadState& actual, DoubleModel::Head* expected, int* excused) {
+void AdoptTies(const HeadState& actual, DoubleModel::Head* expected, int* excused) {
   const std::set<int> kept(actual.positions.begin(), actual.positions.end());
   for (DoubleModel::Entry& entry : expected->entries) {
     if (kept.contains(entry.position)) continue;
@@ -288,7 +289,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
     for (int layer = 0; layer < pair.config.num_layers; ++layer) {
       for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
-        const Engine::HeadState state = pair.engine->ReadHead(pair.slot, layer, head);
+        const HeadState state = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
         if (count > 1) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, scored && !pair.expected.InWindow(layer), &excused);
@@ -338,7 +339,7 @@ TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
       for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message()
                      << "step " << step << " layer " << layer << " head " << head);
-        const Engine::HeadState state = pair.engine->ReadHead(pair.slot, layer, head);
+        const HeadState state = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
         if (cuts) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, !pair.plan.rule.by_position && !pair.expected.InWindow(layer),
@@ -407,8 +408,8 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
     EXPECT_EQ(logits[0], logits[1]);
     for (int layer = 0; layer < config.num_layers; ++layer) {
       for (int head = 0; head < c.kv_heads; ++head) {
-        const Engine::HeadState a = engine->ReadHead(0, layer, head);
-        const Engine::HeadState b = engine->ReadHead(1, layer, head);
+        const HeadState a = EngineProbe(*engine).ReadHead(0, layer, head);
+        const HeadState b = EngineProbe(*engine).ReadHead(1, layer, head);
         EXPECT_EQ(a.positions, b.positions);
         if (plan.rule.scored && !(windows && layer + 1 < config.num_layers)) {
           EXPECT_EQ(a.scores, b.scores);
@@ -427,7 +428,7 @@ void ExpectSameCaches(const Engine& engine, int one, int other, bool scored) {
       SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
       std::map<int, float> scores[2];
       for (const int i : {0, 1}) {
-        const Engine::HeadState state = engine.ReadHead(i == 0 ? one : other, layer, head);
+        const HeadState state = EngineProbe(engine).ReadHead(i == 0 ? one : other, layer, head);
         for (size_t entry = 0; entry < state.positions.size(); ++entry)
           scores[i][state.positions[entry]] = state.scores[entry];
         EXPECT_EQ(scores[i].size(), state.positions.size()) << "a position is kept twice";
@@ -911,7 +912,8 @@ TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
     EXPECT_GT(different.size(), 2u) << "heads that are alike test nothing";
     for (int seen = kPrompt; seen <= kPrompt + kSteps; ++seen) {
       for (int head = 0; head < 2 * kKvHeads; ++head) {
-        const Engine::HeadState state = engine->ReadHead(slot, head / kKvHeads, head % kKvHeads);
+        const HeadState state =
+            EngineProbe(*engine).ReadHead(slot, head / kKvHeads, head % kKvHeads);
         const std::set<int> positions(state.positions.begin(), state.positions.end());
         ASSERT_EQ(static_cast<int>(positions.size()),
                   entries[head] + std::min(seen - kPrompt, c.growth))
@@ -952,7 +954,7 @@ struct Decided {
 Decided Decide(Engine* engine, EngineDriver* driver, int slot, int kv_heads) {
   Decided decided = {driver->Entries(slot), driver->RetainedMass(slot), driver->Logits(slot), {}};
   for (int head = 0; head < 2 * kv_heads; ++head) {
-    const Engine::HeadState state = engine->ReadHead(slot, head / kv_heads, head % kv_heads);
+    const HeadState state = EngineProbe(*engine).ReadHead(slot, head / kv_heads, head % kv_heads);
     auto& positions = decided.heads.emplace_back();
     for (size_t i = 0; i < state.positions.size(); ++i)
       positions[state.positions[i]] = state.scores[i];
@@ -1111,7 +1113,7 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
       all.Prefill(reading);
       ASSERT_EQ(driver.RetainedMass(slot).size(), 4u);
       for (int head = 0; head < 4; ++head) {
-        const Engine::HeadState state = engine->ReadHead(slot, head / 2, head % 2);
+        const HeadState state = EngineProbe(*engine).ReadHead(slot, head / 2, head % 2);
         double mass = 0;
         for (const int32_t position : state.positions)
           mass += all.head(head / 2, head % 2).entries[position].late / plan.MassQueries();
@@ -1180,8 +1182,8 @@ TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
       uniform.Prefill(reading);
       for (int head = 0; head < 4; ++head) {
         SCOPED_TRACE(testing::Message() << "head " << head);
-        const auto held =
-            static_cast<int>(engine->ReadHead(slot, head / 2, head % 2).positions.size());
+        const auto held = static_cast<int>(
+            EngineProbe(*engine).ReadHead(slot, head / 2, head % 2).positions.size());
         EXPECT_EQ(held, driver.Entries(slot)[head]);
         const auto keep = static_cast<int>(uniform.head(head / 2, head % 2).entries.size());
         const DoubleModel::Head& entries = all.head(head / 2, head % 2);

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "tests/device.h"
 #include "tests/test_files.h"
 #include "tools/eval/engine_driver.h"
@@ -99,7 +100,7 @@ void ExpectAccumulatedAttention(const Engine& engine, int slot, const Json& acc)
   const int group = config.GroupSize();
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (int head = 0; head < config.num_kv_heads; ++head) {
-      const Engine::HeadState state = engine.ReadHead(slot, layer, head);
+      const HeadState state = EngineProbe(engine).ReadHead(slot, layer, head);
       ASSERT_EQ(state.positions.size(), acc[layer][0].size());
       for (size_t i = 0; i < state.positions.size(); ++i) {
         double expected = 0;

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "engine/run/engine.h"
+#include "engine/run/engine_probe.h"
 #include "tests/device.h"
 #include "tests/engine/run/double_model.h"
 #include "tests/engine/run/random_model.h"
@@ -67,7 +68,7 @@ class SubGenEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
 
 // What the head has to hold when `seen` tokens have been: the sinks and the last `recent` as they
 // are, all others counted in its clusters.
-void CheckState(const Engine::HeadState& head, const SubGenRule& rule, int seen) {
+void CheckState(const HeadState& head, const SubGenRule& rule, int seen) {
   ASSERT_EQ(static_cast<int>(head.positions.size()), rule.Capacity());
   for (int p = seen - rule.recent; p < seen; ++p) {
     const int entry = rule.sinks + p % rule.recent;
@@ -84,7 +85,7 @@ void CheckState(const Engine::HeadState& head, const SubGenRule& rule, int seen)
 }
 
 // The model's head holds what the engine's does but for the newest token, which a step adds.
-DoubleModel::Head Adopt(const Engine::HeadState& from, int head_dim, int newest) {
+DoubleModel::Head Adopt(const HeadState& from, int head_dim, int newest) {
   DoubleModel::Head head;
   for (size_t e = 0; e < from.positions.size(); ++e) {
     if (from.positions[e] == newest) continue;
@@ -138,7 +139,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
     driver.Step();
     for (int layer = 0; layer < config.num_layers; ++layer) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
-        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
+        const HeadState state = EngineProbe(*engine).ReadHead(slot, layer, head);
         if (position >= c.budget) {
           ASSERT_NO_FATAL_FAILURE(CheckState(state, *plan.life->Samples(), position + 1));
         }

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/run/engine_probe.h"
 #include "tests/server/random_model_server.h"
 
 namespace hydrant {
@@ -105,7 +106,7 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
     std::set<size_t> lengths;
     for (int layer = 0; layer < server.model.config.num_layers; ++layer) {
       for (int head = 0; head < server.model.config.num_kv_heads; ++head) {
-        const size_t length = server.engine->ReadHead(0, layer, head).positions.size();
+        const size_t length = EngineProbe(*server.engine).ReadHead(0, layer, head).positions.size();
         lengths.insert(length);
         entries += length;
         pages += (length + 15) / 16;
@@ -168,7 +169,7 @@ TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
   for (int layer = 0; layer < server.model.config.num_layers; ++layer) {
     size_t entries = 0, most = 0;
     for (int head = 0; head < server.model.config.num_kv_heads; ++head) {
-      const size_t length = server.engine->ReadHead(0, layer, head).positions.size();
+      const size_t length = EngineProbe(*server.engine).ReadHead(0, layer, head).positions.size();
       entries += length;
       most = std::max(most, length);
     }

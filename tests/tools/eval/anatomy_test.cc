@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "engine/run/engine_probe.h"
 #include "kernels/dequantize.h"
 #include "tests/engine/run/double_model.h"
 #include "tests/engine/run/random_model.h"
@@ -185,9 +186,9 @@ TEST(PlainForward, LogitsAreTheEngines) {
   }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (int head = 0; head < config.num_kv_heads; ++head) {
-      const auto held = (*engine)->ReadPositions(compressed, layer, head);
+      const auto held = EngineProbe(**engine).ReadPositions(compressed, layer, head);
       EXPECT_EQ(held.size(), 23u);
-      EXPECT_EQ(held, (*engine)->ReadHead(compressed, layer, head).positions);
+      EXPECT_EQ(held, EngineProbe(**engine).ReadHead(compressed, layer, head).positions);
     }
   }
 }

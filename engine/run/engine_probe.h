@@ -1,0 +1,51 @@
+// Reads what an engine holds, for tests and the laboratory: entries of caches, and logits. Each call
+// copies from the device, and waits for it. Borrows the engine; on the thread that drives it.
+#ifndef HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
+#define HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/run/engine.h"
+
+namespace hydrant {
+
+// The entries of one head, in the order of their places in its pages.
+struct HeadState {
+  std::vector<int32_t> positions;  // [entries]
+  std::vector<float> scores;       // the same; zeros where the slot keeps none
+  std::vector<float> log_weights;  // [entries, 2], where the slot's rule is weighted
+  std::vector<float> keys;         // [entries, head_dim]
+  std::vector<float> values;       // the same
+  int32_t victim = -1;
+};
+
+class EngineProbe {
+ public:
+  explicit EngineProbe(const Engine& engine) : parts_(engine.Parts()) {}
+
+  // Layers are the model's.
+  HeadState ReadHead(int slot, int layer, int head) const;
+  // Of these the positions alone.
+  std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;
+  // [layers * KV heads] entries
+  std::vector<int32_t> ReadLengths(int slot) const;
+  // Logits of the step enqueued last, after biases, masks and penalties: rows of batch.decode
+  // first, then the slices that ended their prompt.
+  std::vector<float> ReadLogits() const;
+
+ private:
+  // Where a head's pages are named, read from the device.
+  struct Rows {
+    int32_t length = 0;
+    int32_t victim = -1;
+    std::vector<PageIds> blocks;
+  };
+  Rows RowsOf(int slot, int layer, int head) const;
+
+  EngineParts parts_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
