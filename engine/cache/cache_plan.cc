@@ -172,7 +172,7 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
 }
 
 // State per page that the rule, the scorer and cuts need. A cache without a cap needs scores too:
-// it is cut after the prefill of the next turn of a conversation (TurnBudget::cut_to).
+// it is cut after the prefill of a conversation's next turn (TurnBudget::cut_to).
 int StateLinesOf(const CachePlan& plan) {
   const DecodeRule& rule = plan.rule;
   if (rule.weighted || rule.revision == Revision::kBelowMean ||

@@ -57,7 +57,7 @@ struct CachePlan {
   // Whether retained mass of the prompt is measured if entries are evicted.
   bool measures_mass = true;
   // Lines of state that each page of its heads needs (engine/cache/state_slabs.h). Set by
-  // PlanCache() and constant while the request lives, even if the plan changes.
+  // PlanCache() and constant for the whole request, even if the plan changes.
   int state_lines = 0;
 
   int32_t LayerBudget(int layer) const {

@@ -1,4 +1,4 @@
-// The groups of an engine's caches with the plan of each, for a request's plan.
+// The groups of an engine's caches with their plans, for a request's plan.
 #ifndef HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 #define HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 

@@ -29,7 +29,7 @@ inline constexpr int kLateQueries = 128;    // before the held-out queries; all 
 inline constexpr int kTrials = 13;
 static_assert(kTrials <= kMaxObservations);
 
-// CachePlan::state of a self-tuning plan, which is open until OpenUntil::kPromptRead.
+// CachePlan::state of a self-tuning plan, which is open until its prefill is done (kPromptRead).
 struct SelfTuning final : PolicyState {
   int32_t most_steps = 0;  // limit of `steps`
   // Set by the decision: the choice, the held-out queries' attention that it retains, and the most
