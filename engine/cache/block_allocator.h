@@ -57,8 +57,8 @@ class BlockAllocator {
   };
   static constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 
-  // The first run of `length` free places from `begin` on and in words before `end`, or else the
-  // longest.
+  // The first run of `length` free places from `begin` on, in words before `end`, or else the
+  // longest run there.
   Run Search(int64_t begin, int64_t end, int64_t length) const;
   // A run of `length` free places, or else approximately the longest.
   Run FindRun(int64_t length);

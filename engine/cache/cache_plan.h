@@ -72,8 +72,8 @@ struct CachePlan {
     return {.dropped = static_cast<int32_t>(prompt.tokens) - keep,
             .cap = cap == kNoCap ? kNoCap : keep + Growth()};
   }
-  // The most entries that one head can keep under a shared budget, if each head has `tokens`: it
-  // has all of the best.
+  // The most entries that one head can keep under a shared budget, if each head has `tokens` and
+  // all of the best are in this one.
   int32_t WidestShare(int64_t tokens) const;
   // Sets the lifecycle if plan.share says that heads share budgets; each takes part in the prompt's
   // cut with `candidates` entries. REQUIRES: budget and share are set.
@@ -139,8 +139,7 @@ CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t>
 struct TurnBudget {
   int32_t cap = kNoCap;  // at least the plan's; equal: nothing changes
   DecodeRule rule;
-  // [num_layers] C for heads without a cap, which are cut after the prompt's prefill; empty: no
-  // cut.
+  // [num_layers] C for heads without a cap, which are cut after the prefill; empty: they are not.
   std::vector<int32_t> cut_to = {};
 
   // C, on average over the layers; unset: nothing is ever evicted.
@@ -150,8 +149,8 @@ struct TurnBudget {
 // request that the plan was made for.
 TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
 
-// The policy's decision since PlanCache(); with spec and prompt it restores the plan in another
-// process. REQUIRES: the plan is decided.
+// For a decided plan: the policy's decision since PlanCache(). Another process restores the plan
+// from it, the spec and the prompt.
 std::string SaveDecision(const CachePlan& plan);
 // InvalidArgument: the decision is impossible for this spec and prompt.
 absl::StatusOr<CachePlan> RestorePlan(const CacheSpec& spec, const PromptShape& prompt,

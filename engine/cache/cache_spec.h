@@ -1,5 +1,4 @@
-// The KV cache settings of a request, and the properties of its prompt that policies see. Plain
-// data.
+// The KV cache settings of a request, and its prompt's properties for policies. Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPEC_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPEC_H_
 

@@ -15,8 +15,7 @@ namespace hydrant {
 // value does not parse as a number of the field's type.
 bool SetCacheField(const std::string& name, const std::string& value, CacheSpec* spec);
 
-// InvalidArgument names the wrong word. PlanCache() checks ranges, policy names and parameter
-// names.
+// InvalidArgument names the wrong word. PlanCache() checks ranges and names.
 absl::StatusOr<CacheSpec> ParseCacheSpec(std::string_view text);
 
 }  // namespace hydrant

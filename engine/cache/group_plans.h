@@ -8,8 +8,7 @@
 
 namespace hydrant {
 
-// Calls visit(group, plan of its heads, number of its first head), in the order in which heads are
-// numbered.
+// Calls visit(group, plan of its heads, number of its first head), in the order of head numbers.
 template <typename Visit>
 void ForEachGroup(const EngineLimits& limits, const CachePlan& plan, const Visit& visit) {
   int first_head = 0;

@@ -1,5 +1,4 @@
-// The names of the KV cache's dtypes, for the flag --kv-cache-dtype. Stateless; any thread may
-// call.
+// The names of the KV cache's dtypes, for the flag --kv-cache-dtype. Stateless; thread-safe.
 #ifndef HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
 #define HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
 

@@ -40,8 +40,8 @@ inline constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 // The compaction of a prefilled layer of the prompt, before its entries are written into pages.
 struct LayerCut {
   int32_t keep = 0;  // entries a head keeps, on average if shared
-  // The heads share the budget by their numbers of the layer's best entries, and get pages assigned
-  // from the layer's (kernels/ops/assign_pages.h).
+  // The heads share the budget by their numbers of the layer's best entries, and the device assigns
+  // their pages (kernels/ops/assign_pages.h).
   bool shared = false;
   // Not null: samples are kept instead of entries.
   const SubGenRule* samples = nullptr;
@@ -107,7 +107,7 @@ class Lifecycle {
   // Whether entries of the prompt are evicted at the end of its prefill.
   virtual bool CutsPrompt(const CachePlan& plan) const;
   virtual LayerCut CutLayer(const CachePlan& plan, int layer) const;
-  // The cut after the first `layers` layers of the prompt have been written, up to all of them.
+  // The cut, if any, after the first `layers` layers of the prompt have been written, or all.
   virtual std::optional<PageCut> CutPrompt(const CachePlan& /*plan*/, int /*layers*/) const {
     return std::nullopt;
   }
@@ -116,7 +116,7 @@ class Lifecycle {
   virtual bool CutsAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return false; }
   // REQUIRES: CutsAfter(plan, tokens).
   virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
-  // Whether CutAfter() is due even if no head is at its cap, or caps do not exist.
+  // Whether CutAfter() may be due while all heads are below their caps, or have none.
   virtual bool CutsWithoutCaps() const { return false; }
   // Whether the cache can be shrunk (Shrink): no cut is pending, no retained mass is guaranteed.
   virtual bool MayShrink() const { return false; }

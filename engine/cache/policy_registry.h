@@ -26,8 +26,8 @@ class Policy {
   virtual bool Evicts() const { return true; }  // false: keeps every entry and takes no budget
   // The share of the prompt that the policy keeps if the request sets no budget.
   virtual double DefaultRatio(const CacheSpec& /*spec*/) const { return kDefaultCacheRatio; }
-  // Fills in the rest of the plan; plan->prompt is set, plan->budget and plan->cap are C. Errors as
-  // PlanCache's.
+  // Fills in the rest of the plan; plan->prompt is set, plan->budget and plan->cap are C. Returns
+  // errors as PlanCache() does.
   virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
   // Why a filled plan cannot guarantee min_retained_mass ("keeps samples, ..."); null: it can.
   virtual const char* WhyNoMassIsGuaranteed(const CachePlan& /*plan*/) const { return nullptr; }
@@ -67,8 +67,7 @@ std::unique_ptr<Policy> NewRandomPolicy();
 const Policy* FindPolicy(std::string_view name);
 std::span<const Policy* const> Policies();
 
-// The budget to print in an error message: the number in the request if `budget` was clamped to
-// kNoCap.
+// The budget to print in error messages: the request's own if `budget` was clamped to kNoCap.
 inline int64_t AskedFor(const CacheSpec& spec, int64_t budget) {
   if (budget != kNoCap) return budget;
   return spec.max_cache_tokens.value_or(spec.min_cache_tokens.value_or(budget));

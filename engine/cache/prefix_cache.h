@@ -55,8 +55,7 @@ class PrefixCache {
     const auto it = filled_.find(key);
     return it == filled_.end() ? std::nullopt : std::optional(it->second);
   }
-  // The number of a prompt's blocks that are filled, from its first on. keys: of its blocks in
-  // order.
+  // The number of filled blocks of a prompt, from its first on. keys: of its blocks, in order.
   int NumFilled(std::span<const PrefixKey> keys) const;
   // Leases the filled blocks `cached`, and blocks for `fresh`, in this order, as far as available.
   PrefixLease Open(std::span<const PrefixKey> cached, std::span<const PrefixKey> fresh);

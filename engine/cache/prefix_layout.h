@@ -43,8 +43,8 @@ class PrefixLayout {
     return static_cast<int>(sums_.size()) * BlocksOfOne(checkpoint);
   }
 
-  // Below, `keys` are the keys of the prompt's whole blocks, in order; tokens are multiples of
-  // kPrefixBlockTokens.
+  // Below, `keys` are the keys of the prompt's whole blocks, in order; numbers of tokens are
+  // multiples of kPrefixBlockTokens.
 
   // Number of leading tokens that need no prefill, given the blocks that exist.
   int Usable(std::span<const PrefixKey> keys,
@@ -52,8 +52,7 @@ class PrefixLayout {
   // The checkpoints of a prefill that starts at `first_token`, of a prompt that diverges from
   // another at `parting`; ascending.
   std::vector<int32_t> Checkpoints(int num_keys, int first_token, int parting) const;
-  // Keys of the blocks to read for the tokens before `first_token`: all token blocks, then the
-  // sums.
+  // Keys of the blocks to read for the tokens before `first_token`: token blocks, then the sums.
   std::vector<PrefixKey> KeysBefore(std::span<const PrefixKey> keys, int first_token) const;
   // Keys of the blocks to fill by the tokens from `first_token` on: token blocks, then the sums
   // before each checkpoint.

@@ -18,8 +18,8 @@ struct PrefixText {
 class PrefixWatcher {
  public:
   virtual ~PrefixWatcher() = default;
-  // Blocks of a prompt have been filled. filled: their keys, those in text.keys for keys and
-  // values, and others for other data. text: empty for a private prompt.
+  // Blocks of a prompt have been filled. filled: their keys; those of K and V are in text.keys,
+  // those of other data are not. text: empty for a private prompt.
   virtual void OnFilled(const PrefixText& text, std::span<const PrefixKey> filled) = 0;
   // The block with this key has been evicted.
   virtual void OnEvicted(const PrefixKey& key) = 0;

@@ -8,7 +8,7 @@
 namespace hydrant {
 
 enum class WaitReason : uint8_t {
-  kArrived,       // since the last step; no resource is lacking yet
+  kArrived,       // arrived since the last step; no resource is lacking yet
   kMaxNumSeqs,    // the maximum number of sequences is running
   kPages,         // no free pages beside those kept free for growth
   kPrefillArena,  // other prompts in prefill fill the arena

@@ -18,12 +18,11 @@ namespace hydrant {
 inline constexpr double kEchoMaxWeight = 10.0;
 inline constexpr double kSecondReadingMaxWeight = 5.0;
 
-// Parameters of such a policy: budgets, protected entries, score weights, decode cap, and budget
-// sharing.
+// Parameters of such a policy: budgets, protection, score weights, decode cap and budget sharing.
 std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
 // Fills in the plan by these parameters, except for the scorer, and returns the scorer's weights.
-// By default all heads of all layers share the budget, with no guaranteed part. Errors as
-// PlanCache's.
+// By default all heads of all layers share the budget, with no guaranteed part. Returns errors as
+// PlanCache() does.
 struct ProbeWeights {
   float sum = 1.0f;
   float max = 5.0f;

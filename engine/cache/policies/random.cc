@@ -25,8 +25,7 @@ class Draws final : public PromptScorer {
 
 // The control arm of a comparison: the first and the last entries are protected as in other
 // policies; the rest is kept at random, by one score per entry of the prompt, then by new scores
-// for each eviction. They follow from (seed, layer, head, positions) alone, so a request is
-// reproducible.
+// for each eviction. They follow from (seed, layer, head, positions): a request is reproducible.
 class RandomPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

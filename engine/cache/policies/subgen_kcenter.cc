@@ -28,8 +28,7 @@ class KCenterOrder final : public PromptScorer {
 
 // The variant that SubGen's authors measured (arXiv 2402.06082, section 3.2): keeps the last
 // entries of the prompt and, before them, the centres of a greedy k-center of the keys
-// (kernels/ops/kcenter.h), so that every evicted key is close to a kept one. Generated tokens are
-// appended.
+// (kernels/ops/kcenter.h): every evicted key is close to a kept one. Generated tokens are appended.
 class SubGenKCenterPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
