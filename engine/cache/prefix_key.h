@@ -1,6 +1,6 @@
 // Keys of a prompt's blocks: the key of a block identifies its tokens and all tokens before them,
-// so that two prompts have a block in common exactly if they are equal up to its end. Pure; safe
-// from any thread.
+// so that two prompts have a block in common exactly if they are equal up to its end. Safe from any
+// thread, but for SharePrefixKeys().
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 #define HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 
