@@ -49,8 +49,8 @@ BlockAllocator::Run BlockAllocator::Search(int64_t begin, int64_t end, int64_t l
   return run.length > longest.length ? run : longest;
 }
 
-// What is known to be too long is halved, so that a pool in pieces is searched a few times, not for
-// every head.
+// A length known to be too long is halved, so that a fragmented pool is searched a few times, not
+// for every head.
 BlockAllocator::Run BlockAllocator::FindRun(int64_t length) {
   const auto words = static_cast<int64_t>(free_.size());
   while (length >= too_long_) length = (length + 1) / 2;

@@ -4,8 +4,8 @@
 
 namespace hydrant {
 
-// A window is a budget of the newest entries that every head keeps of the prompt, and its cap. Keys
-// of rolling sequences are turned in no layer.
+// A window is a budget and a cap of the newest entries in every head. Rolling sequences store keys
+// before RoPE in all layers.
 CachePlan CacheGroup::PlanOf(const CachePlan& plan) const {
   if (kind == GroupKind::kBudget) return plan;
   CachePlan of_window;

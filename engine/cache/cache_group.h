@@ -1,7 +1,7 @@
-// A cache is a list of groups: layers of the model whose heads live by one plan and lie in tables
-// of their own. The budget group lives by the plan that a request's policy makes; what policies say
-// of "all layers" they say of it. The plans of other groups follow from the model and the prompt's
-// length, whatever the policy. Plain data.
+// A cache is a list of groups: layers of the model with heads that follow one plan, in block tables
+// of their own. The budget group follows the plan of the request's policy; "all layers" in a policy
+// means its layers. The plans of other groups follow from the model and the prompt's length alone.
+// Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_GROUP_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_GROUP_H_
 
@@ -23,7 +23,7 @@ struct CacheGroup {
   int window = 0;        // of kWindow
 
   int NumHeads() const { return num_layers * num_kv_heads; }
-  // By which the heads of a sequence live whose request has `plan`.
+  // The plan of the group's heads in a sequence of a request with `plan`.
   CachePlan PlanOf(const CachePlan& plan) const;
 
   bool operator==(const CacheGroup&) const = default;

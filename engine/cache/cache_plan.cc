@@ -39,8 +39,8 @@ absl::Status CheckRanges(const CacheSpec& spec) {
   return absl::OkStatus();
 }
 
-// ceil(ratio * n) where a product that is whole up to rounding counts as whole: 0.07 * 100 is 7
-// entries, not 8.
+// ceil(ratio * n), where a product within rounding error of an integer is that integer: 0.07 * 100
+// is 7 entries, not 8.
 int64_t CeilOfShare(double ratio, int64_t n) {
   const double product = ratio * static_cast<double>(n);
   const double nearest = std::round(product);
@@ -49,7 +49,7 @@ int64_t CeilOfShare(double ratio, int64_t n) {
   return static_cast<int64_t>(std::ceil(product));
 }
 
-// C of design: the entries a KV head may hold.
+// C: the budget of a KV head, in entries.
 int32_t Capacity(const CacheSpec& spec, int64_t prompt_tokens, const Policy& policy) {
   int64_t capacity = spec.max_cache_tokens.value_or(kNoCap);
   if (spec.cache_ratio || !spec.max_cache_tokens) {
@@ -87,7 +87,7 @@ std::string PolicyNames() {
   return names;
 }
 
-// Parameters that the request has fields for, which its `params` are not to hide.
+// Parameters with request fields of their own, which `params` must not set.
 bool IsField(std::string_view name) {
   return name == "max_cache_tokens" || name == "cache_ratio" || name == "min_cache_tokens" ||
          name == "sink_tokens" || name == "protected_window_size";
@@ -111,7 +111,7 @@ absl::Status CheckParams(const CacheSpec& spec, const PolicyInfo& info) {
   return absl::OkStatus();
 }
 
-// `policy`'s own fields only: a field it does not take is refused rather than ignored.
+// A field that the policy does not take is rejected rather than ignored.
 absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
   const PolicyInfo info = policy.Info();
   const auto takes = [&](std::string_view name) {
@@ -128,7 +128,7 @@ absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
   return CheckParams(spec, info);
 }
 
-// A head that retains too little keeps more, up to max_cache_tokens.
+// Heads below min_retained_mass keep more entries, up to max_cache_tokens.
 absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* plan) {
   if (!spec.min_retained_mass) return absl::OkStatus();
   const double mass = *spec.min_retained_mass;
@@ -146,7 +146,7 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   return absl::OkStatus();
 }
 
-// Ranks for positions are not moved about in pages.
+// Compaction in pages does not support rolling heads, where positions are ranks.
 absl::Status CheckRolling(const CacheSpec& spec, const CachePlan& plan) {
   if (!plan.rule.rolling || (plan.share.scope != BudgetScope::kModel && !spec.min_retained_mass))
     return absl::OkStatus();
@@ -171,9 +171,8 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
-// What the rule or the scorer keeps of each entry, and what is needed of them when they are cut. A
-// cache that grows without a cap is ranked when another turn of a conversation is read
-// (TurnBudget::cut_to).
+// State per page that the rule, the scorer and cuts need. A cache without a cap needs scores too:
+// it is cut after the prefill of a conversation's next turn (TurnBudget::cut_to).
 int StateLinesOf(const CachePlan& plan) {
   const DecodeRule& rule = plan.rule;
   if (rule.weighted || rule.revision == Revision::kBelowMean ||
@@ -182,7 +181,7 @@ int StateLinesOf(const CachePlan& plan) {
   return !plan.policy->Evicts() || rule.by_position ? kNoStateLines : kScoreLines;
 }
 
-// Every layer of the model has a window: there is nothing that a policy could choose.
+// For a model with a window in every layer: policies have no layer to act on.
 CachePlan PlanOfNoLayer(const PromptShape& prompt) {
   CachePlan plan;
   plan.policy = FindPolicy("full");
@@ -282,7 +281,7 @@ CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t>
   recent = plan.cap != kNoCap ? static_cast<int32_t>(int64_t{recent} * mean / plan.cap)
                               : std::max(recent, mean / 4);
   recent = std::min(recent, std::min(mean, *fewest) - plan.rule.sinks);
-  // One more than the sinks leaves a victim.
+  // One entry more than the sinks, so that one can be evicted.
   const int64_t least = int64_t{plan.rule.sinks} + std::max(recent, 1);
   std::vector<int32_t> keep;
   keep.reserve(held.size());

@@ -1,5 +1,5 @@
-// What a request's prompt makes of its cache: how many entries each KV head keeps, which are
-// protected, by what rule decode evicts, and how the cache lives. A value: the scheduler, the
+// The cache plan of a request: how many entries each KV head keeps of the prompt, which are
+// protected, the eviction rule of decode, and the cache's lifecycle. A value: the scheduler, the
 // step's batch and the engine hold copies.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
@@ -29,70 +29,70 @@ class PromptScorer;  // engine/cache/prompt_scorer.h
 
 inline constexpr int kMassQueries = 32;
 
-// What a policy keeps of a request beyond its plan: only its own code looks into it.
+// State of a policy for a request, beside its plan; only the policy's own code reads it.
 class PolicyState {
  public:
   virtual ~PolicyState() = default;
 };
 
-// What a policy leaves open in a plan, until Decide().
+// The open part of a plan, until Decide().
 enum class OpenUntil : uint8_t {
-  kDecided,    // nothing
-  kAdmission,  // which budget: it depends on the room in the pool
-  kPromptRead  // what the scorer has observed of the prompt decides; nothing decodes before
+  kDecided,    // nothing is open
+  kAdmission,  // the budget, which depends on the free pages
+  kPromptRead  // depends on the scorer's observations of the prompt; no decode before
 };
 
 struct CachePlan {
-  const Policy* policy = nullptr;  // that made it; lives as long as the process
+  const Policy* policy = nullptr;  // made the plan; lives as long as the process
   PromptShape prompt;
   int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt, on average over its scope
-  int32_t cap = kNoCap;     // entries a head of that budget holds at most
+  int32_t cap = kNoCap;     // maximum entries of a head with that budget
   std::vector<int32_t> layer_budgets;  // [num_layers] C of each layer; empty: `budget` in all
   BudgetShare share;
-  DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
+  DecodeRule rule;  // its protection (sinks, recent) applies to the prompt as well
   std::shared_ptr<const Lifecycle> life = DefaultLife();
   std::shared_ptr<const PromptScorer> scorer = DefaultScorer();
   OpenUntil open = OpenUntil::kDecided;
   std::shared_ptr<const PolicyState> state;  // may be null
-  // Retained mass of the prompt is measured where something leaves.
+  // Whether retained mass of the prompt is measured if entries are evicted.
   bool measures_mass = true;
-  // Of state, that each page of its heads needs as long as the request lives, whatever becomes of
-  // the plan (engine/cache/state_slabs.h). PlanCache() says it.
+  // Lines of state that each page of its heads needs (engine/cache/state_slabs.h). Set by
+  // PlanCache() and constant for the whole request, even if the plan changes.
   int state_lines = 0;
 
   int32_t LayerBudget(int layer) const {
     return layer_budgets.empty() ? budget : layer_budgets[layer];
   }
   int32_t LargestBudget() const;
-  // Entries that a head may take up beyond what it keeps of the prompt; kNoCap: any number.
+  // Entries that a head may append to those it keeps of the prompt; kNoCap: no limit.
   int32_t Growth() const { return cap == kNoCap ? kNoCap : cap - budget; }
   int32_t Protected() const { return rule.sinks + rule.recent; }
-  // A head that keeps `keep` entries of the prompt.
+  // The span of a head that keeps `keep` entries of the prompt.
   HeadSpan Keeping(int32_t keep) const {
     return {.dropped = static_cast<int32_t>(prompt.tokens) - keep,
             .cap = cap == kNoCap ? kNoCap : keep + Growth()};
   }
-  // Of `tokens` entries a head, what the head with all the best of those that share a budget keeps.
+  // The most entries that one head can keep under a shared budget, if each head has `tokens` and
+  // all of the best are in this one.
   int32_t WidestShare(int64_t tokens) const;
-  // Where a policy's heads share budgets, by plan.share: they take part in a prompt's cut from
-  // `candidates` entries each. REQUIRES: budget and share are set.
+  // Sets the lifecycle if plan.share says that heads share budgets; each takes part in the prompt's
+  // cut with `candidates` entries. REQUIRES: budget and share are set.
   void ShareBudgets(int32_t candidates);
 
-  // Something leaves when the prompt has been read.
+  // Whether entries of the prompt are evicted at the end of its prefill.
   bool Compresses() const { return life->CutsPrompt(*this); }
-  // And a second reading of the prompt, behind an instruction, is to say what.
+  // Whether a second pass over the prompt, after an instruction, decides which.
   bool ReadsProbe() const;
-  // Whether tokens that follow the prompt may be read many at a time, by the sum of the attention
-  // that each entry receives. Rules that look at one token's attention cannot: they see tokens one
-  // by one.
+  // Whether tokens after the prompt may be prefilled in chunks and scored by the total attention of
+  // each entry. Rules that depend on the attention of single tokens need one token at a time.
   bool AppendsRuns() const;
-  // Whether an entry's key and value stay as they were written until another takes its place, or
-  // the head is cut: then others may read its data page as their own.
+  // Whether an entry's key and value stay as written until it is overwritten, or the head is
+  // compacted: then other sequences may share its page.
   bool LeavesEntries() const { return !rule.rolling && !rule.weighted; }
-  // The queries by whose attention retained mass is measured.
+  // Number of queries by which retained mass is measured.
   int32_t MassQueries() const;
 
-  // As the plan's life says (lifecycle.h).
+  // By the plan's lifecycle (lifecycle.h).
   int32_t EntriesAfter(int64_t tokens) const { return life->EntriesAfter(*this, tokens); }
   int32_t MeanEntriesAfter(int64_t tokens) const { return life->MeanEntriesAfter(*this, tokens); }
   int32_t MostUntil(int64_t tokens) const { return life->MostUntil(*this, tokens); }
@@ -104,66 +104,64 @@ struct CachePlan {
 };
 
 // C = max(min_cache_tokens, ceil(cache_ratio * prompt tokens)); max_cache_tokens alone sets it, and
-// bounds it where both are given. `auto` does with neither. InvalidArgument starts with the field
-// ("cache.sink_tokens: ...") and names the value and the allowed range.
+// limits it if both are given. With neither, the policy's default ratio applies. InvalidArgument
+// starts with the field ("cache.sink_tokens: ...") and names the value and the allowed range.
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt);
 
-// What is known later than the request.
+// Facts for Decide() that are known later than the request.
 struct Observations {
-  // At admission: whether a plan fits into the request's share of what is free. Unset: nothing is
-  // known of it.
+  // At admission: whether a plan fits into the request's share of the free pages. Unset: unknown.
   std::function<bool(const CachePlan&)> fits;
-  int64_t free_pages = 0;   // for all that wait
+  int64_t free_pages = 0;   // for all waiting requests
   int64_t num_waiting = 0;  // this one included
-  // The time per output token that the plan keeps to; unset: it may take any.
+  // The target time per output token of the plan; unset: none.
   std::optional<int64_t> tpot_us{};
-  // When the prompt has been read: [n, layers * KV heads] that the plan's scorer has written
+  // After prefill: [n, layers * KV heads] as written by the plan's scorer
   // (PromptScorer::NumObservations).
   std::span<const float> of_prompt;
 };
-// What the plan's policy makes of them. The plan may be as open as before.
+// The plan as decided by its policy; it may still be open.
 CachePlan Decide(const CachePlan& plan, const Observations& observations);
 
-// Whether a live cache of this plan can be cut for others: its heads rank what they hold at every
-// token (CacheSpec::may_shrink asks for it), and nothing is promised of that.
+// Whether a live cache of this plan can be shrunk in favour of other requests: its heads score
+// their entries at every token (CacheSpec::may_shrink), and no retained mass is guaranteed.
 bool MayShrink(const CachePlan& plan);
-// The plan from `tokens` seen on, when its heads are cut to `mean` entries on average by their
-// running scores, and grow no more. Each keeps the same part of the `held` entries [num_layers * KV
-// heads] that it has, the protected at least: of the newest a part of what there was under a cap,
-// in proportion, or a quarter of the mean. REQUIRES: MayShrink(plan), rule.sinks < held, rule.sinks
-// + 1 < mean < the average of held
+// The plan after `tokens` tokens with heads cut by their running scores to `mean` entries on
+// average, and without further growth. held: [num_layers * KV heads] entries before the cut; each
+// head keeps the same part of them, at least the protected ones. rule.recent shrinks in proportion
+// to the cap; without a cap it becomes at least a quarter of the mean. REQUIRES: MayShrink(plan),
+// rule.sinks < held, rule.sinks + 1 < mean < the average of held
 CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t> held,
                  int32_t mean);
 
-// A cache that another prompt follows, as in a conversation: C is counted anew, of all `tokens` up
-// to that prompt's end, and so is what is protected. What has been evicted stays so.
+// The budget of a cache with another prompt appended, as in a conversation: C and the protection
+// are computed anew for all `tokens` up to the end of that prompt. Evicted entries stay evicted.
 struct TurnBudget {
-  int32_t cap = kNoCap;  // at least the plan's; no higher: nothing changes
+  int32_t cap = kNoCap;  // at least the plan's; equal: nothing changes
   DecodeRule rule;
-  // [num_layers] C, where heads have no cap and so are cut when the prompt has been read; empty:
-  // they are not.
+  // [num_layers] C for heads without a cap, which are cut after the prefill; empty: they are not.
   std::vector<int32_t> cut_to = {};
 
   // C, on average over the layers; unset: nothing is ever evicted.
   std::optional<int32_t> Mean() const;
 };
-// Where the plan does not append runs (CachePlan::AppendsRuns) its cache stays as it is. `spec`: of
-// the request that the plan was made for.
+// The cache stays as it is if the plan does not append runs (CachePlan::AppendsRuns). spec: of the
+// request that the plan was made for.
 TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
 
-// A plan that is no longer open outlives its process as the spec and the prompt that PlanCache()
-// made it of, and what has been decided since.
+// For a decided plan: the policy's decision since PlanCache(). Another process restores the plan
+// from it, the spec and the prompt.
 std::string SaveDecision(const CachePlan& plan);
-// InvalidArgument where no request could have come to such a plan.
+// InvalidArgument: the decision is impossible for this spec and prompt.
 absl::StatusOr<CachePlan> RestorePlan(const CacheSpec& spec, const PromptShape& prompt,
                                       std::string_view decision);
 
-// What a policy has decided for a request, in its own words: the block's name, and named values.
+// The decisions of a policy for a request: the name of the block, and named values.
 struct PolicyReport {
   std::string name;
   std::vector<std::pair<std::string, std::variant<double, std::string>>> values;
 };
-// Of a plan that is no longer open; empty name: nothing was decided.
+// For a decided plan; empty name: there was nothing to decide.
 PolicyReport ReportOf(const CachePlan& plan);
 
 struct PolicyParameter {
@@ -177,7 +175,7 @@ struct PolicyInfo {
   std::string description;
   std::vector<PolicyParameter> parameters;
 };
-// Every policy of the registry, in the order of the documentation.
+// All policies of the registry, in the order of the documentation.
 const std::vector<PolicyInfo>& ListPolicies();
 
 }  // namespace hydrant

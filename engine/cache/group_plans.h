@@ -1,4 +1,4 @@
-// The groups of an engine's caches with the plan of each, for a request's plan.
+// The groups of an engine's caches with their plans, for a request's plan.
 #ifndef HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 #define HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 
@@ -8,8 +8,7 @@
 
 namespace hydrant {
 
-// Calls visit(group, plan of its heads, number of its first head), in the order in which heads are
-// numbered.
+// Calls visit(group, plan of its heads, number of its first head), in the order of head numbers.
 template <typename Visit>
 void ForEachGroup(const EngineLimits& limits, const CachePlan& plan, const Visit& visit) {
   int first_head = 0;

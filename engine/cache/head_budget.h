@@ -1,6 +1,6 @@
-// How the heads of a cache share a budget of entries, and how many entries and pages follow from
-// it. The rules by which a device shares are kernels/ops/share_budget.h's; what stands here bounds
-// what they can give, so that pages can be reserved before the device has counted.
+// How the heads of a cache share a budget of entries, and how many entries and pages result. The
+// device shares by the rules in kernels/ops/share_budget.h; this file bounds the results, so that
+// pages can be reserved before the device has counted.
 #ifndef HYDRANT_ENGINE_CACHE_HEAD_BUDGET_H_
 #define HYDRANT_ENGINE_CACHE_HEAD_BUDGET_H_
 
@@ -11,27 +11,26 @@
 
 namespace hydrant {
 
-// The heads that share a budget. Within one a head gets more than another where more of the best
-// entries are its own.
+// The heads that share a budget. Within a scope, a head with more of the best entries keeps more.
 enum class BudgetScope : uint8_t {
-  kHead,   // every head keeps as many as every other of its layer
+  kHead,   // none: all heads of a layer keep the same number
   kLayer,  // the heads of a layer (Ada-KV)
   kModel,  // all heads of all layers
 };
 
 struct BudgetShare {
   BudgetScope scope = BudgetScope::kHead;
-  int32_t floor_ppm = 200000;  // the part that all heads get alike, in millionths
+  int32_t floor_ppm = 200000;  // the uniform part of all heads, in millionths
   bool operator==(const BudgetShare&) const = default;
 };
 
-// The entries of one head from the end of the prompt on.
+// The number of entries of one head, from the end of the prompt on.
 struct HeadSpan {
-  int32_t dropped = 0;   // tokens of the prompt that are no entries
-  int32_t cap = kNoCap;  // entries at most
-  int32_t drop = 0;      // entries that leave at once before one comes to a head at its cap; 0: one
+  int32_t dropped = 0;   // evicted tokens of the prompt
+  int32_t cap = kNoCap;  // maximum entries
+  int32_t drop = 0;      // entries evicted at once to append one at the cap; 0: one
 
-  // The most it has held when so many tokens of the sequence have been seen.
+  // The maximum up to `tokens` tokens of the sequence.
   int32_t MostUntil(int64_t tokens) const {
     const int64_t entries = tokens - dropped;
     return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
@@ -41,14 +40,14 @@ struct HeadSpan {
     if (drop == 0 || entries <= cap) return MostUntil(tokens);
     return cap - drop + 1 + static_cast<int32_t>((entries - cap - 1) % drop);
   }
-  // From so many tokens on it may hold so many entries more.
+  // The span with `entries` more entries allowed, from `tokens` tokens on.
   HeadSpan Raised(int64_t tokens, int32_t entries) const {
     return {static_cast<int32_t>(tokens) - EntriesAfter(tokens), cap + entries, drop};
   }
   bool operator==(const HeadSpan&) const = default;
 };
 
-// Pages that `heads` heads need at most for `entries` entries together, however they lie.
+// Upper bound of the pages of `heads` heads with `entries` entries in all, in any distribution.
 constexpr int64_t PagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
   return (entries + (block_size - 1) * heads) / block_size;
 }

@@ -1,6 +1,6 @@
-// Where the caches of ended requests lie in the host's memory. The engine moves them there and back
-// as a batch says (CacheSwap); what a step has moved is there once it has been collected, and from
-// then on, until the cache is given up, anybody may read it.
+// The host memory with the caches of ended requests. The engine copies them there and back as a
+// batch says (CacheSwap). A copy is complete when its step has been collected; from then on any
+// thread may read it until the cache is dropped.
 #ifndef HYDRANT_ENGINE_CACHE_KEPT_MEMORY_H_
 #define HYDRANT_ENGINE_CACHE_KEPT_MEMORY_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// Of one cache, [layers * KV heads] each, in CacheSpace's order of the heads.
+// The heads of one cache, [layers * KV heads] each, in CacheSpace's order.
 struct KeptHeads {
   int32_t* caps = nullptr;
   int32_t* lengths = nullptr;
@@ -20,8 +20,8 @@ struct KeptHeads {
 
 // Borrowed from the engine.
 struct KeptMemory {
-  KvPages pages;         // of the host's memory; the pool's layout, but for its numbers of pages
-  size_t num_heads = 0;  // layers * KV heads
+  KvPages pages;             // in host memory; the pool's layout except for the number of pages
+  size_t num_heads = 0;      // layers * KV heads
   int32_t* heads = nullptr;  // [max_kept_caches, 3, num_heads]
 
   KeptHeads HeadsOf(int kept) const {
@@ -30,8 +30,8 @@ struct KeptMemory {
   }
 };
 
-// Where prefix blocks lie, in the host's memory; borrowed from the engine. A block that is filled
-// may be read by anybody between steps, one that is free be written.
+// The prefix blocks in host memory; borrowed from the engine. Between steps any thread may read a
+// filled block, or write a free one.
 struct PrefixMemory {
   char* blocks = nullptr;  // [num_prefix_blocks, block_bytes]
   size_t block_bytes = 0;

@@ -1,5 +1,4 @@
-// The names by which people choose what the KV cache holds: --kv-cache-dtype of the programs.
-// Stateless; any thread may call.
+// The names of the KV cache's dtypes, for the flag --kv-cache-dtype. Stateless; thread-safe.
 #ifndef HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
 #define HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
 
@@ -12,9 +11,9 @@
 
 namespace hydrant {
 
-// "auto" first: what follows the weights (EngineOptions::kv_cache_dtype).
+// "auto" first: it follows the weights (EngineOptions::kv_cache_dtype).
 std::vector<std::string> KvCacheDTypeNames();
-// Unset for "auto", and for what is none of them.
+// Unset for "auto" and for unknown names.
 std::optional<DType> KvCacheDTypeOf(std::string_view name);
 
 // For --help.

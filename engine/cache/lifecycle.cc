@@ -12,12 +12,12 @@ namespace {
 
 int32_t PromptTokens(const CachePlan& plan) { return static_cast<int32_t>(plan.prompt.tokens); }
 
-// Pages of a layer whose heads hold as many entries each.
+// Pages of a layer with `entries` entries in each head.
 int64_t PagesAlike(const CachePlan& plan, int64_t entries, int block_size) {
   return PagesOf(entries, block_size) * plan.prompt.num_kv_heads;
 }
 
-// The sum over the layers of what is the same in layers of one budget.
+// The sum of of_layer(layer), which is the same for layers with equal budgets.
 template <typename OfLayer>
 int64_t SumOverLayers(const CachePlan& plan, const OfLayer& of_layer) {
   if (plan.layer_budgets.empty()) return of_layer(0) * plan.prompt.num_layers;
@@ -94,7 +94,7 @@ int32_t ReportedLife::EntriesAfter(const CachePlan& plan, int64_t tokens) const 
   return plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens);
 }
 
-// Of heads that keep more than their budget to retain enough, the least they hold.
+// A lower bound if heads exceed their budget to reach min_retained_mass.
 int32_t ReportedLife::MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const {
   return plan.Keeping(std::min(PromptTokens(plan), plan.LargestBudget())).EntriesAfter(tokens);
 }
@@ -130,14 +130,14 @@ int32_t FromCandidates::WidestKeep(const CachePlan& plan) const {
   return std::min(PromptTokens(plan), entries_);
 }
 
-// What heads retain at least is known only when the last layer is, and so are scores that a choice
-// between several is made of.
+// With min_retained_mass, or a decision that changes the scores, heads can be cut only after the
+// last layer.
 bool FromCandidates::CutsOnTheWay(const CachePlan& plan) const {
   return plan.share.scope == BudgetScope::kModel && min_retained_mass_ == 0.0f &&
          plan.open != OpenUntil::kPromptRead;
 }
 
-// After every eighth of the layers; not as long as all that is there may stay.
+// After every eighth of the layers, unless all entries so far may survive the final cut.
 bool FromCandidates::CutsAt(const CachePlan& plan, int layers) const {
   constexpr int kParts = 8;
   const int part = (plan.prompt.num_layers + kParts - 1) / kParts;
@@ -146,8 +146,8 @@ bool FromCandidates::CutsAt(const CachePlan& plan, int layers) const {
   return int64_t{layers} * (WidestKeep(plan) - plan.Protected()) > base * plan.prompt.num_layers;
 }
 
-// Of so many layers, when they have been cut: as many of the best entries as there are in all, and
-// of each head the part that it gets in any case.
+// Upper bound of the pages of the first `layers` layers after their cut: the best entries of the
+// whole model may lie in them, and every head keeps its guaranteed part.
 int64_t FromCandidates::MostHeldBehind(const CachePlan& plan, int layers, int block_size) const {
   const int64_t base = plan.budget - plan.Protected();
   const int64_t heads = int64_t{layers} * plan.prompt.num_kv_heads;
@@ -183,7 +183,7 @@ int64_t FromCandidates::PagesUntil(const CachePlan& plan, int64_t tokens, int bl
                                  : layers * PagesAlike(plan, WidestKeep(plan), block_size);
   int64_t then = SumOverLayers(
       plan, [&](int layer) { return PagesTogether(average(layer) * heads, heads, block_size); });
-  // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
+  // Larger than the sum over the layers, which rounds down in each.
   if (plan.share.scope == BudgetScope::kModel) {
     const int64_t entries = SumOverLayers(plan, [&](int layer) { return average(layer) * heads; });
     then = PagesTogether(entries, layers * heads, block_size);

@@ -1,24 +1,25 @@
-// How a cache lives: how many entries its heads hold after so many tokens, which pages that takes,
-// and what the engine cuts when. The host counts by it without asking the device; where only the
-// device knows how much a head keeps, a life answers with bounds until the engine has reported.
+// The lifecycle of a cache: how many entries its heads hold after a number of tokens, how many
+// pages that takes, and when the engine compacts it. The host counts by it without asking the
+// device; where only the device knows how many entries a head keeps, the lifecycle gives upper
+// bounds until the engine has reported.
 //
-//                  prompt is read        prompt has been read      while decoding
-//   CutAtPrompt    layer by layer: every head keeps its budget     grows to its cap, then one
-//                                                                  entry leaves for each that comes
-//   SharedInLayer  layer by layer: the heads of a layer share      the same, caps by report
+//                  during prefill        after prefill             while decoding
+//   CutAtPrompt    layer by layer: every head keeps its budget     grows to its cap, then evicts
+//                                                                  one entry for each new one
+//   SharedInLayer  layer by layer: the heads of a layer share      the same, with reported caps
 //                  its budget and its pages
-//   FromCandidates every head holds      heads share budgets over  the same, caps by report
+//   FromCandidates every head holds      heads share budgets over  the same, with reported caps
 //                  candidates            layers, or keep enough
 //                                        attention
-//   WholeUntil     nothing leaves                                  at n tokens it is cut once
-//   DropsChunks    as CutAtPrompt                                  many entries leave at once
-//   Shrunk                               (Shrink() made it of      every head is cut to a cap of
+//   WholeUntil     keeps everything                                is cut once, at n tokens
+//   DropsChunks    as CutAtPrompt                                  evicts many entries at once
+//   Shrunk                               (made by Shrink() from    every head is cut to a cap of
 //                                        one of the first three)   its own
 //
-// A policy with a life of its own derives one in its own file (policies/subgen.cc does) and sets
-// CachePlan::life. Lives are immutable: one object may serve many threads and requests. All that is
-// not theirs, budgets above all, they take from the plan. Tokens are those of the sequence that
-// have been seen, its prompt at least.
+// A policy with its own lifecycle derives one in its own file (as policies/subgen.cc) and sets
+// CachePlan::life. Lifecycles are immutable: one object may serve many threads and requests. They
+// take everything specific to a request, such as budgets, from the plan. `tokens` counts the tokens
+// of the sequence seen so far, at least its prompt.
 #ifndef HYDRANT_ENGINE_CACHE_LIFECYCLE_H_
 #define HYDRANT_ENGINE_CACHE_LIFECYCLE_H_
 
@@ -36,36 +37,36 @@ struct CachePlan;
 
 inline constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 
-// What becomes of a layer of a prompt that has been read, before its entries are written.
+// The compaction of a prefilled layer of the prompt, before its entries are written into pages.
 struct LayerCut {
-  int32_t keep = 0;  // entries a head keeps ...
-  // ... on average, by where the best of the layer's entries are; the heads are then given their
-  // pages from the layer's (kernels/ops/assign_pages.h). Else every head keeps as many.
+  int32_t keep = 0;  // entries a head keeps, on average if shared
+  // The heads share the budget by their numbers of the layer's best entries, and the device assigns
+  // their pages (kernels/ops/assign_pages.h).
   bool shared = false;
-  // Not entries are kept but samples of them.
+  // Not null: samples are kept instead of entries.
   const SubGenRule* samples = nullptr;
 };
 
-// What becomes of entries that lie in pages.
+// The compaction of entries in pages.
 struct PageCut {
-  std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over those that share
+  std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over a shared budget
   BudgetShare share;
-  // [num_layers * KV heads] what each head keeps; empty: as keep and share say.
+  // [num_layers * KV heads] entries each head keeps; empty: by keep and share.
   std::vector<int32_t> keep_of_heads = {};
-  // So many layers are cut, the first ones; the others are still to be read, and heads keep all
-  // that a cut of more layers could leave them. 0: all are.
+  // Number of leading layers to compact. Later layers are not computed yet, so every entry that may
+  // survive the final budget is kept. 0: all layers.
   int first_layers = 0;
-  int32_t max_length = 0;  // no head holds more before
-  // The heads' caps become what they keep and so much more; kNoCap: none; -1: they stay.
+  int32_t max_length = 0;  // upper bound of a head's entries before the cut
+  // A head's cap becomes its kept entries + growth; kNoCap: no cap; -1: caps stay.
   int32_t growth = -1;
-  // A head from then on: its pages past what it then holds go home. Where heads differ, one that
-  // holds as much as any may; their reports follow. Unset: heads go on as before, their pages stay.
+  // A head's span after the cut: its pages past it are freed. Where heads differ, the span of the
+  // largest possible head; reports of each follow. Unset: spans and pages stay.
   std::optional<HeadSpan> then = {};
-  // A head keeps more, up to most_for_mass entries or else all, until it retains that much of the
-  // attention of the prompt's last queries. 0: it need not.
+  // A head keeps more entries, up to most_for_mass, until it retains this share of the attention of
+  // the prompt's last queries. 0: no minimum.
   float min_retained_mass = 0.0f;
   int32_t most_for_mass = kNoCap;
-  // Not entries are kept but samples of them.
+  // Not null: samples are kept instead of entries.
   const SubGenRule* samples = nullptr;
 
   bool OthersFollow() const { return first_layers > 0; }
@@ -78,59 +79,58 @@ class Lifecycle {
 
   // --- Counting.
 
-  // A head of the layer, from admission on.
+  // The span of a head of the layer, from admission on.
   virtual HeadSpan Opening(const CachePlan& plan, int layer) const;
-  // That holds while no more tokens than this have been seen; then the heads are cut, or reported.
+  // The last number of tokens for which Opening() holds; then the heads are cut, or reported.
   virtual int64_t OpeningEnds(const CachePlan& plan) const;
-  // What each head keeps of the prompt is the engine's to report (CacheReport::entries): until then
-  // the sequence does not decode.
+  // The engine reports how many entries of the prompt each head keeps (CacheReport::entries); the
+  // sequence does not decode before.
   virtual bool ReportsPrompt() const { return false; }
-  // Heads may hold different numbers of entries which only reports tell.
+  // Heads may hold different numbers of entries, known from reports only.
   virtual bool HeadsDiffer(const CachePlan& /*plan*/) const { return ReportsPrompt(); }
-  // Pages from which the engine gives the heads of each layer theirs when it has been read
+  // Pages that the engine assigns to the heads of each layer after its prefill
   // (kernels/ops/assign_pages.h); 0: every head has its own.
   virtual int64_t UnassignedPages(const CachePlan& /*plan*/, int /*block_size*/) const { return 0; }
-  // A bound of the entries that any head holds.
+  // An upper bound of the entries of any head.
   virtual int32_t EntriesAfter(const CachePlan& plan, int64_t tokens) const;
-  // About what a head holds on average, in the fullest layer: a device estimates its work by it.
+  // The approximate mean entries of a head in the fullest layer, to estimate the device's work.
   virtual int32_t MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const;
-  // The most that any head has held on the way there.
+  // The maximum entries of any head up to `tokens`.
   virtual int32_t MostUntil(const CachePlan& plan, int64_t tokens) const;
-  // No head keeps more of the prompt.
+  // An upper bound of the entries of the prompt that any head keeps.
   virtual int32_t WidestKeep(const CachePlan& plan) const;
-  // The most pages that all heads have held on the way there.
+  // The maximum pages of all heads together up to `tokens`.
   virtual int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const;
 
   // --- Cutting.
 
-  // Something leaves when the prompt has been read.
+  // Whether entries of the prompt are evicted at the end of its prefill.
   virtual bool CutsPrompt(const CachePlan& plan) const;
   virtual LayerCut CutLayer(const CachePlan& plan, int layer) const;
-  // When so many of the prompt's layers have been written, all of them at last.
+  // The cut, if any, after the first `layers` layers of the prompt have been written, or all.
   virtual std::optional<PageCut> CutPrompt(const CachePlan& /*plan*/, int /*layers*/) const {
     return std::nullopt;
   }
-  // Whether the cache is cut when so many tokens have been seen, before the next one comes. Asked
-  // at every step.
+  // Whether the cache is cut after `tokens` tokens, before the next one is appended. Called at
+  // every step.
   virtual bool CutsAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return false; }
   // REQUIRES: CutsAfter(plan, tokens).
   virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
-  // Such a cut comes although no head is at its cap: it does so without caps, too.
+  // Whether CutAfter() may be due while all heads are below their caps, or have none.
   virtual bool CutsWithoutCaps() const { return false; }
-  // No cut is to come, nor is anything promised of what heads hold: it can be lowered (Shrink).
+  // Whether the cache can be shrunk (Shrink): no cut is pending, no retained mass is guaranteed.
   virtual bool MayShrink() const { return false; }
   // The samples that entries are streamed into while decoding; null: none.
   virtual const SubGenRule* Samples() const { return nullptr; }
 };
 
-// The default: every head of a layer keeps the layer's budget of the prompt. A prompt within its
-// budget keeps everything.
+// The default: every head of a layer keeps the layer's budget. A prompt within it is kept whole.
 class CutAtPrompt final : public Lifecycle {
  public:
   bool MayShrink() const override { return true; }
 };
 
-// What the lives have in common that report.
+// Base of the lifecycles with reports.
 class ReportedLife : public Lifecycle {
  public:
   HeadSpan Opening(const CachePlan& plan, int layer) const override;
@@ -141,7 +141,7 @@ class ReportedLife : public Lifecycle {
   int32_t MostUntil(const CachePlan& plan, int64_t tokens) const override;
 };
 
-// plan.share says the scope kLayer.
+// For a plan.share of scope kLayer.
 class SharedInLayer final : public ReportedLife {
  public:
   int64_t UnassignedPages(const CachePlan& plan, int block_size) const override;
@@ -151,14 +151,14 @@ class SharedInLayer final : public ReportedLife {
   bool MayShrink() const override { return true; }
 };
 
-// Where one budget is shared over the model, heads are cut every few layers to what they may still
-// be given, so that the candidates of these few are all that is held besides.
+// If all layers share one budget, heads are cut every few layers to the most that they may keep in
+// the end, so that only the candidates of these few layers are held in addition.
 class FromCandidates final : public ReportedLife {
  public:
-  // entries: that a head takes part with, if it has as many.
+  // entries: candidates of a head; fewer if it has fewer.
   explicit FromCandidates(int32_t entries) : entries_(entries) {}
-  // All entries are candidates, and every head retains min_retained_mass in (0, 1], where
-  // most_for_mass entries suffice for it.
+  // All entries are candidates, and every head retains min_retained_mass in (0, 1], as far as
+  // most_for_mass entries suffice.
   FromCandidates(float min_retained_mass, int32_t most_for_mass)
       : min_retained_mass_(min_retained_mass), most_for_mass_(most_for_mass) {}
 
@@ -179,7 +179,7 @@ class FromCandidates final : public ReportedLife {
   int32_t most_for_mass_ = kNoCap;
 };
 
-// The heads may share what is left, by plan.share. REQUIRES: every head's cap is the budget.
+// The cut may share the budget over heads, by plan.share. REQUIRES: every head's cap is the budget.
 class WholeUntil : public Lifecycle {
  public:
   explicit WholeUntil(int32_t tokens) : tokens_(tokens) {}
@@ -205,7 +205,7 @@ class WholeUntil : public Lifecycle {
 
 class DropsChunks final : public Lifecycle {
  public:
-  // drop: entries that leave at once before a token comes to a head at its cap.
+  // drop: entries evicted at once before a token is appended to a head at its cap.
   explicit DropsChunks(int32_t drop) : drop_(drop) {}
 
   int32_t drop() const { return drop_; }
@@ -218,11 +218,11 @@ class DropsChunks final : public Lifecycle {
   int32_t drop_;
 };
 
-// From a token on every head holds so many entries, whatever it held before. plan.cap is their
-// average.
+// After `tokens` tokens every head is cut to a number of entries of its own, and stays at it.
+// plan.cap is their average.
 class Shrunk final : public Lifecycle {
  public:
-  // keep: [num_layers * KV heads]. No head held more than `held` when so many tokens had been seen.
+  // keep: [num_layers * KV heads] entries. held: upper bound of a head's entries before the cut.
   Shrunk(int64_t tokens, int32_t held, std::vector<int32_t> keep);
 
   int64_t tokens() const { return tokens_; }
@@ -240,7 +240,7 @@ class Shrunk final : public Lifecycle {
   int64_t tokens_;
   int32_t held_;
   std::vector<int32_t> keep_;
-  int32_t widest_;  // of these
+  int32_t widest_;  // maximum of keep_
 };
 
 }  // namespace hydrant

@@ -9,8 +9,8 @@
 namespace hydrant {
 namespace {
 
-// Every head keeps the whole prompt, entry by entry in its order, and leaves what is there as it is
-// until so many tokens have been seen.
+// Whether every head keeps the whole prompt, entries in order, and changes none of them until
+// `until` tokens have been seen.
 bool KeepsPromptInOrder(const CachePlan& plan, int64_t until) {
   if (!plan.LeavesEntries() || plan.life->ReportsPrompt() || plan.life->CutsWithoutCaps())
     return false;
@@ -139,7 +139,7 @@ std::vector<int32_t> PageSharing::SharablePages(const OpenArgs& args,
   if (!args.plan->LeavesEntries() || args.plan->life->CutsWithoutCaps()) return pages;
   for (int head = 0; head < num_heads_; ++head) {
     const HeadSpan& span = spans[head];
-    // One that drops entries many at a time is below its cap after each cut, but has been at it.
+    // A head that drops many entries at once is below its cap after a drop, but has been at it.
     if (args.SharesUntil(args.tokens) - span.dropped > span.cap) continue;
     pages[head] = span.EntriesAfter(args.tokens) / block_size_;
   }

@@ -1,8 +1,8 @@
-// Pages with several owners: which sequence publishes its pages under which keys, which pages of it
-// others may share, and when a head gets pages of its own. Whole pages only, of entries that stay
-// as they were written (CachePlan::LeavesEntries), so what a head appends lies in pages of its own.
-// Borrows the allocator of pages, and the published sequences until they are unpublished; owned by
-// CacheSpace, and used by its thread.
+// Pages with several owners: which sequence publishes its pages under which keys, which of its
+// pages others may share, and when a head gets copies. Only whole pages, with entries that stay as
+// they were written (CachePlan::LeavesEntries), so a head appends to pages of its own. Borrows the
+// page allocator, and the published sequences until they are unpublished; owned by CacheSpace, and
+// used by its thread.
 #ifndef HYDRANT_ENGINE_CACHE_PAGE_SHARING_H_
 #define HYDRANT_ENGINE_CACHE_PAGE_SHARING_H_
 
@@ -32,10 +32,10 @@ class PageSharing {
   // As CacheSpace::Publish.
   void PublishPrompt(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
                      SequenceSpace* space);
-  // Others find the first pages[head] pages of each head under these keys. None: no effect.
+  // Publishes the first pages[head] pages of each head under these keys. All 0: no effect.
   void Publish(std::vector<PrefixKey> keys, std::span<const int32_t> pages, SequenceSpace* space);
   void Unpublish(SequenceSpace* space);
-  // The first pages of its heads may have other owners from now on.
+  // Marks the first pages[head] pages of each head as possibly owned by others, too.
   void MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const;
 
   // --- Finding. Null: no sequence publishes the key.
@@ -44,22 +44,21 @@ class PageSharing {
   // Pages of each head of the budget group that a prompt shares with the sequences that have
   // published its first blocks.
   int32_t NumSharedOfPrompt(const OpenArgs& args) const;
-  // 0: a block is no whole number of pages, and none is published.
+  // Pages of a head per prefix block; 0: not a whole number, and no blocks are published.
   int32_t PagesAPrefixBlock() const;
-  // [heads] of its pages, the first ones, that a sequence and another may both own when it has seen
-  // args.tokens.
+  // [heads] leading pages that a sequence can share with another after args.tokens tokens.
   std::vector<int32_t> SharablePages(const OpenArgs& args, std::span<const HeadSpan> spans) const;
-  // [heads] of a kept cache's pages, the first of each head, those that another has in the pool.
+  // [heads] leading pages of a kept cache that another sequence has in the pool.
   std::vector<int32_t> SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const;
 
   // --- Before entries are overwritten.
 
-  // What heads that share pages may see before they overwrite an entry in one of them.
+  // The number of tokens that may be seen before a head overwrites an entry in a shared page.
   static int64_t OverwritesAfter(const SequenceSpace& space);
-  // Pages that are needed for copies until so many tokens have been seen.
+  // The number of pages needed for copies up to `tokens` tokens.
   int64_t CopiesBefore(int64_t tokens, const SequenceSpace& space) const;
-  // Heads that are to overwrite an entry by then get copies of pages with another owner. REQUIRES:
-  // there are as many free pages
+  // Copies pages with other owners in the heads that overwrite an entry by then. REQUIRES:
+  // CopiesBefore() pages are free
   void CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
 
  private:
@@ -67,7 +66,7 @@ class PageSharing {
 
   int block_size_;
   int num_heads_;
-  int budget_heads_;  // of these, the first ones
+  int budget_heads_;  // the first of num_heads_
   BlockAllocator* blocks_;
   std::unordered_multimap<PrefixKey, const SequenceSpace*, PrefixKeyHash> publishers_;
 };

@@ -15,8 +15,7 @@ namespace hydrant {
 namespace {
 
 const std::vector<const Policy*>& Table() {
-  // Lives as long as the process: policies have no state and no order of destruction to keep.
-  // A policy a row.
+  // Never destroyed, since policies have no state. One policy per row.
   // clang-format off
   static const std::vector<const Policy*>* table = new std::vector<const Policy*>{
       NewFullPolicy().release(),
@@ -97,8 +96,8 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
 
 namespace {
 
-// Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
-// The heads that carry a prompt may want all of it, so at ratios of a twentieth and more it is all.
+// Candidates of a head if all layers share a budget, as a multiple of the mean budget. Important
+// heads may need the whole prompt, which this allows at ratios of 1/20 and more.
 constexpr double kDefaultCandidates = 20.0;
 constexpr double kMostCandidates = 1000.0;
 constexpr int64_t kMostDecodeCap = 1 << 30;

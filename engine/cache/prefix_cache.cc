@@ -45,7 +45,7 @@ PrefixLease PrefixCache::Open(std::span<const PrefixKey> cached, std::span<const
   return lease;
 }
 
-// One that is free, or else the one that was not used for longest.
+// A free block, or else the least recently used one.
 bool PrefixCache::TakeBlock(int32_t* id) {
   if (!free_.empty()) {
     *id = free_.back();
@@ -57,7 +57,7 @@ bool PrefixCache::TakeBlock(int32_t* id) {
   return true;
 }
 
-// REQUIRES: there is one
+// REQUIRES: unread_ is not empty
 int32_t PrefixCache::TakeUnread() {
   const int32_t id = unread_.front();
   unread_.pop_front();
@@ -74,7 +74,7 @@ int PrefixCache::DropUnread() {
   return count;
 }
 
-// Blocks whose tokens another prompt has brought meanwhile are free again.
+// A fresh block is freed if another prompt has filled one with the same key in the meantime.
 void PrefixCache::Fill(PrefixLease* lease, const PrefixText& text) {
   std::vector<PrefixKey> filled;
   for (size_t i = lease->fresh.size(); i-- > 0;) {

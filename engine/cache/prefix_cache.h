@@ -1,9 +1,9 @@
-// Which prefix blocks (kernels/ops/prefix_blocks.h) hold the beginning of which prompts. Ids and
+// The prefix cache: which prefix blocks (kernels/ops/prefix_blocks.h) hold which prefixes. Ids and
 // counts only. Owned by the scheduler's thread; the destructor checks that every lease has ended.
 //
-// A block is free, or being filled by one lease, or filled. A filled block is found by its key and
-// stays until its room is wanted: the least recently used leaves first, of a prompt the last before
-// the first, and never one that a lease reads.
+// A block is free, being filled by one lease, or filled. A filled block is found by its key and
+// stays until its memory is needed. Eviction is LRU, a prompt's last blocks before its first ones;
+// blocks that a lease reads are never evicted.
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_CACHE_H_
 #define HYDRANT_ENGINE_CACHE_PREFIX_CACHE_H_
 
@@ -20,12 +20,12 @@
 
 namespace hydrant {
 
-// What a prompt that is being read has of the blocks. Empty where it has none.
+// The blocks of a prompt during its prefill. Empty if it has none.
 struct PrefixLease {
-  std::vector<int32_t> cached;       // filled ones, of its first tokens
-  std::vector<int32_t> fresh;        // to be filled with the tokens that follow those
-  std::vector<PrefixKey> keys;       // of the fresh ones
-  int32_t tokens = 0;                // the first ones, that need not be read
+  std::vector<int32_t> cached;       // filled blocks, of its first tokens
+  std::vector<int32_t> fresh;        // blocks to fill with the tokens after the cached ones
+  std::vector<PrefixKey> keys;       // keys of the fresh blocks
+  int32_t tokens = 0;                // leading tokens that need no prefill
   std::vector<int32_t> checkpoints;  // PrefixLayout::Checkpoints
 
   bool IsEmpty() const { return cached.empty() && fresh.empty(); }
@@ -33,9 +33,9 @@ struct PrefixLease {
 
 // Tokens since the start, blocks now.
 struct PrefixCacheStats {
-  uint64_t queried_tokens = 0;  // of prompts that were looked for, at each admission
-  uint64_t hit_tokens = 0;      // of these, not read
-  uint64_t evicted_blocks = 0;  // filled ones whose room was wanted, since the start
+  uint64_t queried_tokens = 0;  // of prompts looked up, at each admission
+  uint64_t hit_tokens = 0;      // the part of queried_tokens that needed no prefill
+  uint64_t evicted_blocks = 0;  // since the start
   int64_t filled_blocks = 0;
   int64_t blocks = 0;
 };
@@ -47,7 +47,7 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Borrowed: it outlives the cache. Null: nobody.
+  // Borrowed: it outlives the cache. Null: no watcher.
   void Watch(PrefixWatcher* watcher) { watcher_ = watcher; }
 
   bool IsFilled(const PrefixKey& key) const { return filled_.contains(key); }
@@ -55,34 +55,34 @@ class PrefixCache {
     const auto it = filled_.find(key);
     return it == filled_.end() ? std::nullopt : std::optional(it->second);
   }
-  // How many of a prompt's blocks are filled, from its first on. keys: of its blocks in order.
+  // The number of filled blocks of a prompt, from its first on. keys: of its blocks, in order.
   int NumFilled(std::span<const PrefixKey> keys) const;
-  // Blocks that are filled, and room for as many others, in this order, as can be had.
+  // Leases the filled blocks `cached`, and blocks for `fresh`, in this order, as far as available.
   PrefixLease Open(std::span<const PrefixKey> cached, std::span<const PrefixKey> fresh);
-  // A prompt was looked for, and so much of it found.
+  // Counts the lookup of a prompt.
   void CountLookup(int64_t prompt_tokens, int64_t hit_tokens) {
     totals_.queried_tokens += prompt_tokens;
     totals_.hit_tokens += hit_tokens;
   }
-  // The prompt has been read: the fresh blocks are filled. The lease is empty afterwards. `text`:
-  // what the watcher is told of it; empty where it is nobody's business.
+  // After the prompt's prefill: the fresh blocks are filled. Empties the lease. text: passed to the
+  // watcher; empty for a private prompt.
   void Fill(PrefixLease* lease, const PrefixText& text = {});
-  // It has not: they are free again.
+  // Frees the fresh blocks of a prompt without a complete prefill. Empties the lease.
   void Abandon(PrefixLease* lease);
 
-  // Filled blocks that nobody reads are free again; how many there were.
+  // Frees the filled blocks without readers and returns their number.
   int DropUnread();
 
   PrefixCacheStats Stats() const;
-  // For tests, O(blocks). leases: all that are open.
+  // For tests, O(blocks). leases: all open leases.
   absl::Status CheckInvariants(std::span<const PrefixLease* const> leases) const;
 
  private:
   struct Block {
-    PrefixKey key;    // of a filled one
+    PrefixKey key;    // of a filled block
     int readers = 0;  // leases
     bool filled = false;
-    std::list<int32_t>::iterator place;  // in unread_; of a filled one that has no reader
+    std::list<int32_t>::iterator place;  // in unread_; of a filled block without readers
   };
 
   bool TakeBlock(int32_t* id);
@@ -92,10 +92,10 @@ class PrefixCache {
 
   std::vector<Block> blocks_;
   std::vector<int32_t> free_;
-  std::list<int32_t> unread_;  // filled, no reader; the least recently used first
+  std::list<int32_t> unread_;  // filled, without readers; the least recently used first
   std::unordered_map<PrefixKey, int32_t, PrefixKeyHash> filled_;
   PrefixWatcher* watcher_ = nullptr;
-  PrefixCacheStats totals_;  // only what is counted since the start
+  PrefixCacheStats totals_;  // only the counts since the start
 };
 
 }  // namespace hydrant

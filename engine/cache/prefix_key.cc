@@ -10,7 +10,7 @@ namespace {
 
 PrefixKey& Secret() {
   static PrefixKey secret = [] {
-    std::random_device device;  // the system's, not a generator
+    std::random_device device;  // the system's entropy, not a generator
     PrefixKey bytes;
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(device());
     return bytes;

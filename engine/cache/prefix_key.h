@@ -1,6 +1,6 @@
-// Names for the blocks of a prompt by what they hold: the key of a block stands for its tokens and
-// all that come before them, so that two prompts have a block in common exactly where they begin
-// alike up to its end. Pure; safe from any thread.
+// Keys of a prompt's blocks: the key of a block identifies its tokens and all tokens before them,
+// so that two prompts have a block in common exactly if they are equal up to its end. Safe from any
+// thread, but for SharePrefixKeys().
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 #define HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 
@@ -14,9 +14,9 @@
 
 namespace hydrant {
 
-// SHA-256 of the process's secret, the salt, the key of the block before and the block's tokens:
-// nobody can find tokens that have another's key, nor learn from a hit what another has sent under
-// a salt that they do not know.
+// SHA-256 of the process's secret, the salt, the key of the block before and the block's tokens. A
+// client can neither find tokens that collide with another client's key, nor learn from a hit about
+// prompts sent under a salt unknown to it.
 using PrefixKey = Sha256Digest;
 
 struct PrefixKeyHash {
@@ -27,11 +27,11 @@ struct PrefixKeyHash {
   }
 };
 
-// From now on keys are those of every process that was given the same secret, where blocks outlive
-// the process (scheduler/prefix_archive.h). Before any key is made, and from one thread.
+// Makes the keys equal in all processes with this secret, for blocks that outlive the process
+// (scheduler/prefix_archive.h). REQUIRES: no key has been made; called from one thread
 void SharePrefixKeys(const Sha256Digest& secret);
 
-// Of every whole block of kPrefixBlockTokens tokens.
+// The key of every whole block of kPrefixBlockTokens tokens, in order.
 std::vector<PrefixKey> PrefixKeys(std::span<const uint32_t> tokens, std::string_view salt);
 
 }  // namespace hydrant

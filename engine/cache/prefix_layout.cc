@@ -7,7 +7,7 @@
 namespace hydrant {
 namespace {
 
-// What else of a prompt its block's key may stand for. `what` is above 0.
+// The key of a block with other data of the same tokens. what: the kind of data, above 0.
 PrefixKey Derived(PrefixKey key, uint8_t what, int index) {
   key[0] ^= what;
   key[1] ^= static_cast<uint8_t>(index);
@@ -16,7 +16,7 @@ PrefixKey Derived(PrefixKey key, uint8_t what, int index) {
 }
 
 constexpr uint8_t kQueries = 1;
-constexpr uint8_t kSums = 2;  // and those after it
+constexpr uint8_t kSums = 2;  // and the values after it
 
 uint8_t SumsOf(const ColumnStatistic& statistic) {
   constexpr int kReductions = 4;
@@ -28,10 +28,10 @@ uint8_t SumsOf(const ColumnStatistic& statistic) {
 
 PrefixLayout::PrefixLayout(const CachePlan& plan, int read, const EngineLimits& limits)
     : sums_a_block_(limits.sums_a_prefix_block), sums_end_(read) {
-  last_start_ = static_cast<int>(plan.prompt.tokens) - 1;  // the next token follows from it
+  last_start_ = static_cast<int>(plan.prompt.tokens) - 1;  // its logits give the next token
   for (const PromptStatistic& one : StatisticsOf(plan, read)) {
     if (one.echo.has_value()) parts_ = 1 + limits.query_blocks;
-    if (!one.reading.has_value() || one.reading->end_query <= 0) continue;  // asks nobody
+    if (!one.reading.has_value() || one.reading->end_query <= 0) continue;  // no queries
     const ColumnStatistic& reading = *one.reading;
     if (reading.first_query > 0) {
       last_start_ = std::min(last_start_, reading.first_query);

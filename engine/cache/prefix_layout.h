@@ -1,14 +1,14 @@
-// What of a prompt lies in prefix blocks (kernels/ops/prefix_blocks.h), by what its plan asks of
-// it:
+// The data of a prompt in prefix blocks (kernels/ops/prefix_blocks.h), by the statistics that its
+// plan needs:
 //
-//   blocks of tokens   [K and V | queries][K and V | queries] ...   queries: for an echo alone
-//   blocks of sums     [to a checkpoint][to the next one] ...       for column statistics alone
+//   token blocks   [K and V | queries][K and V | queries] ...        queries: only for an echo
+//   sum blocks     [up to a checkpoint][up to the next one] ...      only for column statistics
 //
-// Keys and values serve every plan. An echo asks all queries of the prompt, so those of tokens that
-// are not read must be there too, as they were before RoPE. A statistic over all queries goes on
-// from its sums over the queries before a checkpoint: these are small, but a prompt can be read
-// from a checkpoint on alone. They lie where prompts ended, where they parted, where the same
-// prompt could be read from, and every so often.
+// Keys and values serve every plan. An echo needs all queries of the prompt, so the queries of
+// cached tokens are kept as well, before RoPE. A statistic over all queries continues from its sums
+// over the queries before a checkpoint: the sums are small, but prefill can start at checkpoints
+// only. Checkpoints are at the ends of prompts, where two prompts diverged, at the last block where
+// the prefill of the same prompt could start, and at regular intervals.
 //
 // Pure functions; every block has a key of its own (engine/cache/prefix_key.h).
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_LAYOUT_H_
@@ -26,36 +26,36 @@
 
 namespace hydrant {
 
-// Tokens between checkpoints, of a prompt that has none elsewhere.
+// Tokens between regular checkpoints.
 inline constexpr int kTokensBetweenCheckpoints = 512;
 
 class PrefixLayout {
  public:
-  // Of a prompt of which `read` tokens are read, a probe's included.
+  // read: tokens of the whole prefill, the prompt's and a probe's.
   PrefixLayout(const CachePlan& plan, int read, const EngineLimits& limits);
 
-  // Blocks of kPrefixBlockTokens tokens: one of keys and values, and those of queries.
+  // Token blocks per kPrefixBlockTokens tokens: one of keys and values, and those of queries.
   int parts() const { return parts_; }
-  // Statistics of the reading whose sums are kept, each over the queries from the first on.
+  // Statistics of the prefill with sums in blocks, each over the queries from the first on.
   std::span<const PromptStatistic> sums() const { return sums_; }
-  // Blocks that sums before a checkpoint take: those of the first statistic, then of the next.
+  // Number of blocks with the sums before a checkpoint: the first statistic's, then the next's.
   int SumBlocks(int checkpoint) const {
     return static_cast<int>(sums_.size()) * BlocksOfOne(checkpoint);
   }
 
-  // `keys` are those of the prompt's whole blocks, in order; tokens are multiples of
-  // kPrefixBlockTokens.
+  // Below, `keys` are the keys of the prompt's whole blocks, in order; numbers of tokens are
+  // multiples of kPrefixBlockTokens.
 
-  // Tokens from the first on that need not be read, by which blocks are there.
+  // Number of leading tokens that need no prefill, given the blocks that exist.
   int Usable(std::span<const PrefixKey> keys,
              absl::FunctionRef<bool(const PrefixKey&)> is_there) const;
-  // Where sums are kept of a prompt that is read from `first_token` on, and parts from another at
-  // `parting`; ascending.
+  // The checkpoints of a prefill that starts at `first_token`, of a prompt that diverges from
+  // another at `parting`; ascending.
   std::vector<int32_t> Checkpoints(int num_keys, int first_token, int parting) const;
-  // What is needed of the tokens before `first_token`: all their blocks of tokens, then the sums.
+  // Keys of the blocks to read for the tokens before `first_token`: token blocks, then the sums.
   std::vector<PrefixKey> KeysBefore(std::span<const PrefixKey> keys, int first_token) const;
-  // What the tokens from there on leave: their blocks of tokens, then the sums before each
-  // checkpoint.
+  // Keys of the blocks to fill by the tokens from `first_token` on: token blocks, then the sums
+  // before each checkpoint.
   std::vector<PrefixKey> KeysFrom(std::span<const PrefixKey> keys, int first_token,
                                   std::span<const int32_t> checkpoints) const;
 
@@ -66,8 +66,8 @@ class PrefixLayout {
 
   int parts_ = 1;
   int sums_a_block_ = 1;
-  int last_start_ = 0;  // no token from here on may be left unread
-  int sums_end_ = 0;    // there are no sums over later queries
+  int last_start_ = 0;  // tokens from here on need a prefill in any case
+  int sums_end_ = 0;    // no sums over later queries
   std::vector<PromptStatistic> sums_;
 };
 

@@ -1,4 +1,4 @@
-// Hears what becomes of prefix blocks, on the thread of their cache; must not block.
+// Callbacks for changes of prefix blocks, on the thread of their cache; they must not block.
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_WATCHER_H_
 #define HYDRANT_ENGINE_CACHE_PREFIX_WATCHER_H_
 
@@ -9,19 +9,19 @@
 
 namespace hydrant {
 
-// A prompt that may be told of.
+// A prompt that may be published.
 struct PrefixText {
   std::span<const PrefixKey> keys{};   // of its whole blocks, in order
-  std::span<const uint32_t> tokens{};  // kPrefixBlockTokens for each of them, or more
+  std::span<const uint32_t> tokens{};  // at least kPrefixBlockTokens per key
 };
 
 class PrefixWatcher {
  public:
   virtual ~PrefixWatcher() = default;
-  // Of a prompt, `filled` was filled: blocks of its tokens, which have keys of the text, and
-  // others.
+  // Blocks of a prompt have been filled. filled: their keys; those of K and V are in text.keys,
+  // those of other data are not. text: empty for a private prompt.
   virtual void OnFilled(const PrefixText& text, std::span<const PrefixKey> filled) = 0;
-  // It is filled no more.
+  // The block with this key has been evicted.
   virtual void OnEvicted(const PrefixKey& key) = 0;
 };
 

@@ -1,7 +1,7 @@
-// A scorer ranks a prompt's entries, a layer at a time: it says which statistics attention is to
-// gather of each key while the layer is read, and makes scores of them afterwards. It stands in the
-// file of the policy that brings it, which makes one for a request (CachePlan::scorer) and gives it
-// its parameters. It is immutable, so copies of the plan share it across threads.
+// A scorer ranks a prompt's entries, one layer at a time: it names the statistics that attention
+// gathers per key during the layer's prefill, and derives scores from them afterwards. It is
+// defined in the file of its policy, which makes one per request (CachePlan::scorer) with the
+// request's parameters. Immutable, so copies of the plan share it across threads.
 #ifndef HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 #define HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 
@@ -17,17 +17,17 @@
 
 namespace hydrant {
 
-// Keys and values of a layer, of a prompt's first token: [kv_heads, ...] with the stride.
+// Keys and values of a layer from a prompt's first token on: [kv_heads, ...] with head_stride.
 struct LayerKv {
   ArenaRows k = nullptr;
   ArenaRows v = nullptr;
   int64_t head_stride = 0;  // elements
   int head_dim = 0;
-  Rotary rotary;  // what turned the keys
+  Rotary rotary;  // the rotation of the keys
 };
 
-// A layer of a prompt that has been read, and the device arrays in which it becomes a cache; all of
-// these begin at the prompt's first token. Borrowed, for one layer.
+// A prefilled layer of a prompt, and the device arrays for its compression; all arrays begin at the
+// prompt's first token. Borrowed, for one layer.
 struct PromptLayer {
   Backend* backend = nullptr;
   const CachePlan* plan = nullptr;
@@ -37,18 +37,17 @@ struct PromptLayer {
   int n = 0;  // tokens of the prompt, without a probe
   LayerKv kv;
   int64_t stride = 0;  // elements from head to head
-  // [num_kv_heads, stride] each, in the order of the scorer's Statistics(); past these anything.
-  // Where the plan compresses the last is retained mass's.
+  // [num_kv_heads, stride] each, in the order of the scorer's Statistics(); undefined past these.
+  // If the plan compresses, the last one belongs to retained mass.
   std::array<float*, kMaxColumnStatistics> statistics = {};
   float* scores = nullptr;  // [num_kv_heads, stride] room for scores
-  int32_t* kept = nullptr;  // [num_kv_heads, stride] positions, of the Select step; until then room
-  int32_t* keep = nullptr;  // [num_kv_heads] entries, of the Budget step; until then room
-  // Of a scorer with observations: the i-th of the layer [num_kv_heads] begins at i *
-  // observation_stride.
+  int32_t* kept = nullptr;  // [num_kv_heads, stride] positions; free for use before the Select step
+  int32_t* keep = nullptr;  // [num_kv_heads] entries; free for use before the Budget step
+  // Observations of the scorer: the i-th of the layer, [num_kv_heads], at i * observation_stride.
   float* observations = nullptr;
   int64_t observation_stride = 0;
 
-  // What turns statistics[0] into `scores` as it is, to be altered.
+  // Copies statistics[0] to `scores`; the caller changes it as needed.
   DeriveScoresArgs Derivation() const {
     return {.a = statistics[0],
             .layer = layer,
@@ -57,61 +56,58 @@ struct PromptLayer {
             .out = scores,
             .stride = stride};
   }
-  // Every head keeps as many.
+  // Sets `keep` to the same number for all heads.
   void KeepAlike(int32_t entries) const {
     const std::vector<int32_t> all(num_kv_heads, entries);
     backend->CopyToDevice(keep, all.data(), all.size() * sizeof(int32_t));
   }
 };
 
-// Observations that a scorer may make at most.
+// Maximum number of observations of a scorer.
 inline constexpr int kMaxObservations = 13;
 
-// Scores that are made of two parts, where the weights of these are known only when the prompt's
-// last layer has been written: score = of_score * score + of_second * second.
+// Weights of a score with two parts, known only after the prompt's last layer has been written:
+// score = of_score * score + of_second * second.
 struct ScoreMix {
   float of_score = 1.0f;
   float of_second = 1.0f;
 };
 
-// The default gathers nothing and ranks nothing.
+// The default gathers no statistics and ranks nothing.
 class PromptScorer {
  public:
   virtual ~PromptScorer() = default;
   virtual std::string_view Name() const { return "none"; }
 
-  // Whether the prompt is to be read again behind an instruction, before anything of it leaves.
+  // Whether the prompt is prefilled again after an instruction, before any entry is evicted.
   virtual bool ReadsProbe() const { return false; }
-  // What is gathered while `read` tokens, the prompt's and a probe's, are read, in the order of
-  // PromptLayer::statistics: where to is not the scorer's to say. At most kMaxColumnStatistics, one
-  // less where the plan compresses.
+  // The statistics of the prefill, in the order of PromptLayer::statistics; the caller chooses the
+  // arrays. read: prefilled tokens, the prompt's and a probe's. At most kMaxColumnStatistics, one
+  // less if the plan compresses.
   virtual std::vector<ColumnStatistic> Statistics(const CachePlan& /*plan*/, int /*read*/) const {
     return {};
   }
-  // What is gathered of an echo, as many at most, the i-th in the same place as the i-th of the
-  // reading, where there is one: both are then of one kind, and are added or their maximum taken.
-  // When a layer has been read, the queries of the prompt are asked once more, as if each came
-  // right after the prompt, and so of all its keys. It costs attention without values, no matrix
-  // product.
+  // The statistics of an echo, with the same limit: after a layer's prefill the prompt's queries
+  // attend to all its keys once more, each rotated to the position right after the prompt. The i-th
+  // shares its array with the i-th of the prefill: both are of one kind, and are added or their
+  // maximum taken. Costs attention without values, no matrix product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
-  // Retained mass is of the attention of an echo's queries, not the prompt's last.
+  // Whether retained mass is measured by an echo's queries instead of the prompt's last ones.
   virtual bool EchoSaysMass() const { return false; }
-  // Once the layer has been read: [num_kv_heads, stride], one of the layer's arrays; null: nothing
-  // is ranked.
+  // After the layer's prefill: [num_kv_heads, stride], one of the layer's arrays; null: no ranking.
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
-  // Factor of the scores when they are written into pages.
+  // Factor applied to the scores when they are written into pages.
   virtual float Scale(const CachePlan& /*plan*/) const { return 1.0f; }
-  // After Score(), where nothing leaves yet: a number that is written beside each entry's score, a
+  // After Score(), if no entry is evicted yet: a number written beside each entry's score, a
   // SecondScore for ScoreMix or a BelowMeanCount for decoding (kernels/entry_state.h).
   virtual const float* Second(const PromptLayer& /*layer*/) const { return nullptr; }
-  // Floats a head that Score() leaves in PromptLayer::observations, by which the plan's policy
-  // decides what it has left open (Policy::Decide).
+  // Floats per head that Score() writes to PromptLayer::observations, for Policy::Decide.
   virtual int NumObservations(const CachePlan& /*plan*/) const { return 0; }
-  // Once it has decided: how the scores in the pages become those that decoding starts from.
+  // After the decision: how the scores that decoding starts from are made of those in the pages.
   virtual ScoreMix Mix(const CachePlan& /*plan*/) const { return {}; }
 };
 
-// By the attention of the prompt's last queries.
+// Scores by the attention of the prompt's last queries.
 class WindowScorer : public PromptScorer {
  public:
   explicit WindowScorer(int32_t queries) : queries_(queries) {}
@@ -130,7 +126,8 @@ class WindowScorer : public PromptScorer {
   int32_t queries_;
 };
 
-// By exact accumulated attention (H2O, arXiv 2306.14048); `mean`: divided by the prompt's length.
+// Scores by exact accumulated attention (H2O, arXiv 2306.14048), with `mean` divided by the
+// prompt's length.
 std::shared_ptr<const PromptScorer> NewColumnSums(bool mean = false);
 
 }  // namespace hydrant

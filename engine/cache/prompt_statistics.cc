@@ -27,7 +27,7 @@ std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
   PromptStatistic mass = {.place = kMassStatistic};
   const auto n = static_cast<int32_t>(plan.prompt.tokens);
   if (plan.scorer->EchoSaysMass()) {
-    mass.echo = ColumnStatistic();  // of all its queries
+    mass.echo = ColumnStatistic();  // over all its queries
   } else {
     mass.reading = {.first_query = n - plan.MassQueries(), .end_query = n};
   }

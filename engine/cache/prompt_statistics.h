@@ -1,5 +1,5 @@
-// What attention gathers of a prompt for its plan: the scorer's statistics, and retained mass's.
-// Pure functions.
+// The statistics that attention gathers per key of a prompt for its plan: the scorer's, and that of
+// retained mass. Pure functions.
 #ifndef HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_
 #define HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_
 
@@ -11,21 +11,21 @@
 
 namespace hydrant {
 
-// What is gathered in one place, of the reading, of its echo, or of both together.
+// Statistics gathered in one array: of the prefill, of its echo, or of both together.
 struct PromptStatistic {
-  int place = 0;  // which of PromptLayer::statistics
+  int place = 0;  // index in PromptLayer::statistics
   std::optional<ColumnStatistic> reading = {}, echo = {};
 };
 
-// The place of the attention of the last queries, by which retained mass is measured.
+// The place of the statistic by which retained mass is measured, the last queries' attention.
 inline constexpr int kMassStatistic = kMaxColumnStatistics - 1;
-// Whether that is measured. Samples stand for entries: no mass is theirs alone.
+// Whether retained mass is measured. Samples represent other entries and have no mass of their own.
 bool MeasuresMass(const CachePlan& plan);
-// And of entries in pages, beside which it is kept: what is cut there is not known while a layer is
-// written.
+// Whether it is measured and stored per entry in pages: the plan cuts there, and the cut is not
+// known while a layer is written.
 bool MeasuresMassInPages(const CachePlan& plan);
 
-// Where `read` tokens are read, the prompt's and a probe's.
+// read: prefilled tokens, the prompt's and a probe's.
 std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read);
 
 }  // namespace hydrant

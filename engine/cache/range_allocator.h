@@ -1,6 +1,6 @@
-// Contiguous ranges of a line of `size` units, first fit; ids only, no memory. Serves the table
-// arena (units: block ids) and the prefill arena (units: tokens). Owned by the scheduler's thread.
-// Free neighbours are always joined; the destructor checks that every range has come home.
+// First-fit allocator of contiguous ranges in [0, size); offsets only, no memory. Used for the
+// table arena (units: block ids) and the prefill arena (units: tokens). Owned by the scheduler's
+// thread. Adjacent free ranges are always merged; the destructor checks that everything is free.
 #ifndef HYDRANT_ENGINE_CACHE_RANGE_ALLOCATOR_H_
 #define HYDRANT_ENGINE_CACHE_RANGE_ALLOCATOR_H_
 
@@ -17,11 +17,11 @@ class RangeAllocator {
   RangeAllocator(const RangeAllocator&) = delete;
   RangeAllocator& operator=(const RangeAllocator&) = delete;
 
-  // Where a range of `length` begins, or nullopt with nothing changed. REQUIRES: length >= 1
+  // The begin of a range of `length`, or nullopt with nothing changed. REQUIRES: length >= 1
   std::optional<int64_t> Allocate(int64_t length);
-  // Takes back just this range. REQUIRES: all of it is free.
+  // Allocates exactly this range. REQUIRES: all of it is free.
   void AllocateAt(int64_t begin, int64_t length);
-  // REQUIRES: [begin, begin + length) was allocated, as one range or as neighbours.
+  // REQUIRES: [begin, begin + length) was allocated, as one range or as adjacent ranges.
   void Free(int64_t begin, int64_t length);
 
   int64_t size() const { return size_; }

@@ -1,4 +1,4 @@
-// SHA-256, over bytes that come in pieces.
+// SHA-256 over bytes in pieces.
 #ifndef HYDRANT_ENGINE_CACHE_SHA256_H_
 #define HYDRANT_ENGINE_CACHE_SHA256_H_
 
@@ -14,7 +14,7 @@ struct evp_md_ctx_st;
 namespace hydrant {
 
 using Sha256Digest = std::array<uint8_t, 32>;
-// 64 of 0-9, a-f.
+// 64 digits, 0-9 and a-f.
 std::string HexOf(const Sha256Digest& digest);
 
 class Sha256 {
@@ -22,7 +22,7 @@ class Sha256 {
   Sha256();
   void Add(const void* bytes, size_t size);
   void Add(std::string_view bytes) { Add(bytes.data(), bytes.size()); }
-  // Of what was added; begins anew.
+  // The digest of the bytes added since the last Finish().
   Sha256Digest Finish();
 
  private:

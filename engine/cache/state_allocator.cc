@@ -32,7 +32,7 @@ void StateAllocator::TakeSlabs(int64_t slabs, SequenceSpace* space) {
   num_slabs_ += slabs;
   space->num_pages += slabs;
   std::vector<int32_t>& free = space->free_states;
-  // The first slab's are taken first.
+  // States of the first slab are taken first.
   for (auto slab = static_cast<std::ptrdiff_t>(space->slabs.size()); slab-- > first;) {
     for (int32_t i = space->states_a_slab; i-- > 0;)
       free.push_back(slab_.StateAt(space->slabs[slab], i, space->state_lines));

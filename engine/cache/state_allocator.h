@@ -1,6 +1,6 @@
-// Where the state of a sequence's pages lies: which slabs (engine/cache/state_slabs.h) it has, and
-// which states in them its pages name. Slabs are pages of the pool and count as the sequence's.
-// Borrows the allocator of pages; owned by CacheSpace, and used by its thread.
+// Allocates the state of a sequence's pages: slabs (engine/cache/state_slabs.h), and the states in
+// them that its pages name. Slabs are pages of the pool and count as the sequence's. Borrows the
+// page allocator; owned by CacheSpace, and used by its thread.
 #ifndef HYDRANT_ENGINE_CACHE_STATE_ALLOCATOR_H_
 #define HYDRANT_ENGINE_CACHE_STATE_ALLOCATOR_H_
 
@@ -20,28 +20,29 @@ class StateAllocator {
       : slab_(limits.slab), budget_heads_(limits.BudgetHeads()), blocks_(blocks) {}
 
   int64_t NumSlabs() const { return num_slabs_; }
-  // The lines of each page of the budget group's heads, by the plan.
+  // Sets the lines of state per page of the budget group's heads, by the plan.
   void SetLines(const CachePlan& plan, SequenceSpace* space) const;
   // Whether pages of the head name a state.
   bool HasState(const SequenceSpace& space, int head) const {
     return head < budget_heads_ && space.state_lines != kNoStateLines;
   }
-  // Of pages of each head, the number in heads that have state where the plan keeps any.
+  // pages: [heads]. The number of pages in heads that have state, if the plan keeps any.
   int64_t PagesWithState(std::span<const int32_t> pages) const;
-  // Slabs that are missing for the state of so many pages more.
+  // The number of missing slabs for the state of `pages` more pages.
   static int64_t Missing(const SequenceSpace& space, int64_t pages);
   // REQUIRES: as many pages are free
   void TakeSlabs(int64_t slabs, SequenceSpace* space);
-  // A state for a page of the head. REQUIRES: one is free, or the head needs none
+  // Allocates a state for a page of the head; kNoState if it needs none. REQUIRES: a state is free,
+  // or the head needs none
   int32_t Take(int head, SequenceSpace* space) const;
-  // The state of a page that its head gives up.
+  // Frees the state of a page.
   static void Return(int32_t state, SequenceSpace* space) {
     if (state != kNoState) space->free_states.push_back(state);
   }
-  // Moves the states in the last slabs to free places in the first ones, and frees the slabs that
-  // this empties. REQUIRES: the space has a spare slab, and no unassigned pages
+  // Moves the states in the last slabs to free places in the first ones, and frees the emptied
+  // slabs. REQUIRES: the space has a spare slab, and no unassigned pages
   void Pack(SequenceSpace* space, CacheUpdates* updates);
-  // All slabs; the space goes on to name them.
+  // Frees all slabs; the space still names them.
   void FreeSlabs(const SequenceSpace& space);
 
  private:

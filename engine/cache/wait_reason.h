@@ -1,5 +1,5 @@
-// Why the front of the queue waits. It is first come, first served, so all who wait wait for it,
-// but where it is kPrefix.
+// Why the head of the queue was not admitted. Admission is FIFO: everything behind it waits too,
+// except under kPrefix.
 #ifndef HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 #define HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 
@@ -8,15 +8,15 @@
 namespace hydrant {
 
 enum class WaitReason : uint8_t {
-  kArrived,       // since the last step: nothing is lacking yet
-  kMaxNumSeqs,    // so many run
-  kPages,         // the pool is used up, but for what is kept free for growth
-  kPrefillArena,  // prompts that are being read fill the room for them
+  kArrived,       // arrived since the last step; no resource is lacking yet
+  kMaxNumSeqs,    // the maximum number of sequences is running
+  kPages,         // no free pages beside those kept free for growth
+  kPrefillArena,  // other prompts in prefill fill the arena
   kBlockTables,   // the block tables are full
-  kPreempted,     // it comes back when there is room for what it has to replay
-  kTpot,          // with one more, a step would take longer than the target for a token
-  kTtft,          // how long prompts take is not known yet: those that are to be in time take turns
-  kPrefix,        // a prompt that begins alike is being read; those behind it go ahead
+  kPreempted,     // preempted; waits for room for the tokens to recompute
+  kTpot,          // with one more sequence a step would exceed the target time per output token
+  kTtft,          // prefill speed is unknown yet: requests with a TTFT target run one at a time
+  kPrefix,        // another prompt with the same prefix is in prefill; later requests may overtake
 };
 inline constexpr int kNumWaitReasons = 9;
 

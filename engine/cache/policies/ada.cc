@@ -5,9 +5,9 @@
 namespace hydrant {
 namespace {
 
-// Ada-KV (arXiv 2407.11550, section 3): the heads of a layer share its budget, each getting as many
-// entries as it has among the layer's best, and head_floor of an even share for certain. It is a
-// budget over any policy's scores: the same policy with budget_scope layer.
+// Ada-KV (arXiv 2407.11550, section 3): the heads of a layer share its budget in proportion to
+// their numbers of the layer's best entries; head_floor of an even share is guaranteed. Applies to
+// the scores of any policy: the same policy with budget_scope layer.
 class AdaPolicy final : public Policy {
  public:
   AdaPolicy(std::string name, std::unique_ptr<Policy> base)

@@ -13,27 +13,27 @@
 namespace hydrant {
 namespace {
 
-// Beside a quality: what the few heads that look things up need is known between heads, not within.
+// Default ratio beside a quality target. The target acts within each head; the need of the few
+// retrieval heads shows only between heads, so a shared budget remains.
 constexpr double kRatioBesideQuality = 0.1;
 
-// Where the room in the pool decides.
+// Choices at admission, by free pages.
 constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
-// A question that looks something up needs what one query would attend to strongly, more than what
-// all would attend to weakly.
+// A retrieval question needs entries that one query attends to strongly rather than entries that
+// all queries attend to weakly.
 constexpr double kAskedLaterMaxWeight = 30.0;
 
-// For users who name a target and no policy. It acts as `echo`, whose scores lose least of what
-// follows the prompt. A prompt whose question is kept back, and so is about to be looked things up
-// in, is read a second time, where there is room, and asked by both readings' queries: they find
-// more of it, and lose a little of what would follow it. What the request leaves open it takes from
-// the prompt (docs/results/quality.md):
-//   a memory target (max_cache_tokens, cache_ratio): the heads share that many entries;
-//   a quality target (min_retained_mass): the heads share a tenth, and each keeps more where that
-//     does not retain as much of the attention of the prompt's queries when asked from behind it,
-//     so that a prompt whose attention is concentrated takes less memory;
-//   neither: a fifth, or what the scheduler finds room for, which may become less (Shrink);
-//   a prompt within its budget keeps everything.
+// For requests that name a target and no policy. Acts as `echo`, the policy with the lowest loss on
+// continuations of the prompt. If the question is held back until the cache is compressed, the
+// prompt is prefilled a second time, where there is room, and scored by the queries of both passes:
+// retrieval improves, continuations get slightly worse. The budget (docs/results/quality.md):
+//   memory target    max_cache_tokens or cache_ratio: the heads share that many entries
+//   quality target   min_retained_mass: the heads share a tenth; a head keeps more until it retains
+//                    that part of the echo's attention, so that a prompt with concentrated
+//                    attention takes less memory
+//   neither          a fifth, or as much as the scheduler has room for; may shrink later (Shrink)
+// A prompt within its budget keeps everything.
 class AutoPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -68,18 +68,18 @@ class AutoPolicy final : public Policy {
     return absl::OkStatus();
   }
 
-  // The largest budget that fits; the least where none does.
+  // The largest budget that fits; the smallest if none does.
   CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
     const AutoState& state = StateOf(plan);
     if (plan.open != OpenUntil::kAdmission || state.by_room.empty()) return plan;
-    if (state.by_room.size() == 1) return state.by_room.front();  // as a short prompt's
+    if (state.by_room.size() == 1) return state.by_room.front();  // a short prompt
     const auto fitting =
         observations.fits == nullptr
             ? state.by_room.end()
             : std::find_if(state.by_room.begin(), state.by_room.end(), observations.fits);
     CachePlan chosen = fitting == state.by_room.end() ? state.by_room.back() : *fitting;
     const auto said = std::make_shared<AutoState>(StateOf(chosen));
-    if (observations.fits == nullptr) {  // the room is to be asked for yet
+    if (observations.fits == nullptr) {  // free pages are not known yet
       chosen.open = OpenUntil::kAdmission;
       said->by_room = state.by_room;
     } else {
@@ -94,7 +94,7 @@ class AutoPolicy final : public Policy {
     return chosen;
   }
 
-  // Which budget.
+  // The index of the budget.
   std::string SaveDecision(const CachePlan& plan) const override {
     const int choice = StateOf(plan).choice;
     return choice < 0 ? std::string() : std::to_string(choice);
@@ -106,7 +106,7 @@ class AutoPolicy final : public Policy {
     for (const CachePlan& plan : by_room) {
       if (SaveDecision(plan) == decision) return plan;
     }
-    // A short prompt leaves no choice, and its plan is decided already.
+    // A short prompt has a single plan, decided already.
     if (by_room.empty() && SaveDecision(open) == decision) return open;
     return absl::InvalidArgumentError(fmt::format("policy auto has no choice '{}'", decision));
   }
@@ -123,10 +123,10 @@ class AutoPolicy final : public Policy {
 
  private:
   struct AutoState final : PolicyState {
-    std::string policy;  // that it acts as
+    std::string policy;  // the policy it acts as
     std::string why;
-    std::vector<CachePlan> by_room;  // of an open plan: the largest budget first
-    int choice = -1;                 // among those; -1: the request left none
+    std::vector<CachePlan> by_room;  // choices of an open plan, largest budget first
+    int choice = -1;                 // index in by_room; -1: the request left no choice
   };
   static const AutoState& StateOf(const CachePlan& plan) {
     return static_cast<const AutoState&>(*plan.state);
@@ -138,8 +138,8 @@ class AutoPolicy final : public Policy {
     for (const double ratio : kRatiosByRoom) {
       spec.cache_ratio = ratio;
       absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
-      if (!plan.ok() || plan->state == nullptr) continue;  // null: there is no layer to plan for
-      // A short prompt keeps everything anyway.
+      if (!plan.ok() || plan->state == nullptr) continue;  // null: no layer to plan for
+      // A short prompt keeps everything at several ratios.
       if (!plans.empty() && plan->budget == plans.back().budget) continue;
       const bool repeats = !plans.empty() && !plan->Compresses() && !plans.back().Compresses();
       if (repeats) continue;

@@ -12,7 +12,7 @@
 namespace hydrant {
 namespace {
 
-// Of the values that the paper tries.
+// Values from the range tried in the paper.
 constexpr double kDefaultAlpha = 0.2;
 constexpr int64_t kDefaultSteps = 20;
 constexpr double kDefaultFifo = 0.25;
@@ -20,11 +20,11 @@ constexpr int64_t kMostTunedSteps = 64;
 constexpr int64_t kMostSteps = 1 << 20;
 
 // CO2, the cumulative observation oracle (section 4 of its paper): the prompt stays whole for N
-// generated tokens, whose attention is observed too; then the cache shrinks to C, of which the
-// newest rho C are FIFO and the rest have the highest accumulated score, a moving average with
-// decay alpha. How the average starts is left open there: with the column sums, or with their mean
-// over queries. How alpha, N and rho are to be chosen is left open too: see self_tuning.h. Where
-// heads share their budgets it is shared out when the cache shrinks.
+// generated tokens, and their attention counts too; then the cache shrinks to C entries: the newest
+// rho C in FIFO order, and the entries with the highest accumulated score, a moving average with
+// decay alpha. The paper leaves open how the average starts (here: the column sums, or their mean
+// over queries) and how alpha, N and rho are chosen (self_tuning.h). Shared budgets are distributed
+// over the heads when the cache shrinks.
 class Co2Policy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -66,11 +66,11 @@ class Co2Policy final : public Policy {
     plan->rule.scored = true;
     const int32_t end = MeasuredUntil(plan->prompt, steps);
     const bool tuned = tunes && CanTune(*plan);
-    // Of one that tunes itself the cut comes when the choice has been made, even without a step.
+    // A self-tuning plan is cut after its choice, even with 0 measuring steps.
     if (tuned || (steps > 0 && end > plan->cap)) {
       plan->life = std::make_shared<WholeUntil>(end);
     } else {
-      plan->ShareBudgets(kNoCap);  // the prompt is whole when it is cut
+      plan->ShareBudgets(kNoCap);  // the cut sees the whole prompt
     }
     if (!tuned) return absl::OkStatus();
     auto state = std::make_shared<SelfTuning>();
@@ -114,7 +114,8 @@ class Co2Policy final : public Policy {
   }
 
  private:
-  // What is given, or the defaults: those also hold where there is nothing to tune by.
+  // alpha, rho and initial_score as given, or the defaults, which also apply to a self-tuning plan
+  // if its prompt is too short to tune by.
   static absl::Status FillChoices(const CacheSpec& spec, bool tunes, CachePlan* plan) {
     for (const char* name : {"alpha", "rho", "initial_score"}) {
       if (tunes && spec.params.count(name) > 0) {

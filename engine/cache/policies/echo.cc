@@ -7,12 +7,12 @@
 namespace hydrant {
 namespace {
 
-// What `reconstruct` finds without a second reading. The queries of the prompt stand for those that
-// will come: each is turned to the position right after the prompt and asked of all its keys, those
-// too that came after it. So a query that looks for what followed a token finds the entry that did
-// follow, as the second reading's would. Expected Attention (arXiv 2510.00636) takes the mean and
-// covariance of the same queries; here it is every one of them, their sum and maxima, weighted, and
-// the budget is shared by all heads of all layers.
+// Approximates `reconstruct` without a second pass. The prompt's queries stand for future queries:
+// each is rotated to the position right after the prompt and scored against all keys, including the
+// keys after it. So a query that looks for the successor of a token finds the entry that followed,
+// as in a second pass. Expected Attention (arXiv 2510.00636) uses the mean and covariance of the
+// same queries; here every query counts, by a weighted sum and maximum. All heads of all layers
+// share the budget.
 class EchoPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

@@ -61,7 +61,7 @@ absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max
 
 namespace {
 
-// The attention from the queries from `first_query` on: its sum, and its largest weight.
+// The sum and the maximum of the attention of the queries from `first_query` on.
 std::vector<ColumnStatistic> SumAndMax(const CachePlan& plan, int32_t first_query) {
   return {{.reduce = plan.rule.reduce, .first_query = first_query},
           {.kind = ColumnStatistic::Kind::kMax,
@@ -76,7 +76,7 @@ std::string_view ProbeScorer::Name() const {
   return asks_.echo ? "probe+echo" : "probe";
 }
 
-// The second reading ends what is read.
+// The second pass over the prompt is the last part of the `read` tokens.
 std::vector<ColumnStatistic> ProbeScorer::Statistics(const CachePlan& plan, int read) const {
   if (!asks_.second_reading) return {};
   return SumAndMax(plan, read - static_cast<int32_t>(plan.prompt.tokens));

@@ -1,7 +1,7 @@
-// What policies have in common that ask of a whole prompt, by a second reading of it or by an echo
-// of the first, what of it will be looked at: scores are the sum of the asking queries' attention
-// to an entry and its largest weight, weighted, and may be multiplied by the length of the entry's
-// value, for an output takes both (VATP, arXiv 2406.12335, which takes the L1 norm).
+// Scoring shared by policies that probe a prompt with its own queries: reconstruct by a second pass
+// over it, echo by rotating the first pass's queries to positions after it. A score is the weighted
+// sum of an entry's total and largest attention weight, optionally times the L2 norm of its value,
+// since both determine the output (VATP, arXiv 2406.12335, with the L1 norm).
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 
@@ -14,30 +14,30 @@
 
 namespace hydrant {
 
-// max_weight of an echo, and of a second reading, unless the request says otherwise.
+// Default max_weight of an echo, and of a second pass.
 inline constexpr double kEchoMaxWeight = 10.0;
 inline constexpr double kSecondReadingMaxWeight = 5.0;
 
-// The parameters of such a policy: budgets, protected entries, the weights of its scores, what may
-// be appended while decoding, and how heads share.
+// Parameters of such a policy: budgets, protection, score weights, decode cap and budget sharing.
 std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
-// What those say but for the scorer, whose weights are returned. The budget is shared by all heads
-// of all layers, and none has a part for certain. Errors as PlanCache's.
+// Fills in the plan by these parameters, except for the scorer, and returns the scorer's weights.
+// By default all heads of all layers share the budget, with no guaranteed part. Returns errors as
+// PlanCache() does.
 struct ProbeWeights {
   float sum = 1.0f;
   float max = 5.0f;
-  bool value_norms = false;  // times the length of the entry's value
+  bool value_norms = false;  // times the norm of the entry's value
 };
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
                                        CachePlan* plan);
 
-// By the attention of the asking queries.
+// Scores by the attention of the probing queries.
 class ProbeScorer final : public PromptScorer {
  public:
   struct Asks {
-    bool second_reading = false;  // the queries of a second reading
-    bool echo = false;            // and, or, the prompt's own from behind it
-    bool echo_says_mass = false;  // retained mass is of an echo's attention
+    bool second_reading = false;  // the queries of a second pass; echo may be set as well
+    bool echo = false;            // the prompt's own queries, rotated to positions after it
+    bool echo_says_mass = false;  // retained mass is measured on the echo's attention
   };
   ProbeScorer(const ProbeWeights& weights, const Asks& asks) : weights_(weights), asks_(asks) {}
 
@@ -56,7 +56,8 @@ class ProbeScorer final : public PromptScorer {
   Asks asks_;
 };
 
-// Whether anything may ever leave: else nothing is asked. REQUIRES: budget, rule and life are set.
+// Whether any entry may be evicted; if not, no scorer is needed. REQUIRES: budget, rule and life
+// are set.
 inline bool EverEvicts(const CachePlan& plan) { return plan.Compresses() || plan.rule.scored; }
 
 }  // namespace hydrant

@@ -11,17 +11,17 @@ namespace {
 constexpr int64_t kDefaultBeta = 20;
 constexpr int64_t kMostBeta = 1000;
 
-// Entries beside the window that each layer keeps: on the line from the first layer's, `highest`,
-// to the last one's, which is base / beta, or what the first layer leaves it if it keeps all of
-// `most`. Entries are whole: the line is rounded up in the lower half of the layers, and as much
-// down in the upper half, so that the layers keep num_layers * base together. (The authors' code
-// rounds the step between two layers instead. With few entries and many layers its step is 1 or 0
-// whatever beta is, and with more its layers add up to more than the budget.)
+// Entries that each layer keeps beside the window: linear from `highest` in the first layer to
+// base / beta in the last, or more in the last if the first is limited to `most`. Rounded up in the
+// lower half of the layers and down by as much in the upper half, so that the layers keep
+// num_layers * base together. (The authors' code rounds the step between two layers instead. With
+// few entries and many layers its step is 1 or 0 for any beta, and with more its layers add up to
+// more than the budget.)
 std::vector<int32_t> Pyramid(int32_t base, int32_t most, int64_t beta, int num_layers) {
   const int64_t wanted = 2 * int64_t{base} - base / beta;
   const int64_t highest = std::min<int64_t>(wanted, most);
-  const int64_t fall = 2 * (highest - base);      // to the last layer
-  std::vector<int32_t> layers(num_layers, base);  // which the middle one of an odd number keeps
+  const int64_t fall = 2 * (highest - base);      // first layer minus last layer
+  std::vector<int32_t> layers(num_layers, base);  // the middle layer of an odd number keeps base
   for (int low = 0, high = num_layers - 1; low < high; ++low, --high) {
     layers[low] = static_cast<int32_t>(highest - low * fall / (num_layers - 1));
     layers[high] = 2 * base - layers[low];
@@ -29,8 +29,8 @@ std::vector<int32_t> Pyramid(int32_t base, int32_t most, int64_t beta, int num_l
   return layers;
 }
 
-// PyramidKV (arXiv 2406.02069, section 4.2): SnapKV's choice, with more entries in the lower
-// layers, whose attention is spread wide, than in the upper ones.
+// PyramidKV (arXiv 2406.02069, section 4.2): SnapKV's selection, with more entries in the lower
+// layers, where attention is spread widely, than in the upper ones.
 class PyramidKvPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

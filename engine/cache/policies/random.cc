@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kDefaultFirst = 4;
 
-// One draw for each entry.
+// One random score per entry.
 class Draws final : public PromptScorer {
  public:
   std::string_view Name() const override { return "draws"; }
@@ -23,9 +23,9 @@ class Draws final : public PromptScorer {
   }
 };
 
-// The control arm of a comparison: the first and the last entries stay as with other policies, and
-// of the rest chance decides, for the prompt by one draw for each entry, then by one for each
-// victim. The numbers follow from (seed, layer, head, positions) alone: a request repeats itself.
+// The control arm of a comparison: the first and the last entries are protected as in other
+// policies; the rest is kept at random, by one score per entry of the prompt, then by new scores
+// for each eviction. They follow from (seed, layer, head, positions): a request is reproducible.
 class RandomPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

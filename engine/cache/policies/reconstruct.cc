@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::string_view kFalseFirst[] = {"false", "true"};
 
-// After KVzip (arXiv 2505.23416, section 3): the model reads the prompt, is told to repeat it, and
-// reads it again; entries that the second reading attends to are those that the context can be
-// rebuilt from, whatever will be asked about it. KVzip ranks by the maximum over the second
-// reading's queries; here it is their sum and maxima, weighted. The budget is shared by all heads
-// of all layers. The second reading's entries are dropped.
+// After KVzip (arXiv 2505.23416, section 3): the model prefills the prompt, an instruction to
+// repeat it, and the prompt again. The context can be reconstructed from the entries that the
+// second pass attends to, whatever the question. KVzip ranks by the maximum over the second pass's
+// queries; here by a weighted sum and maximum. All heads of all layers share the budget. The
+// second pass's entries are dropped.
 class ReconstructPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

@@ -12,10 +12,10 @@ namespace {
 constexpr int64_t kDefaultHistory = 400;
 constexpr int64_t kDefaultRecent = 10;
 constexpr int64_t kMostHistory = 1 << 20;
-// The mean of sums of squares is not 1 / length.
+// Without sum_of_squares: its mean over the entries is not 1 / length.
 constexpr std::string_view kWeightReductions[] = {"mean", "max"};
 
-// An entry is worth keeping that few of the queries weighed below the mean.
+// Score: minus the number of queries that give the entry less than the mean weight.
 class BelowMean final : public WindowScorer {
  public:
   using WindowScorer::WindowScorer;
@@ -31,16 +31,15 @@ class BelowMean final : public WindowScorer {
     layer.backend->DeriveScores(negate);
     return negate.out;
   }
-  // To be counted on while decoding (kernels/ops/revise_scores.h).
+  // The counts, continued while decoding (kernels/ops/revise_scores.h).
   const float* Second(const PromptLayer& layer) const override { return layer.statistics[0]; }
 };
 
-// Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, `drop_tokens`
-// entries leave at once, those that most of the last `history_window` queries weighed below the
-// mean of their weights (kernels/ops/prefill_attention.h: kBelowMean); the last few stay. A prompt
-// beyond the budget is dropped to the same number, budget - drop_tokens. Of what a query attended
-// to before a drop nothing is remembered after it, so no more than drop_tokens queries count while
-// decoding.
+// Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, it evicts
+// `drop_tokens` entries at once: the entries to which most of the last `history_window` queries
+// gave less than the mean weight (kernels/ops/prefill_attention.h: kBelowMean); the last few are
+// protected. A prompt beyond the budget is cut to the same number, budget - drop_tokens. A drop
+// resets the counts, so at most drop_tokens queries count while decoding.
 class ScissorhandsPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -74,7 +73,7 @@ class ScissorhandsPolicy final : public Policy {
     plan->rule.decay = 0.0f;
     plan->rule.revision = Revision::kBelowMean;
     plan->rule.history = static_cast<int32_t>(std::min(history, drop));
-    // Of a prompt within the budget those queries count that will before its first drop.
+    // A prompt within the budget: only queries in the history before its first drop count.
     const int64_t n = plan->prompt.tokens;
     const int64_t queries = n > cap ? history : n - (cap - plan->rule.history);
     plan->scorer =
@@ -87,7 +86,7 @@ class ScissorhandsPolicy final : public Policy {
   }
 
  private:
-  // Of the `keep` entries that stay when others are dropped.
+  // Sets sinks and recent. keep: entries that a drop leaves.
   static absl::Status FillProtection(const CacheSpec& spec, int64_t keep, CachePlan* plan) {
     const int64_t sinks = spec.sink_tokens.value_or(0);
     const int64_t room = std::max<int64_t>(0, keep - sinks);

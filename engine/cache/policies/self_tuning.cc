@@ -12,18 +12,17 @@
 namespace hydrant {
 namespace {
 
-// 0 adds up. The memory of the others is of 1024, 256 and 64 queries.
+// 0: a plain sum. The others average over about 1024, 256 and 64 queries.
 constexpr std::array kAlphas = {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64};
 constexpr std::array kRhos = {0.1, 0.25, 0.5};
 static_assert(kTrials == kAlphas.size() * kRhos.size() + 1);
 
-// Seen on SmolLM2: retained masses that differ by less foretell no difference in loss.
+// On SmolLM2, smaller differences in retained mass do not predict a difference in loss.
 constexpr double kNearlyAsMuch = 0.02;
-// Of what can be retained: a choice that misses so much of it is measured as long as may be.
+// A choice that misses this part of the attainable mass gets all measuring steps.
 constexpr double kLargeRegret = 0.1;
 
-// The mean weight of the queries of ages [begin, end) in a moving average; an average of nothing
-// weighs nothing.
+// Mean weight of queries of age [begin, end) in a moving average; 0 if there are none.
 double MeanWeight(double alpha, double begin, double end) {
   if (alpha == 0.0) return 1.0;
   if (begin >= end) return 0.0;
@@ -40,7 +39,7 @@ double AlphaOf(int trial) { return kAlphas[trial / kRhos.size()]; }
 double RhoOf(int trial) { return kRhos[trial % kRhos.size()]; }
 
 int32_t FifoEntries(const CachePlan& plan, double rho) {
-  // Where heads share a budget, what is protected keeps a head from being empty.
+  // Where heads share a budget, a protected entry keeps every head non-empty.
   const int32_t least = plan.share.scope == BudgetScope::kHead ? 0 : 1;
   return std::max(least, static_cast<int32_t>(std::floor(rho * plan.cap)));
 }
@@ -51,8 +50,8 @@ double MeanMass(std::span<const float> masses, int trial) {
          static_cast<double>(of_trial.size());
 }
 
-// Of the pairs that retain nearly as much as any the one with the most FIFO entries: the tokens to
-// come, of which the prompt knows nothing, get time to show what they are worth. Of those the best.
+// Among the pairs that retain nearly the most mass: the most FIFO entries, then the most mass. FIFO
+// entries give generated tokens, unknown to the prompt, time to gather scores.
 int ChooseTrial(std::span<const float> masses) {
   double most = 0.0;
   for (int trial = 0; trial < kTrials - 1; ++trial) most = std::max(most, MeanMass(masses, trial));
@@ -65,7 +64,7 @@ int ChooseTrial(std::span<const float> masses) {
   return best;
 }
 
-// The plan with that trial's choice.
+// The plan with the alpha and rho of the trial.
 CachePlan Follow(const CachePlan& plan, int trial, SelfTuning tuning) {
   tuning.trial = trial;
   tuning.alpha = AlphaOf(trial);

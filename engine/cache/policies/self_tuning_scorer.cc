@@ -6,7 +6,8 @@
 namespace hydrant {
 namespace {
 
-// What every trial would have kept before the held-out queries, and how much these attend to it.
+// Each trial selects entries before the held-out queries; its observation is their mass in these
+// queries' attention.
 void TryChoices(const PromptLayer& layer) {
   const auto [early, late, held_out] = layer.statistics;
   layer.KeepAlike(layer.plan->cap);
@@ -37,8 +38,8 @@ void TryChoices(const PromptLayer& layer) {
   }
 }
 
-// Sums over the early queries, the late ones and those held out. Until it is decided how they count
-// the early ones are the scores, and the others stand beside them.
+// Sums over the early, the late and the held-out queries. While the plan is open, the early sums
+// are the scores; late and held-out sums, added up, are the second scores (ScoreMix).
 class TunedSums final : public PromptScorer {
  public:
   std::string_view Name() const override { return "tuned-sums"; }
@@ -55,7 +56,7 @@ class TunedSums final : public PromptScorer {
     const bool open = IsOpen(*layer.plan);
     if (open) TryChoices(layer);
     DeriveScoresArgs add = layer.Derivation();
-    add.a = add.out = layer.statistics[1];  // held-out queries are late ones now
+    add.a = add.out = layer.statistics[1];  // held-out queries now count as late
     add.b = layer.statistics[2];
     add.weight_b = 1.0f;
     layer.backend->DeriveScores(add);

@@ -36,10 +36,10 @@ absl::StatusOr<PoolingChoice> ChoosePooling(const CacheSpec& spec) {
                        static_cast<int32_t>(kernel)};
 }
 
-// SnapKV: of the prompt stay its last queries, the observation window, and the entries to which
-// these pay most attention, pooled over neighbours so that passages stay whole. C bounds the prompt
-// alone; what is generated is appended, unless decode_cap sets a cap: then H2O's rule goes on from
-// the pooled scores.
+// SnapKV keeps the prompt's last entries, the observation window, and the entries with the most
+// attention from the window's queries, pooled over neighbours so that passages stay whole. C limits
+// the prompt alone; generated tokens are appended, unless decode_cap sets a cap: then H2O's rule
+// continues from the pooled scores.
 class SnapKvPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

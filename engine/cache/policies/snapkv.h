@@ -1,4 +1,4 @@
-// What the policies that choose by an observation window have in common.
+// Shared by the policies with an observation window: SnapKV and PyramidKV.
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_SNAPKV_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_SNAPKV_H_
 
@@ -11,10 +11,10 @@
 
 namespace hydrant {
 
-// The attention of the last queries, pooled over neighbours before the window.
+// Scores by the attention of the last queries, pooled over neighbours before the window.
 class PooledWindow final : public WindowScorer {
  public:
-  // kernel: odd, positions that are pooled; 1: none.
+  // kernel: odd, positions that are pooled; 1: no pooling.
   PooledWindow(int32_t queries, Pooling pooling, int32_t kernel)
       : WindowScorer(queries), pooling_(pooling), kernel_(kernel) {}
   std::string_view Name() const override { return "window"; }
@@ -27,7 +27,7 @@ class PooledWindow final : public WindowScorer {
   int32_t kernel_;
 };
 
-// Window, pooling and decode_cap (SnapKV, arXiv 2404.14469, section 4).
+// Fills in window, pooling and decode_cap (SnapKV, arXiv 2404.14469, section 4).
 absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan);
 std::vector<PolicyParameter> SnapKvParameters();
 

@@ -14,7 +14,7 @@ constexpr int64_t kDefaultClusterSamples = 4;
 constexpr double kLargestRadius = 1e9;
 constexpr double kLeastGrowth = 1.1, kLargestGrowth = 16.0;
 
-// Entries a head gives to each purpose; they sum to the budget.
+// A head's budget: sinks + window + value_samples + max_clusters * cluster_samples entries.
 struct Split {
   int64_t sinks = 0;
   int64_t window = 0;
@@ -23,7 +23,7 @@ struct Split {
   int64_t max_clusters = 0;
 };
 
-// Of a prompt beyond its budget samples are kept at once.
+// For a prompt beyond its budget: samples are taken during prefill.
 class SampledPrompt final : public Lifecycle {
  public:
   explicit SampledPrompt(const SubGenRule& rule) : rule_(rule) {}
@@ -38,7 +38,7 @@ class SampledPrompt final : public Lifecycle {
   SubGenRule rule_;
 };
 
-// Of another when the budget is full.
+// For a prompt within its budget: samples are taken once the budget is full.
 class SampledLater final : public WholeUntil {
  public:
   SampledLater(const SubGenRule& rule, int32_t tokens) : WholeUntil(tokens), rule_(rule) {}
@@ -53,10 +53,10 @@ class SampledLater final : public WholeUntil {
   SubGenRule rule_;
 };
 
-// SubGen (arXiv 2402.06082, algorithm 1): what leaves the last entries lives on in samples, of
-// values for attention's numerator, of clusters of keys for its denominator (kernels/ops/subgen.h).
-// Half of the budget is the window unless the request says otherwise, a quarter value samples, the
-// rest clusters of four samples; what does not make a cluster joins the window.
+// SubGen (arXiv 2402.06082, algorithm 1): entries that leave the window are represented by samples:
+// of values for attention's numerator, of clusters of keys for its denominator
+// (kernels/ops/subgen.h). By default half of the budget is the window, a quarter value samples, the
+// rest clusters of four samples; entries that do not fill a cluster are added to the window.
 class SubGenPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -99,7 +99,7 @@ class SubGenPolicy final : public Policy {
     plan->rule.weighted = true;
     plan->rule.sinks = rule.sinks;
     plan->rule.recent = rule.recent;
-    // The stream begins when the budget is exceeded, which may be while decoding.
+    // Sampling begins when the budget is exceeded, which may be while decoding.
     if (plan->prompt.tokens > plan->budget) {
       plan->life = std::make_shared<SampledPrompt>(rule);
     } else {
@@ -131,7 +131,7 @@ class SubGenPolicy final : public Policy {
           fmt::format("cache.protected_window_size: {} is outside [{}, {}]", window, kLeastWindow,
                       AskedFor(spec, whole_budget) - sinks - 2));
     }
-    // A window that nobody asked for makes room for samples that somebody did.
+    // A default window shrinks to make room for the samples that the request sets.
     const int64_t room = budget - spec.protected_window_size.value_or(kLeastWindow);
     Split split;
     split.sinks = sinks;

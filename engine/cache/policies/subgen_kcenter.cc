@@ -7,7 +7,7 @@
 namespace hydrant {
 namespace {
 
-// Of the keys before the last entries, the sooner a centre the higher.
+// Scores the keys before the window; the earlier a key is chosen as centre, the higher.
 class KCenterOrder final : public PromptScorer {
  public:
   std::string_view Name() const override { return "k-center"; }
@@ -26,9 +26,9 @@ class KCenterOrder final : public PromptScorer {
   }
 };
 
-// What SubGen's authors measured (arXiv 2402.06082, section 3.2): of the prompt stay the last
-// entries and, of the others, centres of a greedy k-center of their keys (kernels/ops/kcenter.h),
-// so that no key that has left is far from one that stayed. What is generated is appended.
+// The variant that SubGen's authors measured (arXiv 2402.06082, section 3.2): keeps the last
+// entries of the prompt and, before them, the centres of a greedy k-center of the keys
+// (kernels/ops/kcenter.h): every evicted key is close to a kept one. Generated tokens are appended.
 class SubGenKCenterPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

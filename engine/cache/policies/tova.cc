@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// The attention of the last query, the same for all heads.
+// Scores by the last query's attention, averaged over the heads of the layer.
 class LayerMean final : public WindowScorer {
  public:
   using WindowScorer::WindowScorer;
@@ -19,9 +19,9 @@ class LayerMean final : public WindowScorer {
   }
 };
 
-// TOVA, token omission via attention (arXiv 2401.06104): at every step the entry
-// leaves that the newest query weighs least, averaged over all heads of the layer, so that a layer
-// keeps the same tokens in all its heads. Nothing is protected unless asked for.
+// TOVA, token omission via attention (arXiv 2401.06104): every step evicts the entry with the
+// smallest weight in the newest query's attention, averaged over all heads of the layer, so that
+// all heads of a layer keep the same tokens. By default no entry is protected.
 class TovaPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
