@@ -72,7 +72,7 @@ struct ThreadPool::Impl {
   std::atomic<int> thread_done{0};
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
-  std::mutex mutex;
+  std::mutex mutex;  // orders a sleep and its wake-up; guards no member, so not a Mutex
   std::condition_variable wake;
   std::condition_variable finished;
   std::atomic<bool> caller_sleeps{false};

@@ -78,19 +78,19 @@ Failed UnknownContext(const std::string& handle) {
 }
 
 void ContextDirectory::Add(std::shared_ptr<const Context> context) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   ContextId id = context->id;
   contexts_.insert_or_assign(std::move(id), std::move(context));
 }
 
 void ContextDirectory::Remove(const Context& context) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = contexts_.find(context.id);
   if (it != contexts_.end() && it->second.get() == &context) contexts_.erase(it);
 }
 
 std::shared_ptr<const Context> ContextDirectory::Find(const ContextId& id, int64_t unix_now) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = contexts_.find(id);
   if (it == contexts_.end() || it->second->HasExpired(unix_now)) return nullptr;
   return it->second;
@@ -98,7 +98,7 @@ std::shared_ptr<const Context> ContextDirectory::Find(const ContextId& id, int64
 
 std::vector<std::shared_ptr<const Context>> ContextDirectory::List(const std::string& salt,
                                                                    int64_t unix_now) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const Context>> found;
   for (auto it = contexts_.lower_bound({.salt = salt, .handle = ""});
        it != contexts_.end() && it->first.salt == salt; ++it) {
@@ -108,7 +108,7 @@ std::vector<std::shared_ptr<const Context>> ContextDirectory::List(const std::st
 }
 
 int64_t ContextDirectory::CountOfSalts(const std::string& prefix) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   int64_t count = 0;
   for (auto it = contexts_.lower_bound({.salt = prefix, .handle = ""});
        it != contexts_.end() && it->first.salt.starts_with(prefix); ++it)
@@ -117,7 +117,7 @@ int64_t ContextDirectory::CountOfSalts(const std::string& prefix) const {
 }
 
 std::vector<ContextId> ContextDirectory::Expired(int64_t unix_now) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ContextId> expired;
   for (const auto& [id, context] : contexts_) {
     if (context->HasExpired(unix_now)) expired.push_back(id);

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/engine_limits.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
@@ -104,8 +104,8 @@ class ContextDirectory {
  private:
   std::shared_ptr<const Context> FindLongest(const Request& request, int64_t unix_now) const;
 
-  mutable std::mutex mutex_;
-  std::map<ContextId, std::shared_ptr<const Context>> contexts_;
+  mutable Mutex mutex_;
+  std::map<ContextId, std::shared_ptr<const Context>> contexts_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 }  // namespace hydrant

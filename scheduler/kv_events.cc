@@ -39,7 +39,7 @@ void KvEvents::OnEvicted(const PrefixKey& key) {
 void KvEvents::Publish(double unix_seconds) {
   if (changes_.empty()) return;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<KvChange> told;
     for (const KvChange& change : std::exchange(changes_, {})) {
       if (const auto* stored = std::get_if<KvBlock>(&change)) {
@@ -52,7 +52,7 @@ void KvEvents::Publish(double unix_seconds) {
     if (told.empty()) return;
     Append(std::move(told), unix_seconds);
   }
-  const std::lock_guard<std::mutex> lock(listeners_mutex_);
+  const MutexLock lock(listeners_mutex_);
   for (const auto& [number, on_batch] : listeners_) on_batch();
 }
 
@@ -73,7 +73,7 @@ void KvEvents::Append(std::vector<KvChange> changes, double unix_seconds) {
 }
 
 std::optional<std::shared_ptr<const KvEventBatch>> KvEvents::Find(uint64_t sequence) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (sequence == last_ + 1) return nullptr;
   const uint64_t first = last_ + 1 - history_.size();
   if (sequence < first || sequence > last_) return std::nullopt;
@@ -83,7 +83,7 @@ std::optional<std::shared_ptr<const KvEventBatch>> KvEvents::Find(uint64_t seque
 KvEvents::Snapshot KvEvents::Blocks() const {
   Snapshot snapshot;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     snapshot.sequence = last_;
     snapshot.blocks.reserve(blocks_.size());
     for (const auto& [hash, block] : blocks_) snapshot.blocks.push_back(block);
@@ -95,13 +95,13 @@ KvEvents::Snapshot KvEvents::Blocks() const {
 }
 
 uint64_t KvEvents::Listen(std::function<void()> on_batch) {
-  const std::lock_guard<std::mutex> lock(listeners_mutex_);
+  const MutexLock lock(listeners_mutex_);
   listeners_.emplace(++next_listener_, std::move(on_batch));
   return next_listener_;
 }
 
 void KvEvents::StopListening(uint64_t listener) {
-  const std::lock_guard<std::mutex> lock(listeners_mutex_);
+  const MutexLock lock(listeners_mutex_);
   listeners_.erase(listener);
 }
 

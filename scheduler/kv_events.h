@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -23,6 +22,7 @@
 #include "engine/cache/prefix_key.h"
 #include "engine/cache/prefix_watcher.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "kernels/mutex.h"
 #include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {
@@ -80,21 +80,19 @@ class KvEvents final : public PrefixWatcher {
   void StopListening(uint64_t listener);
 
  private:
-  // REQUIRES: mutex_ held.
-  void Append(std::vector<KvChange> changes, double unix_seconds);
+  void Append(std::vector<KvChange> changes, double unix_seconds) HYDRANT_REQUIRES(mutex_);
 
   std::vector<KvChange> changes_;  // not published yet; used by the cache's thread only
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::unordered_map<KvBlockHash, KvBlock> blocks_;
-  std::deque<std::shared_ptr<const KvEventBatch>> history_;
-  size_t history_changes_ = 0;
-  uint64_t last_;
+  mutable Mutex mutex_;
+  std::unordered_map<KvBlockHash, KvBlock> blocks_ HYDRANT_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const KvEventBatch>> history_ HYDRANT_GUARDED_BY(mutex_);
+  size_t history_changes_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  uint64_t last_ HYDRANT_GUARDED_BY(mutex_);
 
-  std::mutex listeners_mutex_;                           // locked before mutex_
-  std::map<uint64_t, std::function<void()>> listeners_;  // guarded by listeners_mutex_
-  uint64_t next_listener_ = 0;                           // guarded by listeners_mutex_
+  Mutex listeners_mutex_;  // locked before mutex_
+  std::map<uint64_t, std::function<void()>> listeners_ HYDRANT_GUARDED_BY(listeners_mutex_);
+  uint64_t next_listener_ HYDRANT_GUARDED_BY(listeners_mutex_) = 0;
 };
 
 }  // namespace hydrant

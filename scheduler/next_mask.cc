@@ -3,7 +3,7 @@
 namespace hydrant {
 
 void NextMask::Make() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_made_) return;
   next_ = constraint_->FillMask(words_);
   if (next_ == NextTokens::kTooCostly) was_wrong_ = false;  // Accept() took too many steps
@@ -13,7 +13,7 @@ void NextMask::Make() {
 }
 
 void NextMask::Accept(TokenId token) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   was_wrong_ = !constraint_->Accept(token);
   is_made_ = false;
 }

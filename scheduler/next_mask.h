@@ -8,11 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "engine/text/grammar/token_constraint.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -32,23 +32,25 @@ class NextMask {
   int64_t ExpectedSteps() const { return expected_steps_.load(std::memory_order_relaxed); }
 
   // REQUIRES, for both: IsMade(). Valid until the next Accept().
-  NextTokens next() const { return next_; }
-  const std::vector<uint32_t>& words() const { return words_; }
+  NextTokens next() const HYDRANT_NO_THREAD_SAFETY_ANALYSIS { return next_; }
+  const std::vector<uint32_t>& words() const HYDRANT_NO_THREAD_SAFETY_ANALYSIS { return words_; }
 
   // Adds a token that the mask allowed to the text.
   void Accept(TokenId token);
   // Whether the grammar refused a token that its mask allowed. Then next() is kNone.
   // REQUIRES: IsMade()
-  bool was_wrong() const { return was_wrong_; }
+  bool was_wrong() const HYDRANT_NO_THREAD_SAFETY_ANALYSIS { return was_wrong_; }
 
  private:
-  std::mutex mutex_;  // held while the mask is made or changed
+  // Held while the mask is made or changed. Readers need IsMade() only: Make() releases what it has
+  // written, and then changes nothing.
+  Mutex mutex_;
   std::atomic<bool> is_made_{false};
   std::atomic<int64_t> expected_steps_{0};
-  const std::unique_ptr<TokenConstraint> constraint_;
-  bool was_wrong_ = false;
-  NextTokens next_ = NextTokens::kAny;
-  std::vector<uint32_t> words_;  // valid if next_ is kSome or kEnd
+  const std::unique_ptr<TokenConstraint> constraint_ HYDRANT_PT_GUARDED_BY(mutex_);
+  bool was_wrong_ HYDRANT_GUARDED_BY(mutex_) = false;
+  NextTokens next_ HYDRANT_GUARDED_BY(mutex_) = NextTokens::kAny;
+  std::vector<uint32_t> words_ HYDRANT_GUARDED_BY(mutex_);  // valid if next_ is kSome or kEnd
 };
 
 }  // namespace hydrant

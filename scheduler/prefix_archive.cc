@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -110,9 +109,10 @@ PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
   loop_->OnPrefixFilled([this](const std::vector<PrefixKey>& keys) {
     std::vector<PrefixKey> more;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      std::copy_if(keys.begin(), keys.end(), std::back_inserter(more),
-                   [&](const PrefixKey& key) { return !stored_.contains(key); });
+      const MutexLock lock(mutex_);
+      for (const PrefixKey& key : keys) {
+        if (!stored_.contains(key)) more.push_back(key);
+      }
     }
     queue_->Add(more);
   });
@@ -128,7 +128,7 @@ size_t PrefixArchive::BlocksAtOnce() const {
 }
 
 void PrefixArchive::RememberStored(std::span<const PrefixKey> keys) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stored_.size() + keys.size() > kMostStored) stored_.clear();
   stored_.insert(keys.begin(), keys.end());
 }
@@ -256,7 +256,7 @@ void PrefixArchive::Install(std::span<const PrefixKey> keys, const PrefixText& t
 
 void PrefixArchive::Failed(const absl::Status& status) {
   if (on_failure_ == nullptr) return;
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   on_failure_(status);
 }
 

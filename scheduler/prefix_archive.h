@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -22,6 +21,7 @@
 #include "absl/status/status.h"
 #include "engine/cache/kept_memory.h"
 #include "engine/cache/prefix_key.h"
+#include "kernels/mutex.h"
 #include "scheduler/histogram.h"
 #include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
@@ -91,10 +91,10 @@ class PrefixArchive {
   PrefixArchiveMetrics metrics_;
   std::atomic<int64_t> blocks_in_hand_{0};  // fetched by all calls and not yet installed
 
-  std::mutex failure_mutex_;
-  std::mutex mutex_;
-  // guarded by mutex_: known to be in the store
-  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;
+  Mutex failure_mutex_;  // one call of on_failure_ at a time
+  Mutex mutex_;
+  // Known to be in the store.
+  std::unordered_set<PrefixKey, PrefixKeyHash> stored_ HYDRANT_GUARDED_BY(mutex_);
   std::unique_ptr<SaveQueue<PrefixKey>> queue_;  // last: its thread uses all members above
 };
 

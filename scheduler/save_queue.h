@@ -9,11 +9,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -28,7 +29,7 @@ class SaveQueue {
   // Waits until all items are saved.
   ~SaveQueue() {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
       wake_.notify_one();
     }
@@ -36,7 +37,7 @@ class SaveQueue {
   }
 
   void Add(std::span<const T> more) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     waiting_.insert(waiting_.end(), more.begin(), more.end());
     while (waiting_.size() > most_) waiting_.pop_front();
     wake_.notify_one();
@@ -44,23 +45,26 @@ class SaveQueue {
 
   // Waits until all are saved; false: the deadline passed.
   bool Flush(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return saved_.wait_until(lock, deadline, [&] { return waiting_.empty() && !saving_; });
+    MutexLock lock(mutex_);
+    return saved_.wait_until(lock.native(), deadline, [this]() HYDRANT_REQUIRES(mutex_) {
+      return waiting_.empty() && !saving_;
+    });
   }
 
  private:
   void Run() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+      wake_.wait(lock.native(),
+                 [this]() HYDRANT_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       const auto end = waiting_.begin() + static_cast<int64_t>(std::min(at_once_, waiting_.size()));
       const std::vector<T> next(waiting_.begin(), end);
       waiting_.erase(waiting_.begin(), end);
       saving_ = true;
-      lock.unlock();
+      lock.Unlock();
       save_(next);
-      lock.lock();
+      lock.Lock();
       saving_ = false;
       saved_.notify_all();
     }
@@ -68,11 +72,10 @@ class SaveQueue {
 
   const size_t most_, at_once_;
   const Save save_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<T> waiting_;
-  bool saving_ = false;  // items taken from waiting_
-  bool stopping_ = false;
+  Mutex mutex_;
+  std::deque<T> waiting_ HYDRANT_GUARDED_BY(mutex_);
+  bool saving_ HYDRANT_GUARDED_BY(mutex_) = false;  // items taken from waiting_
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
 
   std::condition_variable wake_, saved_;
   std::thread thread_;

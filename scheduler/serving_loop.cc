@@ -6,13 +6,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
 #include "scheduler/published.h"
 #include "scheduler/request_check.h"
 #include "scheduler/request_gate.h"
@@ -137,18 +137,18 @@ class ServingLoop::Impl {
   static std::vector<Arrival> Samples(std::span<const RequestHandle> handles,
                                       CheckedRequest checked);
 
-  // REQUIRES: mutex_ held, for both.
-  std::optional<Failed> Refusal() const;
-  void ShowQueue();
+  std::optional<Failed> Refusal() const HYDRANT_REQUIRES(mutex_);
+  void ShowQueue() HYDRANT_REQUIRES(mutex_);
 
   void Run();
   std::optional<Inbox> WaitForWork();  // nullopt: the loop must stop
+  Inbox TakeInbox();
   void Step(Inbox inbox);
   void RunEngine();
   void RunCommands();
   void LoseEngine(const absl::Status& why);
   void ObserveBatch(const Batch& batch);
-  void ShowStep(const ServingStats& stats, TimeUs now);
+  void ShowStep(const ServingStats& stats, TimeUs now) HYDRANT_REQUIRES(mutex_);
   void ShowView();
   void Publish(std::vector<Event> events);
   void PublishKvEvents() { kv_events_.Publish(static_cast<double>(UnixMicros()) * 1e-6); }
@@ -159,15 +159,15 @@ class ServingLoop::Impl {
   const EngineLimits limits_;
   const CacheSpec policy_under_pressure_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable wake_;
-  Inbox inbox_;
-  RequestGate gate_;
-  bool draining_ = false;
-  bool stopping_ = false;
-  bool delivering_ = false;
-  bool keeping_ = false;  // on_kept_ is to be called, or is at work
-  ServingStats stats_;
+  Inbox inbox_ HYDRANT_GUARDED_BY(mutex_);
+  RequestGate gate_ HYDRANT_GUARDED_BY(mutex_);
+  bool draining_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool delivering_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool keeping_ HYDRANT_GUARDED_BY(mutex_) = false;  // on_kept_ is to be called, or is at work
+  ServingStats stats_ HYDRANT_GUARDED_BY(mutex_);
 
   KvEvents kv_events_;  // the loop thread writes
 
@@ -195,8 +195,8 @@ class ServingLoop::Impl {
   std::atomic<bool> view_wanted_{false};
   std::atomic<ServingView*> view_{nullptr};  // owned by the thread that takes or replaces it
 
-  std::mutex join_mutex_;
-  std::thread thread_;
+  Mutex join_mutex_;
+  std::thread thread_ HYDRANT_GUARDED_BY(join_mutex_);
 };
 
 std::optional<Failed> ServingLoop::Impl::Refusal() const {
@@ -229,7 +229,7 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
                                                    ? std::string()
                                                    : first.request.under_pressure->spec.policy,
                       .seed = *first.request.request.sampling.seed};
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::optional<Failed> refused = Refusal();
   if (!refused.has_value()) {
     refused = gate_.Enter(handles, first.request.request, first.submitted_at);
@@ -261,7 +261,7 @@ std::vector<ServingLoop::Impl::Arrival> ServingLoop::Impl::Samples(
 }
 
 void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::vector<RequestHandle> samples = gate_.LiveSamples(handle);
   if (samples.empty()) return;
   for (const RequestHandle sample : samples) inbox_.cancels.emplace_back(sample, why);
@@ -270,15 +270,15 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
 
 void ServingLoop::Impl::Abort(const std::string& owner, const std::string& request_id,
                               const absl::Status& why) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const std::optional<RequestHandle> first = gate_.Find(owner, request_id);
-  lock.unlock();
+  lock.Unlock();
   if (first.has_value()) Cancel(*first, why);
 }
 
 void ServingLoop::Impl::RunOnLoop(std::function<void(Scheduler*)> command) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!stopping_) {
       inbox_.commands.push_back(std::move(command));
       wake_.notify_one();
@@ -299,32 +299,33 @@ absl::Status ServingLoop::Impl::EngineStatus() const {
 }
 
 void ServingLoop::Impl::StopAdmitting() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   draining_ = true;
 }
 
 bool ServingLoop::Impl::Idle() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return gate_.Empty() && !delivering_ && !keeping_;
 }
 
 void ServingLoop::Impl::Stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     wake_.notify_one();
   }
-  std::lock_guard<std::mutex> lock(join_mutex_);
+  const MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 
 void ServingLoop::Impl::Run() {
   while (std::optional<Inbox> inbox = WaitForWork()) Step(*std::move(inbox));
-  for (Arrival& arrival : inbox_.arrivals) {  // stopping_ blocks later arrivals
+  Inbox last = TakeInbox();  // stopping_ blocks later arrivals
+  for (Arrival& arrival : last.arrivals) {
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
   }
-  commands_.insert(commands_.end(), std::make_move_iterator(inbox_.commands.begin()),
-                   std::make_move_iterator(inbox_.commands.end()));
+  commands_.insert(commands_.end(), std::make_move_iterator(last.commands.begin()),
+                   std::make_move_iterator(last.commands.end()));
   for (const auto& command : std::exchange(commands_, {})) command(nullptr);
   // Collects all steps in flight: the executor is free for another loop.
   for (; steps_in_flight_ > 0; --steps_in_flight_) {
@@ -338,10 +339,17 @@ void ServingLoop::Impl::Run() {
 // With live sequences or steps in flight the loop has work, deadlines included; otherwise only the
 // inbox brings work.
 std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const bool live = !scheduler_.Empty() || steps_in_flight_ > 0 || !commands_.empty();
-  wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty() || view_wanted_; });
+  wake_.wait(lock.native(), [&]() HYDRANT_REQUIRES(mutex_) {
+    return stopping_ || live || !inbox_.Empty() || view_wanted_;
+  });
   if (stopping_) return std::nullopt;
+  return std::exchange(inbox_, {});
+}
+
+ServingLoop::Impl::Inbox ServingLoop::Impl::TakeInbox() {
+  const MutexLock lock(mutex_);
   return std::exchange(inbox_, {});
 }
 
@@ -384,7 +392,7 @@ void ServingLoop::Impl::RunCommands() {
   for (const auto& command : std::exchange(commands_, {})) command(ok ? &scheduler_ : nullptr);
   if (kept_.empty()) return;
   for (auto& context : std::exchange(kept_, {})) on_kept_(std::move(context));
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   keeping_ = false;
 }
 
@@ -467,7 +475,7 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
       kept_.push_back(finished->context);
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     ShowStep(stats, now);
     int64_t inbox_tokens = 0;
     for (const Arrival& arrival : inbox_.arrivals) inbox_tokens += arrival.NumTokens();
@@ -489,7 +497,7 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
   }
   if (events.empty()) return;
   sink_->Deliver(std::move(events));
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   delivering_ = false;
 }
 

@@ -16,7 +16,7 @@ constexpr int kNiceness = 10;
 SlowMasks::~SlowMasks() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -31,27 +31,29 @@ void SlowMasks::Add(std::shared_ptr<NextMask> mask) {
       return mask->Make();
     }
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   masks_.push_back(std::move(mask));
   changed_.notify_all();
 }
 
 void SlowMasks::WaitForFirst() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const size_t done = num_done_;
-  changed_.wait(lock, [&] { return masks_.empty() || num_done_ != done; });
+  changed_.wait(lock.native(),
+                [&]() HYDRANT_REQUIRES(mutex_) { return masks_.empty() || num_done_ != done; });
 }
 
 void SlowMasks::Run() {
   setpriority(PRIO_PROCESS, 0, kNiceness);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !masks_.empty(); });
+    changed_.wait(lock.native(),
+                  [this]() HYDRANT_REQUIRES(mutex_) { return stopping_ || !masks_.empty(); });
     if (stopping_) return;
     const std::shared_ptr<NextMask> mask = masks_.front();
-    lock.unlock();
+    lock.Unlock();
     if (mask.use_count() > 2) mask->Make();
-    lock.lock();
+    lock.Lock();
     masks_.pop_front();
     ++num_done_;
     changed_.notify_all();

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "kernels/mutex.h"
 #include "scheduler/next_mask.h"
 
 namespace hydrant {
@@ -29,12 +29,12 @@ class SlowMasks {
  private:
   void Run();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<std::shared_ptr<NextMask>> masks_;  // the first one is being made
-  size_t num_done_ = 0;
-  bool stopping_ = false;
+  // The first one is being made.
+  std::deque<std::shared_ptr<NextMask>> masks_ HYDRANT_GUARDED_BY(mutex_);
+  size_t num_done_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

@@ -3,12 +3,12 @@
 #define HYDRANT_SCHEDULER_TURNS_H_
 
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "kernels/mutex.h"
 #include "scheduler/store/store_wait.h"
 
 namespace hydrant {
@@ -33,9 +33,9 @@ class Turns {
 
   // nullopt: the name was not free in time, or the caller's stop was requested.
   std::optional<Turn> Take(const std::string& name, const StoreWait& wait) {
-    std::unique_lock lock(mutex_);
-    const auto is_free = [&] { return !taken_.contains(name); };
-    const bool came = changed_.wait_until(lock, wait.stop, wait.deadline, is_free);
+    MutexLock lock(mutex_);
+    const auto is_free = [&]() HYDRANT_REQUIRES(mutex_) { return !taken_.contains(name); };
+    const bool came = changed_.wait_until(lock.native(), wait.stop, wait.deadline, is_free);
     if (!came || wait.stop.stop_requested()) return std::nullopt;
     taken_.insert(name);
     return std::optional<Turn>(std::in_place, this, name);
@@ -43,14 +43,14 @@ class Turns {
 
  private:
   void End(const std::string& name) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken_.erase(name);
     changed_.notify_all();
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any changed_;
-  std::set<std::string> taken_;  // guarded by mutex_
+  std::set<std::string> taken_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 }  // namespace hydrant

@@ -24,6 +24,7 @@ struct Guarded {
   Guarded* const next;
 };
 std::atomic<Guarded*> newest_guarded{nullptr};
+// Held to change the list. A std::mutex, not a Mutex: the signal handler reads the list without it.
 std::mutex writers;
 
 // Async-signal-safe.

@@ -5,7 +5,7 @@ namespace hydrant {
 MaskThread::~MaskThread() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -15,7 +15,7 @@ MaskThread::~MaskThread() {
 void MaskThread::Start(std::span<RowMask* const> masks) {
   if (masks.empty()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     masks_ = masks;
   }
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
@@ -23,19 +23,20 @@ void MaskThread::Start(std::span<RowMask* const> masks) {
 }
 
 void MaskThread::Wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return masks_.empty(); });
+  MutexLock lock(mutex_);
+  changed_.wait(lock.native(), [this]() HYDRANT_REQUIRES(mutex_) { return masks_.empty(); });
 }
 
 void MaskThread::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !masks_.empty(); });
+    changed_.wait(lock.native(),
+                  [this]() HYDRANT_REQUIRES(mutex_) { return stopping_ || !masks_.empty(); });
     if (stopping_) return;
     const std::span<RowMask* const> masks = masks_;
-    lock.unlock();
+    lock.Unlock();
     for (RowMask* mask : masks) mask->Make();
-    lock.lock();
+    lock.Lock();
     masks_ = {};
     changed_.notify_all();
   }

@@ -4,11 +4,11 @@
 #define HYDRANT_ENGINE_RUN_MASK_THREAD_H_
 
 #include <condition_variable>
-#include <mutex>
 #include <span>
 #include <thread>
 
 #include "engine/run/step/batch.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -27,11 +27,10 @@ class MaskThread {
  private:
   void Run();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::span<RowMask* const> masks_;  // empty: nothing is to be done
-  bool stopping_ = false;
+  std::span<RowMask* const> masks_ HYDRANT_GUARDED_BY(mutex_);  // empty: nothing is to be done
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // begins with the first masks
 };

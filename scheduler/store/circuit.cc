@@ -18,7 +18,7 @@ Circuit::Circuit(int failures, OnChange on_change)
 
 absl::Status Circuit::Enter(Time now) {
   if (!open_) return absl::OkStatus();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!open_) return absl::OkStatus();
   if (now < next_)
     return absl::UnavailableError(
@@ -31,12 +31,12 @@ absl::Status Circuit::Enter(Time now) {
 
 bool Circuit::Refuses(Time now) const {
   if (!open_) return false;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return open_ && now < next_;
 }
 
 void Circuit::Succeeded() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   failures_ = 0;
   if (!open_.exchange(false)) return;
   trying_ = false;
@@ -44,7 +44,7 @@ void Circuit::Succeeded() {
 }
 
 void Circuit::Failed(const absl::Status& why, Time now) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   why_ = why;
   if (open_) {
     // Failures of calls that began before the circuit breaker opened are ignored.

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 
 #include "absl/status/status.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -41,13 +41,12 @@ class Circuit {
   std::atomic<bool> open_{false};
   std::atomic<uint64_t> openings_{0};
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  int failures_ = 0;  // in a row
-  absl::Status why_;
-  std::chrono::seconds pause_{0};
-  Time next_;            // while open: time of the next trying call
-  bool trying_ = false;  // the trying call has not reported yet
+  mutable Mutex mutex_;
+  int failures_ HYDRANT_GUARDED_BY(mutex_) = 0;  // in a row
+  absl::Status why_ HYDRANT_GUARDED_BY(mutex_);
+  std::chrono::seconds pause_ HYDRANT_GUARDED_BY(mutex_){0};
+  Time next_ HYDRANT_GUARDED_BY(mutex_);            // while open: time of the next trying call
+  bool trying_ HYDRANT_GUARDED_BY(mutex_) = false;  // the trying call has not reported yet
 };
 
 }  // namespace hydrant

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -306,7 +307,7 @@ class DirectoryStore final : public ContextStore {
 
   // Evicts the least recently used files until the rest fits, but not `newest`.
   void MakeRoom(const std::string& newest, StoreDeadline deadline) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     absl::StatusOr<std::vector<Stored>> listed = Files("", deadline);
     if (!listed.ok()) return;  // the next Put() tries again
     std::vector<Stored>& files = *listed;
@@ -339,7 +340,7 @@ class DirectoryStore final : public ContextStore {
   const int64_t max_bytes_;
   const uint64_t writer_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
   std::atomic<uint64_t> num_written_{0};
-  std::mutex mutex_;  // one MakeRoom() at a time
+  Mutex mutex_;  // one MakeRoom() at a time
 };
 
 }  // namespace

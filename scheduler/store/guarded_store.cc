@@ -3,7 +3,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <set>
 #include <system_error>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -38,7 +38,7 @@ struct GuardedStore::State {
       : store(std::move(inner)), circuit(options.failures, options.on_change) {}
 
   // The error of a call that ended without an answer. `begin`: the start of the call.
-  absl::Status NoAnswer(const StoreWait& wait, Clock::time_point begin) {
+  absl::Status NoAnswer(const StoreWait& wait, Clock::time_point begin) HYDRANT_REQUIRES(mutex) {
     if (stopped) return absl::UnavailableError("the server is shutting down");
     if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
     const absl::Status late =
@@ -56,12 +56,11 @@ struct GuardedStore::State {
   const std::unique_ptr<ContextStore> store;
   Circuit circuit;
 
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable_any changed;
-  // Guarded by mutex.
-  std::set<std::string> changing;  // keys of running writes and deletions
-  int num_threads = 0;
-  bool stopped = false;
+  std::set<std::string> changing HYDRANT_GUARDED_BY(mutex);  // keys of running writes and deletions
+  int num_threads HYDRANT_GUARDED_BY(mutex) = 0;
+  bool stopped HYDRANT_GUARDED_BY(mutex) = false;
 };
 
 GuardedStore::GuardedStore(std::unique_ptr<ContextStore> store, GuardedStoreOptions options)
@@ -73,12 +72,12 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
   State& state = *state_;
   const Clock::time_point begin = Clock::now();
   HYDRANT_RETURN_IF_ERROR(state.circuit.Enter(begin));
-  std::unique_lock lock(state.mutex);
-  const auto may_begin = [&] {
+  MutexLock lock(state.mutex);
+  const auto may_begin = [&]() HYDRANT_REQUIRES(state.mutex) {
     return state.stopped ||
            (state.num_threads < kMostThreads && !state.changing.contains(changed_key));
   };
-  const bool begins = state.changed.wait_until(lock, wait.stop, wait.deadline, may_begin);
+  const bool begins = state.changed.wait_until(lock.native(), wait.stop, wait.deadline, may_begin);
   if (!begins || state.stopped || wait.stop.stop_requested()) return state.NoAnswer(wait, begin);
   const auto answer = std::make_shared<std::optional<Answer>>();
   const auto run = [shared = state_, answer, changed_key, ask = std::move(ask)] {
@@ -89,7 +88,7 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
     } catch (const std::exception& error) {  // thrown by std::filesystem on a failing disk
       got = absl::UnavailableError(error.what());
     }
-    const std::lock_guard end(shared->mutex);
+    const MutexLock end(shared->mutex);
     answer->emplace(std::move(got));
     shared->changing.erase(changed_key);
     --shared->num_threads;
@@ -102,8 +101,10 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
   }
   ++state.num_threads;
   if (!changed_key.empty()) state.changing.insert(changed_key);
-  const auto has_ended = [&] { return answer->has_value() || state.stopped; };
-  state.changed.wait_until(lock, wait.stop, wait.deadline, has_ended);
+  const auto has_ended = [&]() HYDRANT_REQUIRES(state.mutex) {
+    return answer->has_value() || state.stopped;
+  };
+  state.changed.wait_until(lock.native(), wait.stop, wait.deadline, has_ended);
   if (!answer->has_value()) return state.NoAnswer(wait, begin);
   state.Report(StatusOf(**answer), wait, begin);
   return std::move(**answer);
@@ -150,9 +151,11 @@ absl::StatusOr<std::vector<StoredKey>> GuardedStore::List(std::string_view prefi
 bool GuardedStore::IsLeftAlone() const { return state_->circuit.Refuses(Clock::now()); }
 
 void GuardedStore::Stop(StoreDeadline deadline) {
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   if (state_->stopped) return;
-  state_->changed.wait_until(lock, deadline, [this] { return state_->num_threads == 0; });
+  state_->changed.wait_until(lock.native(), deadline, [this]() HYDRANT_REQUIRES(state_->mutex) {
+    return state_->num_threads == 0;
+  });
   state_->stopped = true;
   state_->changed.notify_all();
 }

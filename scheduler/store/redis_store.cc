@@ -3,10 +3,10 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
 #include "kernels/status_macros.h"
 #include "scheduler/store/redis_connection.h"
 
@@ -157,13 +157,13 @@ class RedisStore final : public ContextStore {
                                    StoreDeadline deadline) {
     absl::StatusOr<RedisReply> reply = connection->Ask(command, max_bytes, deadline);
     if (!connection->IsGood()) return reply;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
     return reply;
   }
 
   std::unique_ptr<RedisConnection> TakeIdle() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (idle_.empty()) return nullptr;
     std::unique_ptr<RedisConnection> idle = std::move(idle_.back());
     idle_.pop_back();
@@ -171,8 +171,8 @@ class RedisStore final : public ContextStore {
   }
 
   const RedisAddress address_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<RedisConnection>> idle_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::unique_ptr<RedisConnection>> idle_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "engine/text/grammar/recently_used.h"
 #include "engine/text/grammar/xgrammar_constraint.h"
 #include "engine/text/grammar/xgrammar_guard.h"
+#include "kernels/mutex.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -60,7 +60,7 @@ class XgrammarCompiler final : public GrammarCompiler {
     const std::string key = absl::StrCat(static_cast<int>(text.language), ",",
                                          text.max_whitespace.value_or(-1), ",", text.text);
     if (std::optional<Compiled> known = Known(key)) return *std::move(known);
-    const std::lock_guard<std::mutex> one_at_a_time(compiling_);
+    const MutexLock one_at_a_time(compiling_);
     if (std::optional<Compiled> known = Known(key)) return *std::move(known);
     absl::StatusOr<Compiled> compiled = absl::InternalError("not compiled");
     HYDRANT_RETURN_IF_ERROR(RunOnLargeStack(kStackBytes, [&] { compiled = CompileText(text); }));
@@ -69,14 +69,14 @@ class XgrammarCompiler final : public GrammarCompiler {
           compiled.status().code(),
           absl::StrCat(text.field, ": ", OneLine(std::string(compiled.status().message()))));
     }
-    const std::lock_guard<std::mutex> lock(cache_mutex_);
+    const MutexLock lock(cache_mutex_);
     cache_.Insert(key, *compiled, (*compiled)->MemoryBytes());
     return compiled;
   }
 
  private:
   std::optional<Compiled> Known(const std::string& key) {
-    const std::lock_guard<std::mutex> lock(cache_mutex_);
+    const MutexLock lock(cache_mutex_);
     return cache_.Find(key);
   }
 
@@ -151,9 +151,9 @@ class XgrammarCompiler final : public GrammarCompiler {
   const xgrammar::TokenizerInfo no_tokens_{std::vector<std::string>()};
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
-  std::mutex compiling_;  // acquired before cache_mutex_
-  std::mutex cache_mutex_;
-  RecentlyUsed<Compiled> cache_;  // guarded by cache_mutex_
+  Mutex compiling_;  // one compilation at a time; acquired before cache_mutex_
+  Mutex cache_mutex_;
+  RecentlyUsed<Compiled> cache_ HYDRANT_GUARDED_BY(cache_mutex_);
 };
 
 absl::Status CheckVocabulary(const GrammarVocabulary& vocabulary) {

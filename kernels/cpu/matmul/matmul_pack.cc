@@ -109,7 +109,7 @@ std::shared_ptr<uint8_t> AllocatePanels(size_t bytes) {
     AlignedBytes memory;
     size_t used = 0;
   };
-  static std::mutex mutex;
+  static std::mutex mutex;  // guards `latest` and its slab; no member, so not a Mutex
   static std::weak_ptr<Slab> latest;
   if (bytes > kSlabBytes / 4)
     return std::shared_ptr<uint8_t>(AllocateAligned(bytes).release(), FreeDeleter());

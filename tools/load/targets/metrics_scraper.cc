@@ -3,10 +3,10 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "kernels/mutex.h"
 #include "tools/load/targets/http_get.h"
 #include "tools/load/targets/prometheus_text.h"
 
@@ -52,9 +52,9 @@ struct MetricsScraper::Impl {
   std::vector<Server> servers;  // owned by the thread while it runs
   Clock::time_point start;
   std::thread thread;
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable wake;
-  bool stop = false;  // guarded by mutex
+  bool stop HYDRANT_GUARDED_BY(mutex) = false;
 
   void Scrape() {
     for (Server& server : servers) {
@@ -74,14 +74,15 @@ struct MetricsScraper::Impl {
   }
 
   void Run() {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     auto due = Clock::now();
     while (!stop) {
       due += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period));
-      if (wake.wait_until(lock, due, [&] { return stop; })) return;
-      lock.unlock();
+      if (wake.wait_until(lock.native(), due, [this]() HYDRANT_REQUIRES(mutex) { return stop; }))
+        return;
+      lock.Unlock();
       Scrape();
-      lock.lock();
+      lock.Lock();
     }
   }
 };
@@ -103,7 +104,7 @@ void MetricsScraper::Start() {
 std::vector<ServerSeries> MetricsScraper::Stop() {
   if (impl_->thread.joinable()) {
     {
-      const std::lock_guard lock(impl_->mutex);
+      const MutexLock lock(impl_->mutex);
       impl_->stop = true;
     }
     impl_->wake.notify_all();
