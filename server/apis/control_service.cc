@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/mutex.h"
+
 namespace hydrant {
 
 // One Drain call. Owned by itself until gRPC is done with it (OnDone).
@@ -16,7 +18,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
 
   // A slow client gets only the latest progress and the last.
   void Tell(const v1::DrainProgress& progress, bool last) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     last_ = last_ || last;
     if (!told_.has_value() || told_->SerializeAsString() != progress.SerializeAsString())
       next_ = progress;
@@ -24,7 +26,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     writing_ = false;
     if (!ok) {  // the client has gone
       next_.reset();
@@ -33,7 +35,7 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
     Go();
   }
   void OnCancel() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     next_.reset();
     last_ = true;
     if (!writing_) Go();
@@ -43,8 +45,8 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
  private:
   Watch() = default;
 
-  // REQUIRES: mutex_ held, no write in flight.
-  void Go() {
+  // REQUIRES: no write in flight.
+  void Go() HYDRANT_REQUIRES(mutex_) {
     if (finished_) return;
     if (next_.has_value()) {
       told_ = std::exchange(next_, std::nullopt);
@@ -57,10 +59,12 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   }
 
   std::shared_ptr<Watch> self_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::optional<v1::DrainProgress> next_, told_;  // told_ is gRPC's during the write
-  bool writing_ = false, last_ = false, finished_ = false;
+  Mutex mutex_;
+  std::optional<v1::DrainProgress> next_ HYDRANT_GUARDED_BY(mutex_);
+  std::optional<v1::DrainProgress> told_ HYDRANT_GUARDED_BY(mutex_);  // gRPC's during the write
+  bool writing_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool last_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool finished_ HYDRANT_GUARDED_BY(mutex_) = false;
 };
 
 ControlService::ControlService(std::function<void()> start, std::function<v1::DrainProgress()> look)
@@ -72,7 +76,7 @@ grpc::ServerWriteReactor<v1::DrainProgress>* ControlService::Drain(
     grpc::CallbackServerContext* /*context*/, const v1::DrainRequest* /*request*/) {
   const std::shared_ptr<Watch> watch = Watch::Create();
   start_();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   watches_.push_back(watch);
   watch->Tell(look_(), ended_);
   return watch.get();
@@ -83,7 +87,7 @@ void ControlService::Tell() { TellAll(false); }
 void ControlService::End() { TellAll(true); }
 
 void ControlService::TellAll(bool last) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ended_ = ended_ || last;
   if (watches_.empty()) return;
   const v1::DrainProgress progress = look_();

@@ -5,9 +5,9 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "hydrant/v1/control.grpc.pb.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -32,10 +32,9 @@ class ControlService final : public v1::Control::CallbackService {
 
   const std::function<void()> start_;
   const std::function<v1::DrainProgress()> look_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  bool ended_ = false;
-  std::list<std::weak_ptr<Watch>> watches_;
+  Mutex mutex_;
+  bool ended_ HYDRANT_GUARDED_BY(mutex_) = false;
+  std::list<std::weak_ptr<Watch>> watches_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 }  // namespace hydrant

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <variant>
 
@@ -91,13 +90,13 @@ std::deque<common::KvEventBatch> ToWireSnapshot(const KvEvents::Snapshot& snapsh
 
 void KvEventStream::Begin(uint64_t last) {
   {
-    const std::lock_guard lock(mutex());
+    const MutexLock lock(mutex());
     // If `last` is still stored it is sent again, in case the subscriber meant the first number
     // it lacks.
     next_ = last == 0 || events_->Find(last).has_value() ? last : last + 1;
   }
   listener_ = events_->Listen([this] { Wake(); });
-  const std::lock_guard lock(mutex());
+  const MutexLock lock(mutex());
   Advance();
 }
 
@@ -108,13 +107,13 @@ void KvEventStream::OnDone() {
 
 // Called on the loop's thread; an alarm moves the work to another thread.
 void KvEventStream::Wake() {
-  const std::lock_guard lock(mutex());
+  const MutexLock lock(mutex());
   if (!CanWrite() || std::exchange(wakes_, true)) return;
   alarm_.emplace();
   alarm_->Set(std::chrono::system_clock::now(), [weak = weak_from_this()](bool) {
     const auto stream = std::static_pointer_cast<KvEventStream>(weak.lock());
     if (stream == nullptr) return;
-    const std::lock_guard lock(stream->mutex());
+    const MutexLock lock(stream->mutex());
     stream->wakes_ = false;
     stream->Advance();
   });

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/mutex.h"
 #include "scheduler/kv_events.h"
 #include "server/requests/lasting_streams.h"
 #include "smg/grpc/common/common.pb.h"
@@ -33,19 +34,18 @@ class KvEventStream final : public LastingStream {
   void OnDone() override;
 
  private:
-  void OnWritten() override { Advance(); }
+  void OnWritten() override HYDRANT_REQUIRES(mutex()) { Advance(); }
   void Wake();
-  // REQUIRES: mutex() held.
-  void Advance();
+  void Advance() HYDRANT_REQUIRES(mutex());
 
   KvEvents* const events_;
   uint64_t listener_ = 0;  // 0: Begin() was not called
 
-  // Guarded by mutex().
-  uint64_t next_ = 0;                                     // number of the next batch to send
-  std::deque<smg::grpc::common::KvEventBatch> snapshot_;  // chunks to send before it
-  std::optional<grpc::Alarm> alarm_;
-  bool wakes_ = false;  // alarm_ is set
+  uint64_t next_ HYDRANT_GUARDED_BY(mutex()) = 0;  // number of the next batch to send
+  // Chunks to send before it.
+  std::deque<smg::grpc::common::KvEventBatch> snapshot_ HYDRANT_GUARDED_BY(mutex());
+  std::optional<grpc::Alarm> alarm_ HYDRANT_GUARDED_BY(mutex());
+  bool wakes_ HYDRANT_GUARDED_BY(mutex()) = false;  // alarm_ is set
 };
 
 }  // namespace hydrant

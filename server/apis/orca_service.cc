@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/mutex.h"
 #include "kernels/status_macros.h"
 #include "server/wire/wire_message.h"
 
@@ -36,30 +37,29 @@ class LoadStream final : public LastingStream {
   LoadStream(LastingStreams* owner, Service* service) : LastingStream(owner), service_(service) {}
 
   void Begin(milliseconds interval) {
-    const std::lock_guard lock(mutex());
+    const MutexLock lock(mutex());
     interval_ = interval;
     Next();
   }
 
  private:
-  void OnWritten() override {
+  void OnWritten() override HYDRANT_REQUIRES(mutex()) {
     alarm_.emplace();
     alarm_->Set(std::chrono::system_clock::now() + interval_, [weak = weak_from_this()](bool) {
       const auto stream = std::static_pointer_cast<LoadStream>(weak.lock());
       if (stream == nullptr) return;
-      const std::lock_guard lock(stream->mutex());
+      const MutexLock lock(stream->mutex());
       stream->Next();
     });
   }
-  void Next() {
+  void Next() HYDRANT_REQUIRES(mutex()) {
     if (CanWrite()) Write(ToWire(service_->LoadReport()));
   }
 
   Service* const service_;
 
-  // Guarded by mutex().
-  milliseconds interval_{0};
-  std::optional<grpc::Alarm> alarm_;  // for the next report
+  milliseconds interval_ HYDRANT_GUARDED_BY(mutex()){0};
+  std::optional<grpc::Alarm> alarm_ HYDRANT_GUARDED_BY(mutex());  // for the next report
 };
 
 }  // namespace

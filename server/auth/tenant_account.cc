@@ -51,7 +51,7 @@ TenantAccount::TenantAccount(std::string tenant, const Quotas& quotas)
 }
 
 void TenantAccount::SetQuotas(const Quotas& quotas) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   quotas_ = quotas;
   requests_.SetPerMinute(quotas.requests_per_minute);
   tokens_.SetPerMinute(quotas.tokens_per_minute);
@@ -59,18 +59,18 @@ void TenantAccount::SetQuotas(const Quotas& quotas) {
 }
 
 TenantUse TenantAccount::Use() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return use_;
 }
 
 bool TenantAccount::IsAsNew(TimeUs now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return use_.running == 0 && requests_.IsFull(now) && tokens_.IsFull(now) &&
          page_seconds_.IsFull(now);
 }
 
 std::variant<std::shared_ptr<TenantAccount::Admission>, Refusal> TenantAccount::Admit(TimeUs now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::optional<Refusal> no = WhyNot(now)) {
     ++use_.refused;
     return *std::move(no);
@@ -104,13 +104,13 @@ std::optional<Refusal> TenantAccount::WhyNot(TimeUs now) {
   return std::nullopt;
 }
 
-void TenantAccount::End(Admission* admission) {
-  if (std::exchange(admission->running_, false)) --use_.running;
-  if (std::exchange(admission->keeps_, false)) --keeping_;
+void TenantAccount::Admission::End() {
+  if (std::exchange(running_, false)) --account_->use_.running;
+  if (std::exchange(keeps_, false)) --account_->keeping_;
 }
 
 std::optional<Refusal> TenantAccount::Admission::Keep(int64_t kept) {
-  const std::lock_guard lock(account_->mutex_);
+  const MutexLock lock(account_->mutex_);
   const std::optional<int64_t>& most = account_->quotas_.contexts;
   if (most.has_value() && kept + account_->keeping_ >= *most) {
     ++account_->use_.refused;
@@ -126,18 +126,18 @@ std::optional<Refusal> TenantAccount::Admission::Keep(int64_t kept) {
 
 void TenantAccount::Admission::Charge(const Usage& usage) {
   const double page_seconds = PageSeconds(usage);
-  const std::lock_guard lock(account_->mutex_);
+  const MutexLock lock(account_->mutex_);
   account_->tokens_.Take(usage.prompt_tokens + usage.completion_tokens);
   account_->page_seconds_.Take(page_seconds);
   account_->use_.prompt_tokens += usage.prompt_tokens;
   account_->use_.generation_tokens += usage.completion_tokens;
   account_->use_.page_seconds += page_seconds;
-  account_->End(this);
+  End();
 }
 
 void TenantAccount::Admission::Release() {
-  const std::lock_guard lock(account_->mutex_);
-  account_->End(this);
+  const MutexLock lock(account_->mutex_);
+  End();
 }
 
 }  // namespace hydrant

@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 #include "server/wire/status_details.h"
 
@@ -84,25 +84,26 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
 
    private:
     friend class TenantAccount;
+    void End() HYDRANT_REQUIRES(account_->mutex_);
+
     const std::shared_ptr<TenantAccount> account_;
-    // Guarded by the account's mutex_.
-    bool running_ = true;
-    bool keeps_ = false;
+    bool running_ HYDRANT_GUARDED_BY(account_->mutex_) = true;
+    bool keeps_ HYDRANT_GUARDED_BY(account_->mutex_) = false;
   };
   // Refusal: RESOURCE_EXHAUSTED QUOTA, with the time after which a retry may succeed.
   std::variant<std::shared_ptr<Admission>, Refusal> Admit(TimeUs now);
 
  private:
-  std::optional<Refusal> WhyNot(TimeUs now);
-  void End(Admission* admission);
+  std::optional<Refusal> WhyNot(TimeUs now) HYDRANT_REQUIRES(mutex_);
 
   const std::string tenant_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  Quotas quotas_;
-  Allowance requests_, tokens_, page_seconds_;
-  int64_t keeping_ = 0;  // contexts reserved by running requests
-  TenantUse use_;
+  mutable Mutex mutex_;
+  Quotas quotas_ HYDRANT_GUARDED_BY(mutex_);
+  Allowance requests_ HYDRANT_GUARDED_BY(mutex_);
+  Allowance tokens_ HYDRANT_GUARDED_BY(mutex_);
+  Allowance page_seconds_ HYDRANT_GUARDED_BY(mutex_);
+  int64_t keeping_ HYDRANT_GUARDED_BY(mutex_) = 0;  // contexts reserved by running requests
+  TenantUse use_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 }  // namespace hydrant

@@ -62,13 +62,13 @@ absl::Status Tenants::Reload(TimeUs now) {
   }
   std::erase_if(known->former, [now](const auto& entry) { return entry.second->IsAsNew(now); });
   known->file = std::move(file);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known_ = std::move(known);
   return absl::OkStatus();
 }
 
 std::shared_ptr<const Tenants::Known> Tenants::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return known_;
 }
 

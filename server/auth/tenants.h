@@ -8,7 +8,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 #include "server/auth/tenant_account.h"
 #include "server/auth/token_file.h"
@@ -86,8 +86,8 @@ class Tenants {
   std::shared_ptr<const Known> Current() const;
 
   std::string path_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const Known> known_ = std::make_shared<Known>();  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::shared_ptr<const Known> known_ HYDRANT_GUARDED_BY(mutex_) = std::make_shared<Known>();
 };
 
 }  // namespace hydrant

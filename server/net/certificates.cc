@@ -138,13 +138,13 @@ Certificates::Certificates(TlsFiles files, Pem pem)
       next_look_(Clock::now() + kBetweenLooks) {}
 
 std::shared_ptr<const Pem> Certificates::Current() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (Clock::now() >= next_look_) (void)Look();
   return pem_;
 }
 
 absl::Status Certificates::Reload() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return Look();
 }
 

@@ -8,11 +8,11 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -46,13 +46,13 @@ class Certificates {
  private:
   using Clock = std::chrono::steady_clock;
   Certificates(TlsFiles files, Pem pem);
-  absl::Status Look();  // REQUIRES: mutex_ held
+  absl::Status Look() HYDRANT_REQUIRES(mutex_);
 
   const TlsFiles files_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::shared_ptr<const Pem> pem_;
-  Clock::time_point next_look_, next_complaint_{};
+  Mutex mutex_;
+  std::shared_ptr<const Pem> pem_ HYDRANT_GUARDED_BY(mutex_);
+  Clock::time_point next_look_ HYDRANT_GUARDED_BY(mutex_);
+  Clock::time_point next_complaint_ HYDRANT_GUARDED_BY(mutex_){};
 };
 
 }  // namespace hydrant

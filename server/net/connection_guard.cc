@@ -92,12 +92,13 @@ void ConnectionGuard::Stop() {
   thread_.join();
   close(epoll_fd_);
   close(stop_fd_);
+  const MutexLock lock(mutex_);
   for (const FrontDoor::Waiting& waiting : door_.TakeAll()) close(waiting.fd);
 }
 
 void ConnectionGuard::Take(int fd) {
   if (const std::optional<SocketEnds> ends = EndsOfSocket(fd); ends.has_value()) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::string network = NetworkOf(ends->remote);
     const Clock::time_point now = Clock::now();
     const auto wait = clients_.Wait(network, now);
@@ -137,22 +138,22 @@ void ConnectionGuard::Run() {
 
 void ConnectionGuard::LookAtReady() {
   std::array<epoll_event, 1024> events{};
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   // While none of these conditions holds, no connection needs attention, so epoll may block. New
   // connections are in busy_.
   const bool rests =
       busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
-  lock.unlock();
+  lock.Unlock();
   const int timeout_ms = rests ? static_cast<int>(kBetweenRounds.count()) : 0;
   const int ready = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
-  lock.lock();
+  lock.Lock();
   for (int i = 0; i < ready; ++i) busy_.insert(events[i].data.fd);
   if (const auto now = Clock::now(); now >= next_round_) {
     next_round_ = now + kBetweenRounds;
     for (const auto& [fd, connection] : watched_) busy_.insert(fd);
   }
   has_found_ids_ = false;
-  std::erase_if(busy_, [this](int fd) {
+  std::erase_if(busy_, [this](int fd) HYDRANT_REQUIRES(mutex_) {
     const auto found = watched_.find(fd);
     if (found == watched_.end()) return true;
     if (Measure(fd, &found->second)) return false;
@@ -201,7 +202,7 @@ void ConnectionGuard::AskAboutBusy() {
   for (const int fd : due) {
     if (!Ask(fd, &watched_.at(fd))) Forget(fd);
   }
-  std::erase_if(busy_, [&](int fd) {
+  std::erase_if(busy_, [&](int fd) HYDRANT_REQUIRES(mutex_) {
     const auto found = watched_.find(fd);
     if (found == watched_.end()) return true;
     Watched& connection = found->second;
@@ -284,7 +285,7 @@ bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_poin
 void ConnectionGuard::LetIn() {
   FrontDoor::Next next;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
     const Clock::time_point now = Clock::now();
     next = door_.Choose(now, UnreadBytes, [this, now](const FrontDoor::Waiting& waiting) {
@@ -293,7 +294,7 @@ void ConnectionGuard::LetIn() {
     if (next.lacks_room) EndSlowStarts(now);
     // The client of a waiting connection may be gone and have left many bytes; gRPC does not
     // get it.
-    std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) {
+    std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) HYDRANT_REQUIRES(mutex_) {
       const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
       if (ends.has_value()) {
         Watch(waiting.fd, *ends);

@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "kernels/mutex.h"
 #include "server/net/complaints.h"
 #include "server/net/connection_rules.h"
 #include "server/net/ended_clients.h"
@@ -83,43 +83,42 @@ class ConnectionGuard {
 
   void Run();
   void LookAtReady();
-  void Watch(int fd, const SocketEnds& ends);
+  void Watch(int fd, const SocketEnds& ends) HYDRANT_REQUIRES(mutex_);
   void LetIn();
   // Whether the waiting connection may enter as soon as there is room for a new one.
   bool IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const;
   void Refuse(const FrontDoor::Waiting& waiting);
-  void EndSlowStarts(Clock::time_point now);
+  void EndSlowStarts(Clock::time_point now) HYDRANT_REQUIRES(mutex_);
   // Reads the kernel's byte counters of the connection. False: the connection has been closed.
   bool Measure(int fd, Watched* connection);
   // Asks gRPC about the calls of the connections that are due, and then of those with the most
   // unseen bytes, until all connections together have few unseen bytes.
-  void AskAboutBusy();
+  void AskAboutBusy() HYDRANT_REQUIRES(mutex_);
   // Asks gRPC about the connection's calls and judges it. False: it is closed, or was ended.
-  bool Ask(int fd, Watched* connection);
+  bool Ask(int fd, Watched* connection) HYDRANT_REQUIRES(mutex_);
   bool IsDue(const Watched& connection, Clock::time_point now) const;
   // Updates whether the connection counts as new.
-  void Place(Watched* connection, Clock::time_point now);
+  void Place(Watched* connection, Clock::time_point now) HYDRANT_REQUIRES(mutex_);
   // While all connections together hold too much memory: ends those that hold the most.
-  void EndLargest();
-  void FindIds();
-  void End(int fd, const Watched& connection, ConnectionRule rule);
-  void Forget(int fd);
+  void EndLargest() HYDRANT_REQUIRES(mutex_);
+  void FindIds() HYDRANT_REQUIRES(mutex_);
+  void End(int fd, const Watched& connection, ConnectionRule rule) HYDRANT_REQUIRES(mutex_);
+  void Forget(int fd) HYDRANT_REQUIRES(mutex_);
 
   const ConnectionLimits limits_;
   ConnectionGuardMetrics* const metrics_;
-  std::mutex mutex_;
-  // By descriptor; under mutex_. A closed connection stays for a moment, or until its number
-  // is reused.
-  std::unordered_map<int, Watched> watched_;
-  std::unordered_set<int> busy_;    // descriptors to check; under mutex_
-  Clock::time_point next_round_{};  // used by the guard's thread only
-  bool has_found_ids_ = false;      // in the current check; guard's thread only
-  SocketIds ids_;                   // guard's thread only
-  Complaints complaints_;           // guard's thread only
-  Complaints refusals_;             // guard's thread only
-  EndedClients clients_;            // under mutex_
-  FrontDoor door_;                  // under mutex_
-  std::deque<Ended> ended_;         // in the expected order of being freed; guard's thread only
+  Mutex mutex_;
+  // By descriptor. A closed connection stays for a moment, or until its number is reused.
+  std::unordered_map<int, Watched> watched_ HYDRANT_GUARDED_BY(mutex_);
+  std::unordered_set<int> busy_ HYDRANT_GUARDED_BY(mutex_);  // descriptors to check
+  Clock::time_point next_round_{};                           // used by the guard's thread only
+  bool has_found_ids_ = false;  // in the current check; guard's thread only
+  SocketIds ids_;               // guard's thread only
+  Complaints complaints_;       // guard's thread only
+  Complaints refusals_;         // guard's thread only
+  EndedClients clients_ HYDRANT_GUARDED_BY(mutex_);
+  FrontDoor door_ HYDRANT_GUARDED_BY(mutex_);
+  std::deque<Ended> ended_;  // in the expected order of being freed; guard's thread only
   const std::function<void(int fd)> take_;
   const int epoll_fd_, stop_fd_;
   std::thread thread_;

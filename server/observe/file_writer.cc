@@ -6,12 +6,12 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
 
 namespace hydrant {
 namespace {
@@ -26,18 +26,17 @@ struct FileWriter::State {
       : path(std::move(name)), fd(descriptor), max_waiting_bytes(most) {}
   ~State() { close(fd); }
 
-  // REQUIRES: mutex held, for both.
-  bool IsIdle() const { return waiting.empty() && !writing; }
-  void Fail(absl::Status why) {
+  bool IsIdle() const HYDRANT_REQUIRES(mutex) { return waiting.empty() && !writing; }
+  void Fail(absl::Status why) HYDRANT_REQUIRES(mutex) {
     if (status.ok()) status = std::move(why);
     waiting.clear();
     changed.notify_all();
   }
 
   void Run();
-  int WriteAll(std::string_view text);
-  bool GoesOn() {
-    const std::lock_guard lock(mutex);
+  int WriteAll(std::string_view text) HYDRANT_EXCLUDES(mutex);
+  bool GoesOn() HYDRANT_EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
     return !stopping;
   }
 
@@ -45,14 +44,14 @@ struct FileWriter::State {
   const int fd;
   const size_t max_waiting_bytes;
 
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable changed;
-  // Guarded by mutex.
-  std::string waiting;
-  bool writing = false;   // the thread writes text that it took from `waiting`
-  bool leaving = false;   // no more text comes
-  bool stopping = false;  // the thread drops text that is not written yet
-  absl::Status status;
+  std::string waiting HYDRANT_GUARDED_BY(mutex);
+  // The thread writes text that it took from `waiting`.
+  bool writing HYDRANT_GUARDED_BY(mutex) = false;
+  bool leaving HYDRANT_GUARDED_BY(mutex) = false;   // no more text comes
+  bool stopping HYDRANT_GUARDED_BY(mutex) = false;  // the thread drops text that is not written yet
+  absl::Status status HYDRANT_GUARDED_BY(mutex);
 };
 
 // Returns an errno; 0: all is written, or `stopping` is set.
@@ -72,15 +71,16 @@ int FileWriter::State::WriteAll(std::string_view text) {
 }
 
 void FileWriter::State::Run() {
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   while (true) {
-    changed.wait(lock, [this] { return !waiting.empty() || leaving; });
+    changed.wait(lock.native(),
+                 [this]() HYDRANT_REQUIRES(mutex) { return !waiting.empty() || leaving; });
     if (waiting.empty()) return;
     const std::string text = std::exchange(waiting, {});
     writing = true;
-    lock.unlock();
+    lock.Unlock();
     const int error = WriteAll(text);
-    lock.lock();
+    lock.Lock();
     writing = false;
     if (error != 0) Fail(absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path)));
     changed.notify_all();
@@ -99,14 +99,14 @@ absl::StatusOr<std::unique_ptr<FileWriter>> FileWriter::Open(const std::string& 
 
 FileWriter::~FileWriter() {
   Flush(kLastGrace);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->leaving = state_->stopping = true;
   state_->waiting.clear();
   state_->changed.notify_all();
 }
 
 absl::Status FileWriter::Write(std::string text) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (!state_->status.ok()) return state_->status;
   if (state_->waiting.size() + text.size() > state_->max_waiting_bytes) {
     state_->Fail(absl::ResourceExhaustedError(
@@ -119,9 +119,9 @@ absl::Status FileWriter::Write(std::string text) {
 }
 
 bool FileWriter::Flush(std::chrono::milliseconds time) {
-  std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, time, [this] { return state_->IsIdle(); }) &&
-         state_->status.ok();
+  MutexLock lock(state_->mutex);
+  const auto is_idle = [this]() HYDRANT_REQUIRES(state_->mutex) { return state_->IsIdle(); };
+  return state_->changed.wait_for(lock.native(), time, is_idle) && state_->status.ok();
 }
 
 }  // namespace hydrant

@@ -42,7 +42,7 @@ LoadMeter::LoadMeter(double cpus)
       cpu_seconds_(CpuTime()) {}
 
 void LoadMeter::CountCall(grpc::StatusCode code) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Time now = std::chrono::steady_clock::now();
   calls_.Add(now);
   if (IsFault(code)) faults_.Add(now);
@@ -63,7 +63,7 @@ LoadMeter::Report LoadMeter::Measure(const ServingState& serving, int ending) {
   Report report;
   if (serving.model != nullptr)
     AddLoop(serving.loop->Stats(), serving.model->limits.max_num_seqs, ending, &report);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Time now = std::chrono::steady_clock::now();
   report.set_cpu_utilization(CpuUtilization(now));
   report.set_rps_fractional(calls_.PerSecond(now));

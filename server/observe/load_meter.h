@@ -6,8 +6,8 @@
 #include <grpcpp/support/status.h>
 
 #include <chrono>
-#include <mutex>
 
+#include "kernels/mutex.h"
 #include "server/observe/recent_rate.h"
 #include "server/observe/serving_state.h"
 #include "xds/data/orca/v3/orca_load_report.pb.h"
@@ -30,16 +30,15 @@ class LoadMeter {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  double CpuUtilization(Time now);
+  double CpuUtilization(Time now) HYDRANT_REQUIRES(mutex_);
 
   const double cpus_;
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  RecentRate calls_, faults_;
-  Time cpu_at_;  // time of the two values below
-  double cpu_seconds_;
-  double cpu_utilization_ = 0;
+  Mutex mutex_;
+  RecentRate calls_ HYDRANT_GUARDED_BY(mutex_), faults_ HYDRANT_GUARDED_BY(mutex_);
+  Time cpu_at_ HYDRANT_GUARDED_BY(mutex_);  // time of the two values below
+  double cpu_seconds_ HYDRANT_GUARDED_BY(mutex_);
+  double cpu_utilization_ HYDRANT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hydrant

@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <utility>
+
+#include "kernels/mutex.h"
 
 namespace hydrant {
 namespace {
@@ -39,22 +40,21 @@ bool SayLost(spdlog::sinks::sink* out, uint64_t lost) {
 struct LogQueue::State {
   explicit State(spdlog::sink_ptr sink) : out(std::move(sink)) {}
 
-  void DropOldest() {
+  void DropOldest() HYDRANT_REQUIRES(mutex) {
     bytes -= lines.front().payload.size();
     lines.pop_front();
     ++lost;
   }
-  bool IsEmpty() const { return lines.empty() && !is_writing; }
+  bool IsEmpty() const HYDRANT_REQUIRES(mutex) { return lines.empty() && !is_writing; }
 
   const spdlog::sink_ptr out;
-  mutable std::mutex mutex;
+  mutable Mutex mutex;
   std::condition_variable changed, written;
-  // Guarded by mutex.
-  std::deque<Line> lines;
-  size_t bytes = 0;
-  uint64_t lost = 0;  // since the last warning with this number
-  bool is_writing = false;
-  bool has_ended = false;
+  std::deque<Line> lines HYDRANT_GUARDED_BY(mutex);
+  size_t bytes HYDRANT_GUARDED_BY(mutex) = 0;
+  uint64_t lost HYDRANT_GUARDED_BY(mutex) = 0;  // since the last warning with this number
+  bool is_writing HYDRANT_GUARDED_BY(mutex) = false;
+  bool has_ended HYDRANT_GUARDED_BY(mutex) = false;
 };
 
 LogQueue::LogQueue(spdlog::sink_ptr out, const Options& options)
@@ -66,7 +66,7 @@ LogQueue::~LogQueue() {
   flush();
   bool is_empty;
   {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     is_empty = state_->IsEmpty();
     state_->lines.clear();
     state_->has_ended = true;
@@ -76,19 +76,21 @@ LogQueue::~LogQueue() {
 }
 
 void LogQueue::Run(const std::shared_ptr<State>& state) {
-  std::unique_lock<std::mutex> lock(state->mutex);
+  MutexLock lock(state->mutex);
   while (true) {
-    state->changed.wait(lock, [&] { return !state->lines.empty() || state->has_ended; });
+    state->changed.wait(lock.native(), [&]() HYDRANT_REQUIRES(state->mutex) {
+      return !state->lines.empty() || state->has_ended;
+    });
     if (state->lines.empty()) return;
     const Line line = std::move(state->lines.front());
     state->lines.pop_front();
     state->bytes -= line.payload.size();
     const uint64_t lost = std::exchange(state->lost, 0);
     state->is_writing = true;
-    lock.unlock();
+    lock.Unlock();
     const bool is_said = SayLost(state->out.get(), lost);
     const bool is_written = Write(state->out.get(), line);
-    lock.lock();
+    lock.Lock();
     state->is_writing = false;
     if (!is_said) state->lost += lost;
     if (!is_written) ++state->lost;
@@ -99,7 +101,7 @@ void LogQueue::Run(const std::shared_ptr<State>& state) {
 void LogQueue::log(const spdlog::details::log_msg& message) {
   Line line(message);
   {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->bytes += line.payload.size();
     state_->lines.push_back(std::move(line));
     while (state_->lines.size() > options_.max_lines || state_->bytes > options_.max_bytes)
@@ -109,12 +111,13 @@ void LogQueue::log(const spdlog::details::log_msg& message) {
 }
 
 void LogQueue::flush() {
-  std::unique_lock<std::mutex> lock(state_->mutex);
-  state_->written.wait_for(lock, options_.patience, [this] { return state_->IsEmpty(); });
+  MutexLock lock(state_->mutex);
+  state_->written.wait_for(lock.native(), options_.patience,
+                           [this]() HYDRANT_REQUIRES(state_->mutex) { return state_->IsEmpty(); });
 }
 
 bool LogQueue::IsEmpty() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->IsEmpty();
 }
 

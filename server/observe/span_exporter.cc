@@ -56,7 +56,7 @@ SpanExporter::SpanExporter(Options options)
       thread_([this] { Run(); }) {}
 
 void SpanExporter::Add(std::vector<Span> spans) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_ || queue_.size() + spans.size() > options_.max_queue_spans) {
     metrics_.dropped += spans.size();
     return;
@@ -67,21 +67,23 @@ void SpanExporter::Add(std::vector<Span> spans) {
 
 void SpanExporter::Stop(milliseconds grace) {
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!stopping_) stop_by_ = Clock::now() + grace;
     stopping_ = true;
     changed_.notify_all();
-    if (!changed_.wait_until(lock, stop_by_, [this] { return done_; }) && in_flight_ != nullptr)
+    const auto is_done = [this]() HYDRANT_REQUIRES(mutex_) { return done_; };
+    if (!changed_.wait_until(lock.native(), stop_by_, is_done) && in_flight_ != nullptr)
       in_flight_->TryCancel();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 void SpanExporter::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!done_) {
-    changed_.wait_for(lock, options_.interval,
-                      [this] { return stopping_ || queue_.size() >= options_.max_batch_spans; });
+    changed_.wait_for(lock.native(), options_.interval, [this]() HYDRANT_REQUIRES(mutex_) {
+      return stopping_ || queue_.size() >= options_.max_batch_spans;
+    });
     const bool out_of_time = stopping_ && Clock::now() >= stop_by_;
     if (out_of_time) metrics_.dropped += std::exchange(queue_, {}).size();
     if (!queue_.empty()) {
@@ -92,9 +94,9 @@ void SpanExporter::Run() {
       queue_.erase(queue_.begin(), end);
       grpc::ClientContext context;
       in_flight_ = &context;
-      lock.unlock();
+      lock.Unlock();
       Send(std::move(batch), &context);
-      lock.lock();
+      lock.Lock();
       in_flight_ = nullptr;
     }
     done_ = stopping_ && queue_.empty();

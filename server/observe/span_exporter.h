@@ -15,12 +15,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/mutex.h"
 #include "opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
 #include "scheduler/store/circuit.h"
 #include "server/observe/trace_headers.h"
@@ -76,14 +76,14 @@ class SpanExporter {
   SpanExporterMetrics metrics_;
   Circuit circuit_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<Span> queue_;
-  grpc::ClientContext* in_flight_ = nullptr;  // null: no batch is in flight
-  bool stopping_ = false;
-  Clock::time_point stop_by_;
-  bool done_ = false;  // the thread has finished
+  std::deque<Span> queue_ HYDRANT_GUARDED_BY(mutex_);
+  // Null: no batch is in flight.
+  grpc::ClientContext* in_flight_ HYDRANT_GUARDED_BY(mutex_) = nullptr;
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
+  Clock::time_point stop_by_ HYDRANT_GUARDED_BY(mutex_);
+  bool done_ HYDRANT_GUARDED_BY(mutex_) = false;  // the thread has finished
 
   std::thread thread_;
 };

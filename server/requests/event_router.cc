@@ -18,7 +18,7 @@ EventRouter::EventRouter(std::chrono::microseconds stand_aside)
 
 EventRouter::~EventRouter() {
   {
-    const std::lock_guard lock(inbox_mutex_);
+    const MutexLock lock(inbox_mutex_);
     stopping_ = true;
   }
   inbox_filled_.notify_one();
@@ -26,12 +26,12 @@ EventRouter::~EventRouter() {
 }
 
 void EventRouter::Add(RequestHandle handle, std::shared_ptr<EventReceiver> receiver) {
-  const std::lock_guard lock(receivers_mutex_);
+  const MutexLock lock(receivers_mutex_);
   receivers_.emplace(handle, std::move(receiver));
 }
 
 void EventRouter::Remove(RequestHandle handle) {
-  const std::lock_guard lock(receivers_mutex_);
+  const MutexLock lock(receivers_mutex_);
   receivers_.erase(handle);
 }
 
@@ -40,7 +40,7 @@ void EventRouter::Deliver(std::vector<Event> events) {
   auto delivery = std::make_shared<PendingWrites>();
   const std::future<void> written = delivery->Written();
   {
-    const std::lock_guard lock(inbox_mutex_);
+    const MutexLock lock(inbox_mutex_);
     if (inbox_.empty()) {
       inbox_.swap(events);
     } else {
@@ -58,8 +58,10 @@ void EventRouter::Run() {
   while (true) {
     std::shared_ptr<PendingWrites> delivery;
     {
-      std::unique_lock lock(inbox_mutex_);
-      inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+      MutexLock lock(inbox_mutex_);
+      inbox_filled_.wait(lock.native(), [this]() HYDRANT_REQUIRES(inbox_mutex_) {
+        return stopping_ || !inbox_.empty();
+      });
       if (inbox_.empty()) return;
       events.swap(inbox_);
       delivery = std::move(delivery_);
@@ -84,7 +86,7 @@ void EventRouter::Dispatch(std::vector<Event>& events,
 }
 
 std::shared_ptr<EventReceiver> EventRouter::Find(const Event& event) {
-  const std::lock_guard lock(receivers_mutex_);
+  const MutexLock lock(receivers_mutex_);
   const auto it = receivers_.find(event.handle);
   if (it == receivers_.end()) return nullptr;
   std::shared_ptr<EventReceiver> receiver = it->second;

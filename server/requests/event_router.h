@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 #include "scheduler/serving_loop.h"
 
@@ -77,16 +77,16 @@ class EventRouter final : public EventSink {
   std::shared_ptr<EventReceiver> Find(const Event& event);
 
   const std::chrono::microseconds stand_aside_;
-  std::mutex inbox_mutex_;
+  Mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
-  std::vector<Event> inbox_;  // guarded by inbox_mutex_
-  // guarded by inbox_mutex_: of the newest events in the inbox
-  std::shared_ptr<PendingWrites> delivery_;
-  bool stopping_ = false;  // guarded by inbox_mutex_
+  std::vector<Event> inbox_ HYDRANT_GUARDED_BY(inbox_mutex_);
+  // Of the newest events in the inbox.
+  std::shared_ptr<PendingWrites> delivery_ HYDRANT_GUARDED_BY(inbox_mutex_);
+  bool stopping_ HYDRANT_GUARDED_BY(inbox_mutex_) = false;
 
-  std::mutex receivers_mutex_;
-  std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>>
-      receivers_;  // guarded by receivers_mutex_
+  Mutex receivers_mutex_;
+  std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>> receivers_
+      HYDRANT_GUARDED_BY(receivers_mutex_);
 
   // Writer thread only:
   std::vector<std::shared_ptr<EventReceiver>> touched_;

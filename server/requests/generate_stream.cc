@@ -35,25 +35,25 @@ void GenerateStream::AddItem(std::shared_ptr<TenantAccount::Admission> admission
 }
 
 void GenerateStream::SetRequests(size_t count, RequestHandle first) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   first_handle_ = first;
   while (items_.size() < count) AddItem(nullptr);
 }
 
 void GenerateStream::SetAdmission(size_t index,
                                   std::shared_ptr<TenantAccount::Admission> admission) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   items_[index].output.SetAdmission(std::move(admission));
 }
 
 void GenerateStream::RefuseCall(const Refusal& refusal) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   items_.front().output.Refuse(refusal);
   End(ToGrpcStatus(refusal));
 }
 
 bool GenerateStream::EndIfGone(size_t index) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!gone_.has_value()) return false;
   items_[index].output.Abandon(*gone_);
   Touched(index);
@@ -62,19 +62,19 @@ bool GenerateStream::EndIfGone(size_t index) {
 }
 
 void GenerateStream::Refuse(size_t index, const Refusal& refusal) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   items_[index].output.Refuse(refusal);
   Touched(index);
   Advance();
 }
 
 void GenerateStream::SetRequest(size_t index, const Request& request, const OutputOptions& output) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   items_[index].output.SetRequest(request, output);
 }
 
 void GenerateStream::Open(size_t index, v1::Accepted accepted) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   items_[index].output.Open(std::move(accepted));
   if (gone_.has_value()) Cancel(index, *gone_);
   Touched(index);
@@ -82,7 +82,7 @@ void GenerateStream::Open(size_t index, v1::Accepted accepted) {
 }
 
 void GenerateStream::OnEvent(Event event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const size_t place = event.handle - first_handle_;
   const size_t index = place / kMaxSamples;
   RequestOutput& output = items_[index].output;
@@ -107,7 +107,7 @@ void GenerateStream::Touched(size_t index) {
 }
 
 void GenerateStream::OnStepEnd(const std::shared_ptr<PendingWrites>& delivery) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (writing_) {
     overtaken_ = true;
     return;
@@ -144,7 +144,7 @@ void GenerateStream::CutOffSlowReader() {
 }
 
 void GenerateStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   late_ = std::exchange(overtaken_, false);
   if (!ok) Break();
@@ -164,7 +164,7 @@ bool GenerateStream::DeadlineHasPassed() const {
 }
 
 void GenerateStream::OnCancel() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Leave(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
                             : absl::CancelledError("the client has gone"));
   Advance();
@@ -302,7 +302,7 @@ void GenerateStream::EndAfter(std::chrono::microseconds gap) {
   end_alarm_->Set(std::chrono::system_clock::now() + gap, [weak = weak_from_this()](bool) {
     const std::shared_ptr<GenerateStream> stream = weak.lock();
     if (stream == nullptr) return;
-    const std::lock_guard lock(stream->mutex_);
+    const MutexLock lock(stream->mutex_);
     if (!stream->done_) stream->End(grpc::Status::OK);
   });
 }

@@ -20,12 +20,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
 
 #include "hydrant/v1/hydrant.pb.h"
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 #include "server/auth/tenant_account.h"
 #include "server/observe/request_metrics.h"
@@ -74,7 +74,10 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   RequestHandle FirstHandle(size_t index) const { return first_handle_ + index * kMaxSamples; }
 
   // The request's trace span; null: it is not traced.
-  RequestSpan* span(size_t index) const { return items_[index].output.span(); }
+  RequestSpan* span(size_t index) const {
+    const MutexLock lock(mutex_);
+    return items_[index].output.span();
+  }
 
   // A stop is requested when the client has disconnected or cancelled.
   std::stop_token stop_token() const { return gone_source_.get_token(); }
@@ -110,52 +113,55 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   };
 
   explicit GenerateStream(Args args);
-  void AddItem(std::shared_ptr<TenantAccount::Admission> admission);
+  void AddItem(std::shared_ptr<TenantAccount::Admission> admission) HYDRANT_REQUIRES(mutex_);
 
-  // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
-  void Break();
-  void Leave(const absl::Status& why);
-  void CutOffSlowReader();
+  void Break() HYDRANT_REQUIRES(mutex_);
+  void Leave(const absl::Status& why) HYDRANT_REQUIRES(mutex_);
+  void CutOffSlowReader() HYDRANT_REQUIRES(mutex_);
   bool DeadlineHasPassed() const;
-  void Cancel(size_t index, const absl::Status& why);
-  void Touched(size_t index);
-  void Advance();
-  bool HasNext();
-  bool IsOver() const { return num_over_ == items_.size(); }
-  bool SendNext();
-  void Write(const grpc::ByteBuffer& bytes);
-  void WriteLast(const grpc::ByteBuffer& bytes);
-  void AddLoadReport(grpc::StatusCode code);
-  void End(const grpc::Status& status);
-  void EndWell();
-  void EndWith(const RequestFailure& failure);
+  void Cancel(size_t index, const absl::Status& why) HYDRANT_REQUIRES(mutex_);
+  void Touched(size_t index) HYDRANT_REQUIRES(mutex_);
+  void Advance() HYDRANT_REQUIRES(mutex_);
+  bool HasNext() HYDRANT_REQUIRES(mutex_);
+  bool IsOver() const HYDRANT_REQUIRES(mutex_) { return num_over_ == items_.size(); }
+  bool SendNext() HYDRANT_REQUIRES(mutex_);
+  void Write(const grpc::ByteBuffer& bytes) HYDRANT_REQUIRES(mutex_);
+  void WriteLast(const grpc::ByteBuffer& bytes) HYDRANT_REQUIRES(mutex_);
+  void AddLoadReport(grpc::StatusCode code) HYDRANT_REQUIRES(mutex_);
+  void End(const grpc::Status& status) HYDRANT_REQUIRES(mutex_);
+  void EndWell() HYDRANT_REQUIRES(mutex_);
+  void EndWith(const RequestFailure& failure) HYDRANT_REQUIRES(mutex_);
   std::chrono::microseconds EndGap() const;
-  void EndAfter(std::chrono::microseconds gap);
+  void EndAfter(std::chrono::microseconds gap) HYDRANT_REQUIRES(mutex_);
 
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
   std::stop_source gone_source_;
   RequestHandle first_handle_ = 0;  // 0: no request was read; set before any is submitted
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<Item> items_;   // the requests
-  std::deque<size_t> line_;  // requests that may have output, in round-robin order
-  size_t num_bytes_ = 0;     // text and ids of all requests
-  size_t num_over_ = 0;
-  size_t last_over_ = 0;
-  // set: the client left or was cut off, and why; all requests are being cancelled
-  std::optional<absl::Status> gone_;
+  mutable Mutex mutex_;
+  std::deque<Item> items_ HYDRANT_GUARDED_BY(mutex_);  // the requests
+  // Requests that may have output, in round-robin order.
+  std::deque<size_t> line_ HYDRANT_GUARDED_BY(mutex_);
+  size_t num_bytes_ HYDRANT_GUARDED_BY(mutex_) = 0;  // text and ids of all requests
+  size_t num_over_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  size_t last_over_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  // Set: the client left or was cut off, and why; all requests are being cancelled.
+  std::optional<absl::Status> gone_ HYDRANT_GUARDED_BY(mutex_);
 
-  grpc::ByteBuffer in_flight_;
-  std::shared_ptr<PendingWrites> delivery_;  // held for in_flight_ where the loop may wait for it
-  bool writing_ = false;                     // a write is in flight
-  bool overtaken_ = false;                   // another step has ended since the write began
-  bool late_ = false;    // the previous write was overtaken: the loop does not wait for this client
-  bool broken_ = false;  // the stream cannot be written any more
-  bool has_written_ = false;              // at least one message
-  std::optional<grpc::Alarm> end_alarm_;  // delays the status after the last message
-  bool done_ = false;                     // Finish() was called
+  grpc::ByteBuffer in_flight_ HYDRANT_GUARDED_BY(mutex_);
+  // Held for in_flight_ where the loop may wait for it.
+  std::shared_ptr<PendingWrites> delivery_ HYDRANT_GUARDED_BY(mutex_);
+  bool writing_ HYDRANT_GUARDED_BY(mutex_) = false;  // a write is in flight
+  // Another step has ended since the write began.
+  bool overtaken_ HYDRANT_GUARDED_BY(mutex_) = false;
+  // The previous write was overtaken: the loop does not wait for this client.
+  bool late_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool broken_ HYDRANT_GUARDED_BY(mutex_) = false;       // the stream cannot be written any more
+  bool has_written_ HYDRANT_GUARDED_BY(mutex_) = false;  // at least one message
+  // Delays the status after the last message.
+  std::optional<grpc::Alarm> end_alarm_ HYDRANT_GUARDED_BY(mutex_);
+  bool done_ HYDRANT_GUARDED_BY(mutex_) = false;  // Finish() was called
 };
 
 }  // namespace hydrant

@@ -10,14 +10,14 @@ Refusal Leaving() { return {absl::UnavailableError("the server is shutting down"
 }  // namespace
 
 void LastingStream::End(const grpc::Status& why) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (end_.has_value()) return;
   end_ = why;
   if (!writing_) Finish(*end_);
 }
 
 void LastingStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   if (!ok && !end_.has_value()) end_ = grpc::Status::CANCELLED;
   if (end_.has_value()) return Finish(*end_);
@@ -33,7 +33,7 @@ void LastingStream::Write(const grpc::ByteBuffer& message) {
 }
 
 std::optional<Refusal> LastingStreams::Add(const std::shared_ptr<LastingStream>& stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   streams_.insert(stream);
   if (ends_) return Leaving();
   if (streams_.size() <= most_) return std::nullopt;
@@ -43,14 +43,14 @@ std::optional<Refusal> LastingStreams::Add(const std::shared_ptr<LastingStream>&
 }
 
 void LastingStreams::Remove(const std::shared_ptr<LastingStream>& stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   streams_.erase(stream);
 }
 
 void LastingStreams::EndAll() {
   std::set<std::shared_ptr<LastingStream>> streams;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ends_ = true;
     streams = streams_;
   }

@@ -9,12 +9,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "kernels/mutex.h"
 #include "server/wire/status_details.h"
 
 namespace hydrant {
@@ -36,24 +36,21 @@ class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  protected:
-  // REQUIRES: mutex() held, for all protected methods.
-  //
   // Called when a write is done and the stream goes on.
-  virtual void OnWritten() = 0;
-  bool CanWrite() const { return !writing_ && !end_.has_value(); }
+  virtual void OnWritten() HYDRANT_REQUIRES(mutex_) = 0;
+  bool CanWrite() const HYDRANT_REQUIRES(mutex_) { return !writing_ && !end_.has_value(); }
   // REQUIRES: CanWrite()
-  void Write(const grpc::ByteBuffer& message);
+  void Write(const grpc::ByteBuffer& message) HYDRANT_REQUIRES(mutex_);
 
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() HYDRANT_RETURN_CAPABILITY(mutex_) { return mutex_; }
 
  private:
   LastingStreams* const owner_;
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  grpc::ByteBuffer in_flight_;
-  bool writing_ = false;
-  std::optional<grpc::Status> end_;
+  Mutex mutex_;
+  grpc::ByteBuffer in_flight_ HYDRANT_GUARDED_BY(mutex_);
+  bool writing_ HYDRANT_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ HYDRANT_GUARDED_BY(mutex_);
 };
 
 // Thread safe.
@@ -73,10 +70,9 @@ class LastingStreams {
   const size_t most_;
   const std::string what_;
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::set<std::shared_ptr<LastingStream>> streams_;
-  bool ends_ = false;
+  Mutex mutex_;
+  std::set<std::shared_ptr<LastingStream>> streams_ HYDRANT_GUARDED_BY(mutex_);
+  bool ends_ HYDRANT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hydrant

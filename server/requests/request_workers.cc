@@ -11,7 +11,7 @@ RequestWorkers::RequestWorkers(int num_threads, size_t max_waiting_bytes)
 
 RequestWorkers::~RequestWorkers() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -20,7 +20,7 @@ RequestWorkers::~RequestWorkers() {
 
 bool RequestWorkers::Run(size_t request_bytes, std::function<void()> job) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool full = waiting_bytes_ + request_bytes > max_waiting_bytes_;
     if (full && !waiting_.empty()) return false;
     waiting_.push_back({request_bytes, std::move(job)});
@@ -32,7 +32,7 @@ bool RequestWorkers::Run(size_t request_bytes, std::function<void()> job) {
 
 bool RequestWorkers::RunNow(std::function<void()> job) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() >= num_idle_) return false;
     waiting_.push_back({0, std::move(job)});
   }
@@ -44,9 +44,10 @@ void RequestWorkers::Work() {
   while (true) {
     Job job;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       ++num_idle_;
-      changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      changed_.wait(lock.native(),
+                    [this]() HYDRANT_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
       --num_idle_;
       if (waiting_.empty()) return;
       job = std::move(waiting_.front());

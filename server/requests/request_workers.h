@@ -10,9 +10,10 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "kernels/mutex.h"
 
 namespace hydrant {
 
@@ -40,13 +41,13 @@ class RequestWorkers {
   void Work();
 
   const size_t max_waiting_bytes_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<Job> waiting_;
-  size_t waiting_bytes_ = 0;
-  size_t num_idle_ = 0;  // idle threads, including those that are about to take a job of waiting_
-  bool stopping_ = false;
+  std::deque<Job> waiting_ HYDRANT_GUARDED_BY(mutex_);
+  size_t waiting_bytes_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  // Idle threads, including those that are about to take a job of waiting_.
+  size_t num_idle_ HYDRANT_GUARDED_BY(mutex_) = 0;
+  bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

@@ -119,13 +119,13 @@ Service::Service(ServiceOptions options, EventRouter* router)
       fetch_workers_(kFetchWorkers, 0) {}
 
 void Service::SetLoadFraction(double fraction) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   serving_.load_fraction = std::clamp(fraction, 0.0, 1.0);
 }
 
 void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
                        PrefixArchive* prefixes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   serving_.model = model;
   serving_.loop = loop;
   serving_.contexts = contexts;
@@ -137,26 +137,26 @@ void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchi
 }
 
 void Service::SetLeaving() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   serving_.state = v1::SERVER_STATE_DRAINING;
 }
 
 void Service::SetDraining() {
   connections_close_ = true;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   serving_.state = v1::SERVER_STATE_DRAINING;
   serving_.admits = false;
 }
 
 void Service::SetEngineLost(const absl::Status& why) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   serving_.state = v1::SERVER_STATE_ENGINE_LOST;
   serving_.admits = false;
   serving_.lost = why;
 }
 
 ServingState Service::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return serving_;
 }
 

@@ -11,13 +11,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
 
 #include "hydrant/v1/hydrant.pb.h"
+#include "kernels/mutex.h"
 #include "scheduler/serving_loop.h"
 #include "server/auth/tenants.h"
 #include "server/observe/load_meter.h"
@@ -175,8 +175,8 @@ class Service {
   // with their last stream: an age is set, or the server drains
   std::atomic<bool> connections_close_;
 
-  mutable std::mutex mutex_;
-  ServingState serving_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  ServingState serving_ HYDRANT_GUARDED_BY(mutex_);
 
   // Last: their jobs use all members above.
   RequestWorkers workers_;

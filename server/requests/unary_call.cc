@@ -20,7 +20,7 @@ void UnaryCall::Refuse(const Refusal& refusal) {
 }
 
 void UnaryCall::SetRequest(const Request& request, Answer answer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   request_id_ = request.request_id;
   policy_ = request.cache.policy;
   tenant_ = request.tenant;
@@ -28,13 +28,13 @@ void UnaryCall::SetRequest(const Request& request, Answer answer) {
 }
 
 void UnaryCall::Open() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   open_ = true;
   if (gone_) args_.cancel(absl::CancelledError("the client has gone"));
 }
 
 void UnaryCall::OnCancel() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gone_ = true;
   if (open_) args_.cancel(absl::CancelledError("the client has gone"));
 }
@@ -50,7 +50,7 @@ void UnaryCall::End(const Finished& finished) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
   Answer answer;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (args_.admission != nullptr) args_.admission->Charge(finished.usage);
     args_.metrics->Ended(policy_, finished);
     LogRequest({.request_id = request_id_,
@@ -75,7 +75,7 @@ void UnaryCall::End(const Finished& finished) {
 
 void UnaryCall::Fail(const Failed& failed) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (args_.admission != nullptr) args_.admission->Charge(failed.usage);
     args_.metrics->Ended(policy_, failed);
     if (args_.span != nullptr) args_.span->End(failed);

@@ -9,10 +9,10 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <variant>
 
+#include "kernels/mutex.h"
 #include "scheduler/request.h"
 #include "server/auth/tenant_account.h"
 #include "server/observe/request_metrics.h"
@@ -61,14 +61,13 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   const Args args_;
   std::shared_ptr<UnaryCall> self_;  // reset in OnDone
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::string request_id_;
-  std::string policy_;  // policy named by the request
-  std::string tenant_;  // "": no tenant
-  Answer answer_;
-  bool open_ = false;
-  bool gone_ = false;  // the client has gone
+  Mutex mutex_;
+  std::string request_id_ HYDRANT_GUARDED_BY(mutex_);
+  std::string policy_ HYDRANT_GUARDED_BY(mutex_);  // policy named by the request
+  std::string tenant_ HYDRANT_GUARDED_BY(mutex_);  // "": no tenant
+  Answer answer_ HYDRANT_GUARDED_BY(mutex_);
+  bool open_ HYDRANT_GUARDED_BY(mutex_) = false;
+  bool gone_ HYDRANT_GUARDED_BY(mutex_) = false;  // the client has gone
 };
 
 }  // namespace hydrant

@@ -4,8 +4,9 @@
 
 #include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <thread>
+
+#include "kernels/mutex.h"
 
 namespace hydrant {
 namespace {
@@ -16,23 +17,25 @@ constexpr std::chrono::milliseconds kLastLine{200};
 }  // namespace
 
 struct ExitDeadline::State {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable changed;
-  bool over = false;  // guarded by mutex
+  bool over HYDRANT_GUARDED_BY(mutex) = false;
 };
 
 ExitDeadline::ExitDeadline() : state_(std::make_shared<State>()) {}
 
 ExitDeadline::~ExitDeadline() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->over = true;
   state_->changed.notify_all();
 }
 
 void ExitDeadline::Set(std::chrono::milliseconds time) {
   std::thread([state = state_, time] {
-    std::unique_lock lock(state->mutex);
-    if (state->changed.wait_for(lock, time, [&] { return state->over; })) return;
+    MutexLock lock(state->mutex);
+    if (state->changed.wait_for(lock.native(), time,
+                                [&]() HYDRANT_REQUIRES(state->mutex) { return state->over; }))
+      return;
     spdlog::error("still not stopped after {} ms: this process ends now", time.count());
     std::this_thread::sleep_for(kLastLine);
     std::_Exit(EXIT_FAILURE);
