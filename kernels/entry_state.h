@@ -1,19 +1,16 @@
-// What a policy knows of an entry beside its key and value: a score, and a pair of numbers. This
-// file alone knows where they lie and what the pair means. A slot's rule and the time say which of
-// these its first number is; no slot has two at a time.
+// The state of an entry, a policy's data beside its key and value: a score and a pair of numbers.
+// Only this file knows where state lies and what the pair means. The meaning of its first number
+// follows from the slot's rule and the time; a slot has one meaning at a time.
 //
-//   name              slots                              from                to
-//   LogWeights        whose rule is weighted (SubGen):   it is written       it leaves
-//                     both numbers, of attention's
-//                     numerator and denominator
-//   WindowSum         whose prompt is cut in pages: the  WritePages          RetainedMass,
-//                     attention of its last queries                          KeepForMass
-//   SecondScore       whose scores are mixed later       WritePages          CombineCachedScores
-//                     (CO2)
-//   BelowMeanCount    whose revision is kBelowMean       WritePages          it leaves
-//                     (Scissorhands)
+//   name            slots                                           written by   read until
+//   LogWeights      with a weighted rule (SubGen); both numbers,    SubGenBuild  the entry leaves
+//                   for attention's numerator and denominator
+//   WindowSum       with a prompt that is cut in pages: attention   WritePages   RetainedMass,
+//                   from the prompt's last queries                               KeepForMass
+//   SecondScore     with scores that are mixed later (CO2)          WritePages   CombineCachedScores
+//   BelowMeanCount  with the revision kBelowMean (Scissorhands)     WritePages   the entry leaves
 //
-// Elsewhere the pair is neither read nor written, but by copies.
+// In other slots only copies read and write the pair.
 #ifndef HYDRANT_KERNELS_ENTRY_STATE_H_
 #define HYDRANT_KERNELS_ENTRY_STATE_H_
 
@@ -24,35 +21,35 @@
 
 namespace hydrant {
 
-// State in slabs: pages that are lent for it. Its ids (PageIds::state) count lines of block_size
-// floats from the beginning of the pool's keys on, wherever in the pool a slab is; the first line of
-// a state has the scores of a page's entries, the two behind it their pairs.
+// State in slabs, ordinary pages of the pool: a state id (PageIds::state) indexes lines of block_size
+// floats counted from the start of the key array. Line 0 of a state is the scores of a page's
+// entries, lines 1 and 2 are their pairs.
 inline void PlaceStateInSlabs(KvPages* pages) {
   pages->layout.log_weight_stride = pages->layout.block_size;
   pages->scores = static_cast<float*>(pages->keys);
   pages->log_weights = pages->scores + pages->layout.block_size;
 }
 
-// State beside the pages, in arrays of its own: a page's id is that of its state. scores: [num_blocks,
-// block_size], pairs: [num_blocks, block_size, 2]
+// State in arrays of its own, indexed like the pages. scores: [num_blocks, block_size], pairs:
+// [num_blocks, block_size, 2].
 inline void PlaceStateBeside(float* scores, float* pairs, KvPages* pages) {
   pages->layout.log_weight_stride = 0;
   pages->scores = scores;
   pages->log_weights = pairs;
 }
 
-// Where entry `entry` of the head that owns `blocks` lies in keys, values and positions ...
+// Index of entry `entry` of the head that owns `blocks` in keys, values and positions.
 constexpr size_t PageIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size].data) * layout.block_size +
          entry % layout.block_size;
 }
-// ... and in scores.
+// Index of the same entry in scores.
 constexpr size_t StateIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size].state) * layout.block_size +
          entry % layout.block_size;
 }
 
-// [2]; of neighbours in a page one behind the other.
+// [2]; pairs of consecutive entries of a page are contiguous.
 constexpr float* PairOf(const KvPages& pages, const PageIds* blocks, int entry) {
   const int block_size = pages.layout.block_size;
   return pages.log_weights +

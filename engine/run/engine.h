@@ -71,7 +71,7 @@ struct EngineMemory {
 
 class KvState;
 
-// What holds an engine's caches and logits; borrowed from it.
+// The parts of an engine that hold caches and logits; borrowed from it.
 struct EngineParts {
   Backend* backend = nullptr;
   const KvState* kv = nullptr;

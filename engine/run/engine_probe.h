@@ -1,5 +1,5 @@
-// Reads what an engine holds, for tests and the laboratory: entries of caches, and logits. Each call
-// copies from the device, and waits for it. Borrows the engine; on the thread that drives it.
+// Reads the entries of an engine's caches, and logits, for tests and the laboratory. Each call copies
+// from the device and waits for it. Borrows the engine; called by the thread that drives it.
 #ifndef HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 #define HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 
@@ -10,13 +10,13 @@
 
 namespace hydrant {
 
-// The entries of one head, in the order of their places in its pages.
+// The entries of one head, in slot order.
 struct HeadState {
   std::vector<int32_t> positions;  // [entries]
-  std::vector<float> scores;       // the same; zeros where the slot keeps none
+  std::vector<float> scores;       // [entries], zeros in a slot without scores
   std::vector<float> log_weights;  // [entries, 2], where the slot's rule is weighted
   std::vector<float> keys;         // [entries, head_dim]
-  std::vector<float> values;       // the same
+  std::vector<float> values;       // [entries, head_dim]
   int32_t victim = -1;
 };
 
@@ -26,7 +26,7 @@ class EngineProbe {
 
   // Layers are the model's.
   HeadState ReadHead(int slot, int layer, int head) const;
-  // Of these the positions alone.
+  // The positions of ReadHead() alone.
   std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;
   // [layers * KV heads] entries
   std::vector<int32_t> ReadLengths(int slot) const;
@@ -35,7 +35,7 @@ class EngineProbe {
   std::vector<float> ReadLogits() const;
 
  private:
-  // Where a head's pages are named, read from the device.
+  // A head's length, victim and block table, read from the device.
   struct Rows {
     int32_t length = 0;
     int32_t victim = -1;
