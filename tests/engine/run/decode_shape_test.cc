@@ -1,4 +1,4 @@
-// What a decode step is recorded under, and what the plans of its rows say of the work in it.
+// Keys of recorded decode steps, and the mean entries by which plans estimate their work.
 #include "engine/run/decode_shape.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ auto Members(const DecodeShape& s) {
                     s.mean_entries);
 }
 
-// A record is repeated with the shape it was made with: shapes of one key must be one shape.
+// A recorded step is replayed with the shape of its recording: shapes with one key must be equal.
 TEST(DecodeShapeTest, KeysTellRoundedShapesApart) {
   RecordProperty("seed", kSeed);
   std::mt19937 random(kSeed);
@@ -65,7 +65,7 @@ TEST(DecodeShapeTest, KeysTellRoundedShapesApart) {
   EXPECT_GT(seen.size(), 10000u);
 }
 
-// Of a ragged plan: what the budget comes to for each of the heads that share it, however it falls.
+// The mean of a ragged plan is the shared budget per head, however it is distributed.
 TEST(DecodeShapeTest, MeanOfARaggedPlanIsItsAverageHead) {
   const PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 8};
   CachePlan plan = PlanOf(SpecOf("ada-snapkv"), prompt);
@@ -74,8 +74,7 @@ TEST(DecodeShapeTest, MeanOfARaggedPlanIsItsAverageHead) {
   EXPECT_EQ(plan.MeanEntriesAfter(1007), 107);
   EXPECT_GT(plan.EntriesAfter(1007), 2 * 107);
 
-  const std::vector<int32_t> kept = {20, 20, 20, 20,
-                                     20, 20, 20, 660};  // of a layer, 100 on average
+  const std::vector<int32_t> kept = {20, 20, 20, 20, 20, 20, 20, 660};  // of a layer, mean 100
   plan = PlanOf(SpecOf("ada-snapkv", {{"decode_cap", "130"}}), prompt);
   for (const int tokens : {1000, 1029, 1030, 1031, 2000}) {
     int64_t sum = 0;
@@ -94,7 +93,7 @@ TEST(DecodeShapeTest, MeanOfAPlanThatShrinksRaggedIsItsCap) {
   EXPECT_GT(plan.EntriesAfter(WholeUntilOf(plan) + 1), 100);
 }
 
-// No policy's mean is above the bound; where heads do not differ it is the bound.
+// No policy's mean exceeds the bound; it equals the bound if heads do not differ.
 TEST(DecodeShapeTest, MeanIsWithinTheBoundOfEveryPolicy) {
   for (const PolicyInfo& info : ListPolicies()) {
     for (const int64_t n : {1, 99, 100, 101, 700}) {

@@ -20,7 +20,7 @@ using Matrix = DoubleModel::Matrix;
 
 using Linear = DoubleModel::Linear;
 
-// Empty for a tensor that is not there.
+// Empty if the tensor does not exist.
 Vector ToVector(const TensorView& tensor) {
   if (!tensor.Exists()) return {};
   std::vector<float> values(tensor.NumElements());
@@ -88,12 +88,12 @@ double Activated(Activation activation, double x) {
     case Activation::kIdentity:
       return x;
     case Activation::kClampedSwiglu:
-      break;  // of two numbers
+      break;  // takes two numbers
   }
   return NAN;
 }
 
-// GPT-OSS's, with the numbers of its published files.
+// GPT-OSS's activation, with the constants of its published files.
 double ClampedSwiglu(double gate, double up) {
   gate = std::min(gate, 7.0);
   return (std::clamp(up, -7.0, 7.0) + 1) * gate / (1 + std::exp(-1.702 * gate));
@@ -101,7 +101,7 @@ double ClampedSwiglu(double gate, double up) {
 
 constexpr double kNoLogit = -std::numeric_limits<double>::infinity();
 
-// With one more logit, which leaves no weight behind.
+// sink: one more logit in the denominator, without a weight of its own.
 Vector Softmax(Vector logits, double sink = kNoLogit) {
   const double top = std::max(sink, *std::max_element(logits.begin(), logits.end()));
   double sum = std::exp(sink - top);
@@ -173,7 +173,7 @@ Vector DoubleModel::Normalise(const Vector& x, const Norm& norm) const {
   return y;
 }
 
-// RMSNorm of each head, or of all as one, by what `norm` is as long as.
+// With RMSNorm per head or over the whole row, by the length of `norm`.
 Vector DoubleModel::Heads(const Linear& linear, const Vector& norm, const Vector& x) const {
   Vector row = Apply(linear, x);
   if (norm.empty()) return row;
@@ -218,7 +218,8 @@ Vector DoubleModel::Gated(const Linear& gate, const Linear& up, const Linear& do
   return Apply(down, gates);
 }
 
-// Softmax over all, and over the chosen ones the same divided by their sum.
+// kOfAll: weights are the softmax over all experts; otherwise the chosen ones are divided by their
+// sum.
 void DoubleModel::AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const {
   const Experts& experts = *config_.experts;
   const Vector weights = Softmax(Apply(layer.router, normed));
@@ -405,7 +406,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       }
       for (Entry& entry : head.entries) entry.score *= plan_.scorer->Scale(plan_);
     }
-    if (plan_.open == OpenUntil::kPromptRead) {  // the late queries come in when it is decided how
+    if (plan_.open == OpenUntil::kPromptRead) {  // Decide() adds the late queries
       for (Head& head : heads) {
         for (Entry& entry : head.entries)
           entry.score =
@@ -418,7 +419,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   return model_->Logits(hidden[kept - 1]);
 }
 
-// Of a layer with a window, the last of the prompt: the oldest leaves when one more comes.
+// Keeps the prompt's last entries in a layer with a window. When full, the oldest is the victim.
 void DoubleModel::Sequence::KeepWindow(int layer, Head* head) const {
   const auto kept = static_cast<int>(plan_.prompt.tokens), window = model_->config_.Window();
   head->entries.resize(kept);
@@ -430,8 +431,8 @@ void DoubleModel::Sequence::KeepWindow(int layer, Head* head) const {
   head->victim_position = kept >= window ? kept - window : -1;
 }
 
-// Adds to sum and most what the prompt's queries, turned to the position after it, pay all its
-// keys.
+// Adds the attention of the prompt's queries, rotated to the position after the prompt, to the
+// scores and maxima of all its keys.
 void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
   const ModelConfig& config = model_->config_;
   const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
@@ -459,8 +460,8 @@ void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
   }
 }
 
-// Scores of the positions before `end` become the maximum or the mean of their neighbours'. What
-// lies beyond an edge counts as 0 in a mean.
+// Replaces the scores of positions before `end` by the maximum or mean over their neighbours.
+// Positions beyond an edge count as 0 in a mean.
 void DoubleModel::Sequence::Pool(Head* head, int end) const {
   Vector pooled;
   const auto& pooled_scorer = *ScorerAs<PooledWindow>(plan_);
@@ -476,8 +477,8 @@ void DoubleModel::Sequence::Pool(Head* head, int end) const {
   for (int j = 0; j < end; ++j) head->entries[j].score = pooled[j];
 }
 
-// Of the first `end` entries the score is higher the earlier it is chosen as the entry farthest
-// from all chosen so far; the first entry comes first.
+// Greedy k-center over the first `end` entries: starts with the first one and always adds the entry
+// farthest from all chosen so far. Earlier choices score higher.
 void DoubleModel::Sequence::RankByKCenter(Head* head, int end) const {
   std::vector<Entry>& entries = head->entries;
   for (Entry& entry : entries) entry.score = 0;
@@ -502,8 +503,8 @@ void DoubleModel::Sequence::RankByKCenter(Head* head, int end) const {
   }
 }
 
-// Of the queries before `end`: their moving average, where the `late` last ones and all others each
-// have one weight, the mean of what theirs would be.
+// Moving average of the queries before `end` in two parts, the last `late` ones and all others:
+// each part has one weight, the mean of its queries' exact weights.
 double DoubleModel::Sequence::TwoPartAverage(const Vector& received, double alpha, int late,
                                              int end) const {
   double average = 0;
@@ -571,7 +572,7 @@ void DoubleModel::Sequence::Decide(const CachePlan& plan) {
   }
 }
 
-// The unprotected positions of a prompt of n tokens.
+// Unprotected positions of a prompt of n tokens, highest score first.
 std::vector<int> DoubleModel::Sequence::BestFirst(const Head& head, int n) const {
   std::vector<int> open;
   for (int j = plan_.rule.sinks; j < n - plan_.rule.recent; ++j) open.push_back(j);
@@ -582,8 +583,8 @@ std::vector<int> DoubleModel::Sequence::BestFirst(const Head& head, int n) const
   return open;
 }
 
-// Ada-KV's budgets of the heads of some layers: a part alike, the rest by how many of the best
-// entries are a head's, whole entries by largest remainder.
+// Ada-KV's budgets of the heads of a range of layers: a uniform part (floor_ppm), the rest by each
+// head's number of the best entries. Rounded to whole entries by largest remainder.
 std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, int n) const {
   const int guarded = plan_.rule.sinks + plan_.rule.recent;
   const int base = plan_.LayerBudget(layer_begin) - guarded;
@@ -671,8 +672,8 @@ void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
   }
 }
 
-// Of a query of the newest token and an entry of its cache. A rolling rule counts positions within
-// the cache.
+// Logit of a query of the newest token and an entry of its cache. A rolling rule uses positions
+// within the cache.
 double DoubleModel::Sequence::Logit(int layer, Vector query, const Head& head, size_t rank) const {
   Vector key = head.entries[rank].key;
   if (plan_.rule.rolling) {
@@ -687,8 +688,8 @@ void DoubleModel::Sequence::CountIfBelowMean(double weight, int length, int quer
   if (weight * length < 1.0 - 1.0 / 65536) entry->below_mean.push_back(query);
 }
 
-// What the scores of a layer become when the newest query's weights are in: `first` is the oldest
-// query that counts, `next_position` that of the token to come.
+// Revises the scores of a layer after the newest query's weights were added. first: the oldest
+// query that counts; next_position: of the next token.
 void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
   std::vector<Head>& layer = heads_[l];
   for (size_t h = 0; h < layer.size(); ++h) {
@@ -718,16 +719,17 @@ void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
   }
 }
 
-// The draws of the prompt (next_position < 0) and of the steps after it. The formulas of
-// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h: what is random can only be repeated.
+// Random scores of the prompt (next_position < 0) and of later steps. Same formulas as
+// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h: random numbers
+// can only be reproduced.
 double DoubleModel::Sequence::Draw(int layer, int head, int next_position, int position) const {
   uint64_t key = plan_.rule.seed ^ (uint64_t(layer) << 40) ^ (uint64_t(head) << 20);
   if (next_position >= 0) key = SubBits(key, next_position);
   return static_cast<double>(RandomBits(key, position) >> 40) / (1 << 24);
 }
 
-// Scissorhands: of a head at its cap those leave that were most often below the mean, of equals the
-// older.
+// Scissorhands: a head at its cap evicts the entries that were most often below the mean; of equal
+// ones, the older.
 void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
   std::vector<std::pair<double, int>> open;
   for (const Entry& entry : head->entries) {
@@ -742,7 +744,7 @@ void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
   for (Entry& entry : head->entries) entry.below_mean.clear();
 }
 
-// When the token at `position` has been seen. `layer`: of those without a window.
+// Called after the token at `position`. layer: index among layers without a window.
 void DoubleModel::Sequence::ChooseVictims(int layer, int position) {
   const Head& first = heads_[layer][0];
   const int64_t next_drop = position + 1 + first.cap - static_cast<int64_t>(first.entries.size());
@@ -821,7 +823,8 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   return model_->Logits(hidden);
 }
 
-// A row of queries over the entries of each head but the last `unseen`; they receive its attention.
+// Attention of a row of queries over the entries of each head but the last `unseen`. Adds its
+// weights to their scores.
 Vector DoubleModel::Sequence::Attend(int l, const Vector& query, size_t unseen,
                                      std::vector<Head>* heads) const {
   const ModelConfig& config = model_->config_;
@@ -892,7 +895,7 @@ void DoubleModel::Sequence::Shrink(int mean, int next_position) {
   }
 }
 
-// One token through a layer with a window, as if it were decoded.
+// One token through a layer with a window, as in decode.
 void DoubleModel::Sequence::StepInWindow(int l, int position, Vector* hidden) {
   const ModelConfig& config = model_->config_;
   const Layer& layer = model_->layers_[l];

@@ -1,6 +1,6 @@
-// The truth the engine is held to: a plain transformer in double precision with one cache per
-// (layer, KV head) that really drops entries. Written from the papers and the design's order of a
-// step, sharing no code with engine or kernels.
+// The reference for tests of the engine: a plain transformer in double precision with one cache per
+// (layer, KV head), which really drops entries. Written from the papers and the design's order of a
+// step. Shares plans, dequantisation and random draws with the engine, no other code.
 #ifndef HYDRANT_TESTS_ENGINE_RUN_DOUBLE_MODEL_H_
 #define HYDRANT_TESTS_ENGINE_RUN_DOUBLE_MODEL_H_
 
@@ -26,47 +26,47 @@ class DoubleModel {
 
   struct Entry {
     int position;
-    Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
+    Vector key, value;  // key: rotated by its position; before RoPE under a rolling rule
     double score = 0;
-    double most = 0;  // of what one query received
-    double late = 0;  // what the queries of retained mass received, mean over the group
+    double most = 0;  // the largest weight that one query head gave it
+    double late = 0;  // sum of the retained-mass queries' weights, mean over the group
     double numerator = 0, denominator = 0;  // log weights
-    Vector received = {};                   // by each query of the prompt, 0 before its own
-    std::vector<int> below_mean = {};  // queries since the last drop that received less than 1 / n
+    Vector received = {};              // weight from each query of the prompt, 0 before its own
+    std::vector<int> below_mean = {};  // queries since the last drop with a weight below 1 / n
   };
   struct Head {
     std::vector<Entry> entries;
-    std::vector<Entry> left;   // with the newest run
-    int victim_position = -1;  // leaves when the next token comes; -1: none
+    std::vector<Entry> left;   // evicted by the newest run or Shrink()
+    int victim_position = -1;  // evicted by the next token; -1: none
     int64_t cap = kNoCap;
   };
 
-  // One sequence: the prompt is read with dense attention, then compressed layer by layer; each
-  // Step() adds a token.
+  // One sequence: the prompt is prefilled with dense attention, then compacted; each Step() adds a
+  // token.
   class Sequence {
    public:
     Sequence(const DoubleModel* model, const CachePlan& plan);
-    // Logits of the prompt's last token. What is read past the plan's prompt is a probe.
+    // Logits of the prompt's last token. Tokens after the plan's prompt are a probe.
     Vector Prefill(const std::vector<TokenId>& reading);
     Vector Step(TokenId token, int position);
-    // Tokens from `position` on, at once: each attends to all entries and to those before it, then
-    // a head's entries leave one by one, the lowest score first, until it is at its cap.
-    // keep: [heads of all layers] that are left instead, by what the last 32 of them pay.
+    // Appends tokens from `position` on in one run: each attends to all entries and to the run's
+    // tokens before it. Then each head evicts the lowest score repeatedly until it is at its cap.
+    // keep: [KV heads of layers without a window] entries to keep instead, by the attention of the
+    // run's last 32 queries.
     Vector Append(const std::vector<TokenId>& tokens, int position,
                   const std::vector<int32_t>& keep = {});
 
-    // Every head keeps the same part of its entries, `mean` on average and the protected at least,
-    // and grows no more. The window of the newest becomes less in proportion, where there was a
-    // cap.
+    // Every head keeps the same part of its entries, `mean` on average and at least the protected
+    // ones, and stops growing. With a cap the protected recent window shrinks in proportion.
     void Shrink(int mean, int next_position);
 
-    // Of a plan that tunes itself, after Prefill(): what each trial retains, [trials][heads of all
-    // layers], the last by what the held-out queries pay.
+    // For a self-tuning plan, after Prefill(): retained mass of each trial, [trials][KV heads of
+    // layers without a window]. The last trial ranks by the held-out queries' own attention.
     Matrix TrialMasses() const;
-    // The plan that was decided, and with it the scores.
+    // Sets the decided plan and recomputes the scores by it.
     void Decide(const CachePlan& plan);
 
-    // Entries are in the order of their positions: an entry's index is its rank.
+    // Entries are ordered by position: an entry's index is its rank.
     Head& head(int layer, int kv_head) { return HeadsOf(layer)[kv_head]; }
     bool InWindow(int layer) const { return place_[layer].first; }
 
@@ -95,9 +95,9 @@ class DoubleModel {
 
     const DoubleModel* model_;
     CachePlan plan_;
-    // [layers without a window], [those with one]: the plan is about the former.
+    // [layers without a window], [layers with one]; the plan applies to the former.
     std::vector<std::vector<Head>> heads_, in_windows_;
-    std::vector<std::pair<bool, int>> place_;  // [layers]: which of the two, and where
+    std::vector<std::pair<bool, int>> place_;  // [layers]: has a window, index in its list
   };
 
  private:
@@ -110,19 +110,19 @@ class DoubleModel {
   struct Layer {
     Norm attn_norm, ffn_norm, attn_post_norm, ffn_post_norm;
     Vector q_norm, k_norm, sink_logits;
-    Linear wq, wk, wv, wo, gate, up, down;  // without rows where there are only experts
+    Linear wq, wk, wv, wo, gate, up, down;  // gate, up, down: empty with experts alone
     Linear router;
     std::vector<Expert> experts;
   };
   Vector Embed(TokenId token, int position) const;
-  Vector Normalise(const Vector& x, const Norm& norm) const;  // x where there is no norm
-  // Queries and keys of a row that attention reads, before they turn.
+  Vector Normalise(const Vector& x, const Norm& norm) const;  // without a norm: x
+  // Queries or keys of a row, normalised, before RoPE.
   Vector Heads(const Linear& linear, const Vector& norm, const Vector& x) const;
-  // Every head of a key row of a layer.
+  // RoPE of every head of a key row.
   void Rotate(int layer, Vector* heads, int position, double scale = 1) const;
-  // Of a query row. The attention factor is of queries and of keys; keys are kept without it.
+  // RoPE of a query row, times the squared attention factor: keys are kept without theirs.
   void RotateQueries(int layer, Vector* heads, int position) const;
-  // What attention or feed-forward adds.
+  // Adds the output of attention or feed-forward.
   void AddResidual(const Vector& x, const Norm& post_norm, Vector* hidden) const;
   Vector FeedForward(const Layer& layer, const Vector& x) const;
   Vector Gated(const Linear& gate, const Linear& up, const Linear& down, const Vector& x) const;

@@ -1,13 +1,14 @@
 // Measures the engine in process, without server or scheduler: prefill and decode of one model at
-// several batch sizes and contexts. Prints one JSON object per line and figure; scripts/bench puts
-// them beside a peer's.
+// several batch sizes and contexts. Prints one JSON object per line and figure; scripts/bench
+// compares them with a peer's.
 //
-//   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N] [--policy
-//   full|h2o|...] [--repeat N] [--prompts 512,1024] [--batches 1,4,8,16,32] [--contexts 0,512]
-//   [--steps 32] [--pages consecutive]
+//   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N]
+//                    [--policy full|h2o|...] [--repeat N] [--prompts 512,1024]
+//                    [--batches 1,4,8,16,32] [--contexts 0,512] [--steps 32]
+//                    [--pages consecutive]
 //
-// --pages shuffled: pages lie anywhere, as in a pool that has been in use.
-// Last, the memory: weights, pool, and the most that the process held: work space, too.
+// --pages shuffled: pages in random order, as in a pool that has been in use.
+// The last line is memory: weights, pool, workspace, and the process's peak resident size.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -62,10 +63,10 @@ Flags ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-// Steps of one repeat: a batch of one is over soon.
+// Steps of one repeat; twice as many for a batch of one, which is fast.
 int StepsOf(int steps, int batch) { return batch == 1 ? 2 * steps : steps; }
 
-// The pages that the largest of the cases takes.
+// Pages of the largest case.
 int64_t PagesOfCases(Flags& flags, const ModelConfig& config, int repeat, int steps) {
   EngineLimits limits;
   limits.num_layers = config.num_layers;
@@ -84,7 +85,7 @@ int64_t PagesOfCases(Flags& flags, const ModelConfig& config, int repeat, int st
   return pages;
 }
 
-// The figure of /proc/self/status, in bytes.
+// A value of /proc/self/status, in bytes.
 int64_t ProcessBytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -135,12 +136,12 @@ int Main(int argc, char** argv) {
   }
   std::fprintf(stderr, "%s, %.0f MB of weights\n", (*engine)->Description().c_str(),
                (*engine)->memory().weights / 1e6);
-  const auto best =
-      [&](auto measure) {  // the fastest of the repeats: others are noise of the machine
-        double seconds = 1e30;
-        for (int i = 0; i < repeat; ++i) seconds = std::min(seconds, measure());
-        return seconds;
-      };
+  // The fastest repeat; the slower ones contain the machine's noise.
+  const auto best = [&](auto measure) {
+    double seconds = 1e30;
+    for (int i = 0; i < repeat; ++i) seconds = std::min(seconds, measure());
+    return seconds;
+  };
   for (const int n : prompts) {
     const double seconds = best([&] {
       EqualBatch bench(engine->get(), flags["policy"], 1, n, 16);
@@ -151,7 +152,7 @@ int Main(int argc, char** argv) {
   for (const int context : contexts) {
     for (const int batch : batches) {
       const int steps = StepsOf(least_steps, batch);
-      // One prompt serves all repeats: they follow each other, so the context grows a little.
+      // All repeats continue one prefill, so the context grows a little.
       EqualBatch bench(engine->get(), flags["policy"], batch, context, repeat * steps,
                        flags["pages"] == "shuffled");
       if (context > 0) bench.Prefill(context);

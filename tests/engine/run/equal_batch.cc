@@ -32,8 +32,8 @@ int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy,
   const CachePlan plan = PlanFor(policy, prompt_tokens);
   const int64_t pages = int64_t{RowWidth(limits, plan, prompt_tokens + new_tokens)} *
                         limits.num_layers * limits.num_kv_heads;
-  constexpr int kLinesOfASlab =
-      8;  // of pages with 32 bytes of keys an entry; larger ones have more
+  // Of pages with 32 bytes of keys per entry; a slab with larger entries has more lines.
+  constexpr int kLinesOfASlab = 8;
   return count * (pages + PagesOf(pages * plan.state_lines, kLinesOfASlab));
 }
 
@@ -59,7 +59,7 @@ void EqualBatch::AddSequence(int slot, int width) {
   const int64_t first = slot * pages;
   batch_.Add(SlotSetup{slot, plan_});
   batch_.Add(TableRow{slot, first, width});
-  // Heads with a window have no state; they come last.
+  // Heads of windowed layers have no state; they come last.
   const bool evicts = plan_.state_lines != kNoStateLines;
   const int64_t with_state = evicts ? pages / limits.num_layers * limits.BudgetLayers() : 0;
   const int64_t states_a_slab = evicts ? limits.slab.StatesIn(plan_.state_lines) : 1;

@@ -1,5 +1,5 @@
-// A batch of equal sequences, for benchmarks of the engine without scheduler: random prompts, then
-// steps that decode one token of each. Ends the process where the engine fails.
+// A batch of equal sequences, for benchmarks of the engine without the scheduler: random prompts,
+// then steps that decode one token per sequence. Ends the process if the engine fails.
 #ifndef HYDRANT_TESTS_ENGINE_RUN_EQUAL_BATCH_H_
 #define HYDRANT_TESTS_ENGINE_RUN_EQUAL_BATCH_H_
 
@@ -13,16 +13,16 @@ namespace hydrant {
 
 class EqualBatch {
  public:
-  // Other policies than "full" get a cache of 20 % of the prompt. `new_tokens`: the most that will
-  // be decoded. `shuffled`: pages lie anywhere, as in a pool that has been in use.
+  // Policies other than "full" get a cache of 20 % of the prompt. new_tokens: limit of decoded
+  // tokens. shuffled: pages in random order, as in a pool that has been in use.
   EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
              int new_tokens, bool shuffled = false);
 
-  // Pages that so many sequences take at most, those of their entries' state included.
+  // Upper bound of the pages of `count` sequences, including pages for their entries' state.
   static int64_t Pages(const EngineLimits& limits, const std::string& policy, int count,
                        int prompt_tokens, int new_tokens);
 
-  // Entries of a head after so many tokens of prompt and output.
+  // Entries of a head after `tokens` tokens of prompt and output.
   int Entries(int tokens) const { return plan_.EntriesAfter(tokens); }
 
   // Both return seconds.
@@ -37,7 +37,7 @@ class EqualBatch {
   Engine* engine_;
   CachePlan plan_;
   std::vector<std::vector<TokenId>> prompts_;
-  std::vector<int32_t> blocks_;  // of the pool; the last is taken next
+  std::vector<int32_t> blocks_;  // free pages; the last is taken next
   Batch batch_;
   StepResult result_;
 };

@@ -1,11 +1,11 @@
-// Measures what the machine could do at best, so that a speed can be given as a share of it: how
-// fast memory is read, and how many multiply-adds the cores' vector units do in fp32, bf16 (where
-// they have it) and 8 bits, or their tile units (AMX) in the last two; within HYDRANT_CPU_ISA
+// Measures upper bounds of the machine, so that speeds can be given as a share of them: read
+// bandwidth, and multiply-adds per second of the cores' vector units in fp32, bf16 (if available)
+// and 8 bits, or of their tile units (AMX) in the last two; within HYDRANT_CPU_ISA
 // (kernels/cpu/isa/isa.h). Prints JSON lines; scripts/bench runs it beside engine_benchmark.
 //
-//   machine_bounds --threads N --bytes N     bytes: what a decode step reads, the size of the
-//   weights
-// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for a mistake.
+//   machine_bounds --threads N --bytes N     bytes: read by a decode step, the size of the weights
+//
+// GCC 12 warns about deliberately undefined operands in its own AVX-512 intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kPasses = 7;
 
-// Seconds that `threads` threads need to run work(thread), the best of kPasses.
+// Seconds to run work(thread) on `threads` threads, the best of kPasses.
 double BestSeconds(int threads, const std::function<void(int)>& work) {
   double best = 1e30;
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -71,7 +71,7 @@ double ReadBandwidth(size_t bytes, int threads) {
 // Twelve independent chains of multiply-adds fill the units of any x86 core.
 template <typename Vector>
 [[gnu::always_inline]] inline float FmaChains(int64_t rounds, float seed) {
-  Vector a[12];  // all different, or the compiler would make one of them
+  Vector a[12];  // all different, else the compiler merges them
   for (int chain = 0; chain < 12; ++chain) a[chain] = Vector{} + seed * chain;
   const Vector x = Vector{} + seed, y = Vector{} + 0.5f;
   for (int64_t i = 0; i < rounds; ++i) {
@@ -93,8 +93,8 @@ using Vector16 = float __attribute__((vector_size(64)));
   return FmaChains<Vector16>(rounds, seed);
 }
 
-// The same with dot products, an instruction each. Written out, as compilers carry the sums of
-// intrinsics through memory; what the sums are does not matter.
+// The same with dot products. In assembly, because compilers carry the sums of intrinsics through
+// memory; the values of the sums do not matter.
 #define HYDRANT_TWELVE(instructions) ".irp r,0,1,2,3,4,5,6,7,8,9,10,11\n" instructions "\n.endr"
 #define HYDRANT_TWELVE_SUMS \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
@@ -122,7 +122,7 @@ using Vector16 = float __attribute__((vector_size(64)));
   return 1;
 }
 
-// Tiles of 16 rows of 64 bytes each: one of 16 x 16 sums, four of which are at work.
+// Tiles of 16 rows of 64 bytes each. A tile holds 16 x 16 sums; four tiles accumulate.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -147,7 +147,7 @@ struct alignas(64) TileConfig {
   return 1;
 }
 
-// Multiplications and additions a second of twelve chains in vectors of so many multiply-adds.
+// Multiplications and additions per second of twelve chains. multiply_adds: per chain and round.
 double RateOf(float (*chains)(int64_t, float), int multiply_adds, int threads) {
   const int64_t rounds = multiply_adds > 64 ? 1'000'000 : 10'000'000;
   std::vector<float> results(threads);

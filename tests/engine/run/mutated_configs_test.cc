@@ -1,6 +1,5 @@
-// A field of a config.json that was changed, removed or added: the model is refused, or computes
-// what transformers computes of the same folder (tests/goldens/mutated_configs.py). Never
-// something else.
+// A config.json with a field changed, removed or added: either the model is refused, or its logits
+// equal those that transformers computes from the same folder (tests/goldens/mutated_configs.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +25,7 @@ Json ReadJson(const fs::path& path) {
   return Json::parse(file);
 }
 
-// A copy of the case's folder with its config.json, in place of what was there before.
+// Copies the case's folder, with a patched config.json. Replaces the previous copy.
 fs::path WriteFolder(const Json& c) {
   const fs::path from = fs::path("tests/data/engine") / c["folder"].get<std::string>();
   const fs::path to = fs::path(testing::TempDir()) / "mutated_configs_test";
@@ -41,7 +40,7 @@ fs::path WriteFolder(const Json& c) {
   return to;
 }
 
-// Of the last of the ids, or why the model was refused.
+// Logits of the last id, or the error that refused the model.
 absl::StatusOr<std::vector<float>> LogitsOf(const fs::path& folder,
                                             const std::vector<TokenId>& ids) {
   absl::StatusOr<std::unique_ptr<ModelSource>> source =
@@ -52,7 +51,7 @@ absl::StatusOr<std::vector<float>> LogitsOf(const fs::path& folder,
   options.dtype = WeightDType::kFloat32;
   options.num_blocks_override = 1024;
   options.max_num_seqs = 1;
-  // No sequence is longer, so LongRoPE's factors are those that transformers chooses by the length.
+  // It selects LongRoPE's factors; transformers selects them by the length of the sequence.
   options.max_model_len = static_cast<int>(ids.size()) + 1;
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);

@@ -109,7 +109,7 @@ class RandomModel final : public ModelSource {
     layer->up_bias = Bias(config_.intermediate_size);
     layer->down_bias = Bias(config_.hidden_size);
   }
-  // One random matrix as good as three.
+  // One random matrix serves as well as three.
   void FuseQkv(LayerTensors* layer) {
     layer->wq = layer->wk = layer->wv = layer->bq = layer->bk = layer->bv = {};
     layer->wqkv =
@@ -178,7 +178,7 @@ void MakeGranite(ModelConfig* c) {
   c->logit_scale = 0.5;
 }
 
-// A fourth of the layers is not rotated, the second if there are but two.
+// Every fourth layer has no RoPE, starting with the second.
 void MakeSmolLm3(ModelConfig* c) {
   c->biases = {true, true, true};
   c->layer_kinds.resize(c->num_layers);
@@ -205,7 +205,7 @@ void MakeGemma2(ModelConfig* c) {
   c->layer_kinds.front().window = 25;
 }
 
-// A window in every layer but the last.
+// The first layer has a window.
 void MakeGemma3(ModelConfig* c) {
   MakeGemma(c);
   c->norm_placement = NormPlacement::kBoth;

@@ -1,5 +1,4 @@
-// A model with seeded random fp32 weights, in memory: for tests that need a model but no
-// file.
+// A model with seeded random fp32 weights, in memory: for tests that need a model but no file.
 #ifndef HYDRANT_TESTS_ENGINE_RUN_RANDOM_MODEL_H_
 #define HYDRANT_TESTS_ENGINE_RUN_RANDOM_MODEL_H_
 
@@ -14,9 +13,9 @@ namespace hydrant {
 // A small shape; heads / kv_heads choose MHA, GQA or MQA.
 ModelConfig SmallConfig(int num_heads, int num_kv_heads, int head_dim = 16, int num_layers = 2);
 
-// The same sizes in another family, by its model_type; "llama" as it is. "qwen3_moe" has a dense
-// layer, and weights of all experts; "granitemoeshared" all that a mixture of experts may have, its
-// biases included. REQUIRES: MHA of gpt_neox
+// The same sizes in another family (model_type); "llama" is unchanged. "qwen3_moe" has a dense
+// layer, and expert weights from the softmax over all experts; "granitemoeshared" has all optional
+// parts of a mixture of experts, biases included. REQUIRES: MHA if gpt_neox
 ModelConfig InFamily(ModelConfig config, const std::string& architecture);
 
 // Query and key weights are scaled up so that attention has clear heavy hitters.
