@@ -720,8 +720,8 @@ void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
 }
 
 // Random scores of the prompt (next_position < 0) and of later steps. Same formulas as
-// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h: random numbers
-// can only be reproduced.
+// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h, because draws must have the same
+// bits.
 double DoubleModel::Sequence::Draw(int layer, int head, int next_position, int position) const {
   uint64_t key = plan_.rule.seed ^ (uint64_t(layer) << 40) ^ (uint64_t(head) << 20);
   if (next_position >= 0) key = SubBits(key, next_position);
@@ -744,7 +744,7 @@ void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
   for (Entry& entry : head->entries) entry.below_mean.clear();
 }
 
-// Called after the token at `position`. layer: index among layers without a window.
+// After the attention of the token at `position`. layer: index among layers without a window.
 void DoubleModel::Sequence::ChooseVictims(int layer, int position) {
   const Head& first = heads_[layer][0];
   const int64_t next_drop = position + 1 + first.cap - static_cast<int64_t>(first.entries.size());

@@ -41,8 +41,8 @@ class DoubleModel {
     int64_t cap = kNoCap;
   };
 
-  // One sequence: the prompt is prefilled with dense attention, then compacted; each Step() adds a
-  // token.
+  // One sequence: the prompt is prefilled with dense attention and compacted when the plan says so;
+  // each Step() adds a token.
   class Sequence {
    public:
     Sequence(const DoubleModel* model, const CachePlan& plan);

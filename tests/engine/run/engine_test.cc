@@ -1,5 +1,5 @@
-// The engine against a double-precision model and against itself: logits, slicing, batching,
-// placement.
+// The engine against a double-precision model and against itself: logits, slicing, batching, page
+// placement, weights, memory and options.
 #include "engine/run/engine.h"
 
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ TEST_P(EngineTest, LogitsMatchTheDoubleModel) {
   }
 }
 
-// Oracle 1: until C is exceeded every policy's output is that of the full cache, bit for bit.
+// Until the budget C is exceeded, every policy gives the logits of the full cache, bit for bit.
 TEST_P(EngineTest, ABudgetAboveTheLengthChangesNoBit) {
   const auto engine = MakeEngine(MakeRandomModel(config(), 3), Options(device()));
   const std::vector<TokenId> prompt = RandomTokens(50, config().vocab_size, 5);
@@ -144,8 +144,7 @@ TEST_P(EngineTest, ABudgetAboveTheLengthChangesNoBit) {
   }
 }
 
-// Oracle 9 and invariant 5: any slicing, batch order and placement of pages gives the same tokens
-// and the same kept sets.
+// Any slicing, batch order and placement of pages gives the same tokens and the same kept entries.
 TEST_P(EngineTest, SlicingAndCompanyChangeNothing) {
   const auto engine = MakeEngine(MakeRandomModel(config(), 3), Options(device()));
   const int num_layers = config().num_layers;
@@ -223,7 +222,7 @@ TEST_P(EngineTest, MixedBatchEqualsEachAlone) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(together[i], alone[i]) << i;
 }
 
-// Oracle 4: RoPE is relative, so shifting every position alike leaves the outputs unchanged.
+// RoPE is relative: shifting all positions leaves the logits unchanged, up to rounding.
 TEST_P(EngineTest, ShiftingAllPositionsChangesNothing) {
   if (config().learned_positions) GTEST_SKIP() << "learned positions are not relative";
   const auto engine = MakeEngine(MakeRandomModel(config(), 4), Options(device()));
@@ -263,8 +262,8 @@ EngineOptions WithoutAskedPool(const std::string& device) {
   return options;
 }
 
-// Steps that are recorded and repeated, and steps of which every operation is enqueued: the same
-// tokens and logits, to the bit, while the batch and its policies change and prompts come between.
+// Recorded steps and eager steps give the same tokens and logits, bit for bit, while the batch and
+// its policies change and prompts are prefilled in between.
 TEST(EngineRecordTest, RecordedStepsAreTheSameSteps_cudaGQA) {
   HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
   const auto model = MakeRandomModel(SmallConfig(4, 2), 3);
@@ -298,8 +297,8 @@ TEST(EngineRecordTest, RecordedStepsAreTheSameSteps_cudaGQA) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
-// The logits of a sequence with penalties are those of one without, fed the same tokens, with the
-// formulas applied to what it has seen. A second sequence in the same slot begins anew.
+// Logits with penalties equal the formulas applied to the logits of an engine without penalties that
+// is fed the same tokens. The counts of a second sequence in the same slot start at zero.
 TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
   const auto model = MakeRandomModel(config(), 21);
   const auto penalized = MakeEngine(model, Options(device()));
@@ -312,7 +311,7 @@ TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
     const CachePlan plan = Plan("h2o", 16, 20);
     const int slot = a.Add(prompt, plan, 30, sampling);
     ASSERT_EQ(b.Add(prompt, plan, 30), slot);
-    // The first whole, the second layer by layer.
+    // The first prompt is prefilled whole, the second layer by layer.
     const int last_layer = seed == 1 ? 0 : config().num_layers - 1;
     for (int layer = 0; layer < last_layer; ++layer) {
       a.PrefillPart(slot, layer, layer + 1, 0, 20);
@@ -340,7 +339,7 @@ TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
   }
 }
 
-// Logits stay whole; only the choice is narrower.
+// Logits of all ids stay as they are; only sampling is restricted.
 TEST_P(EngineTest, IdsPastTheSampledVocabularyAreNeverDrawn) {
   EngineOptions options = Options(device());
   options.sampled_vocab = 10;
@@ -376,12 +375,12 @@ TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
   const EngineLimits& limits = engine->limits();
   const int blocks = limits.max_model_len / limits.block_size * limits.num_layers *
                      limits.num_kv_heads * limits.max_num_seqs;
-  // A key is so many lines of state, of which each page needs three at most; so is a value.
+  // A page's keys hold head_dim lines of state, its values as many; a page needs at most three.
   const int states_a_slab = 2 * (model->config().head_dim / 3);
   EXPECT_EQ(limits.num_blocks, static_cast<int>(1.1 * blocks * (1.0 + 1.0 / states_a_slab)));
 }
 
-// What one more page, and one more token of the arena, cost by their own shapes.
+// Costs of additional pages and arena tokens, from their own shapes.
 TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
   const auto model = MakeRandomModel(SmallConfig(4, 4), 7);
   const ModelConfig& config = model->config();
@@ -395,9 +394,9 @@ TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
                      more_prompt = memory(4096, 8192);
   const int64_t entry = int64_t{2} * config.head_dim * sizeof(float);
   EXPECT_GE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * entry);
-  // With a position of each entry.
+  // With the position of each entry, 4 bytes.
   EXPECT_LE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * (entry + 4));
-  // The tables alone: eight entries a page, of two ids each.
+  // Block tables alone: eight entries per page, two ids each.
   EXPECT_EQ(more_pages.workspace - small.workspace, int64_t{4096} * 8 * 8);
   EXPECT_EQ(more_prompt.kv_pool, small.kv_pool);
   EXPECT_GE(more_prompt.workspace - small.workspace,
@@ -420,10 +419,10 @@ TEST(EnginePoolTest, AHostsPoolKeepsItsLimit) {
   EXPECT_EQ(engine->limits().num_blocks, 100'000 / engine->kv_layout().PageBytes());
 }
 
-// The pool is the last that is allocated: with it, the asked share of the memory is in use.
+// The pool is allocated last and fills device memory up to gpu_memory_utilization.
 TEST(EnginePoolTest, AGpusPoolTakesWhatTheUtilizationLeaves_cudaGQA) {
   HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
-  constexpr double kSlack = 64e6;  // devices give memory in pieces of 2 MiB
+  constexpr double kSlack = 64e6;  // devices allocate in units of 2 MiB
   const auto backend = *CreateBackend("cuda", {});
   const DeviceMemory before = *backend->Memory();
   EngineOptions options = WithoutAskedPool("cuda");
@@ -447,8 +446,8 @@ TEST(EnginePoolTest, AGpuWithoutRoomSaysSo_cudaGQA) {
   EXPECT_NE(status.message().find("gpu_memory_utilization: 1e-06"), std::string::npos) << status;
 }
 
-// bf16 weights, on a GPU bf16 rows between the operations too. All backends round the rows of
-// matrix products alike, so only sums that fall on either side of a rounding boundary differ.
+// bf16 weights; on a GPU also bf16 rows between operations. All backends round the rows of matrix
+// products alike, so results differ only if sums fall on different sides of a rounding boundary.
 TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
   constexpr int kPrompt = 37, kSteps = 4;
   const auto model = MakeRandomModel(config(), 21);
@@ -470,8 +469,8 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
     const std::vector<float> logits = expected.Logits(slot);
     double largest = 0;
     for (const float logit : logits) largest = std::max<double>(largest, std::abs(logit));
-    // A rounding that falls otherwise is 2^-8 of one number among many: 0.4 % of the largest logit
-    // or so, with AVX2 up to 1.2 %.
+    // A different rounding changes one number among many by 2^-8: about 0.4 % of the largest logit,
+    // with AVX2 up to 1.2 %.
     ExpectLogitsNear(actual.Logits(slot), {logits.begin(), logits.end()}, 0.02 * largest);
     const TokenId token = expected.last_token(slot);
     expected.DecodeToken(slot, token, kPrompt + step);
@@ -479,8 +478,8 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
   }
 }
 
-// A row that wants logprobs makes the step draw apart from what is recorded: with the same bits. In
-// the middle a prompt joins, and its row is drawn beside the others.
+// With a row that requests logprobs, sampling runs outside the recorded step: the bits must be the
+// same. Halfway a prompt joins the batch, and its row is sampled with the others.
 TEST(RecordedDrawsTest, AreThoseOfDrawsApart) {
   constexpr int kPrompt = 20, kSteps = 8;
   ModelConfig config = SmallConfig(4, 2);
@@ -541,7 +540,7 @@ TEST(EngineOptionsTest, TheDeviceChoosesWhatIsNotSaid) {
   }
 }
 
-// Load tests need no trained weights, and no order in a fused projection.
+// Load tests need no trained weights, and no row order in a fused projection.
 TEST(EngineDummyTest, EveryFamilyRunsOnDrawnWeights) {
   for (const char* folder : {"tiny_mha", "tiny_opt", "tiny_neox"}) {
     auto source =

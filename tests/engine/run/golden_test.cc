@@ -1,6 +1,6 @@
-// The engine on trained models, against what other people's code computed: llama2.c's stories260K
-// and Hugging Face transformers (tests/goldens). Models that are not in the repository are
-// skipped where they are absent.
+// The engine on trained and tiny random models against other implementations: llama2.c on
+// stories260K, and Hugging Face transformers (tests/goldens). Models outside the repository are
+// skipped if they are absent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,6 @@ CachePlan H2o(int budget, size_t prompt_tokens) {
 }
 
 // --- stories260K
-// ---------------------------------------------------------------------------------------------------
 
 class StoriesTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -93,8 +92,8 @@ TEST_P(StoriesTest, GreedyTokensEqualTheGolden) {
   }
 }
 
-// golden_attn_acc: acc[layer][query head][position], summed over all queries; a KV head's score is
-// the group's mean.
+// golden_attn_acc: acc[layer][query head][position], summed over all queries. A KV head's score is
+// the mean of its group.
 void ExpectAccumulatedAttention(const Engine& engine, int slot, const Json& acc) {
   const ModelConfig& config = engine.config();
   const int group = config.GroupSize();
@@ -136,9 +135,8 @@ TEST_P(StoriesTest, DecodeScoresEqualTheGolden) {
 }
 
 // --- Tiny random models, as Hugging Face folders and as GGUF files (committed)
-// ------------------------------------------------------------------
 
-// Of a device and a folder, or a file in it.
+// Parameters: device; folder of a model, or a file in it.
 class TinyModelTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
@@ -187,8 +185,8 @@ INSTANTIATE_TEST_SUITE_P(Families, TinyModelTest,
                                             ::testing::ValuesIn(FoldersAndFiles())),
                          NameOf);
 
-// `dtype` has the values of the file exactly, and so have activations: long prompts of quantised
-// weights take fewer bits of them where batches need not be invariant.
+// dtype: represents the file's values exactly. Stored weights run batch-invariant: otherwise long
+// prompts quantise their activations to fewer bits.
 void ExpectLogitsOfTransformers(const std::string& path, const Json& goldens, WeightDType dtype,
                                 const std::string& device, double tolerance) {
   const auto engine = Load(path, dtype, device, 200, DType::kF32, dtype == WeightDType::kStored);
@@ -219,16 +217,15 @@ TEST_P(TinyModelTest, LogitsEqualTransformers) {
                              1e-4);
 }
 
-// The same weights, but blocks are multiplied with activations of 16 bits: integers on a host
-// (kernels/cpu/matmul/matmul.h), on a GPU bf16, whose 8 bits make 1 % of these small
-// models' logits.
+// The same weights, but blocks are multiplied with 16-bit activations: integers on a host
+// (kernels/cpu/matmul/matmul.h), bf16 on a GPU, with an error of 1 % in these small models' logits.
 TEST_P(TinyModelTest, LogitsOfStoredWeightsEqualTransformers) {
   const std::string device = std::get<0>(GetParam());
   ExpectLogitsOfTransformers(Path(), Goldens(), WeightDType::kStored, device,
                              device == "cuda" ? 0.4 : 5e-3);
 }
 
-// The scripts keep the two best logits of every step well apart.
+// The golden scripts keep the two best logits of every step well apart.
 TEST_P(TinyModelTest, GreedyTokensEqualTransformers) {
   const auto engine = Load(Path(), WeightDType::kFloat32, std::get<0>(GetParam()));
   const Json greedy = Goldens()["greedy"];
@@ -240,7 +237,6 @@ TEST_P(TinyModelTest, GreedyTokensEqualTransformers) {
 }
 
 // --- SmolLM2-135M-Instruct
-// ---------------------------------------------------------------------------------------------
 
 class SmolLm2Test : public ::testing::Test {
  protected:
@@ -257,7 +253,7 @@ struct Differences {
   double mean = 0;
 };
 
-// From the goldens' 12 rows of 250 logits.
+// Over the goldens' 12 rows of 250 logits.
 Differences LogitDifferences(Engine* engine) {
   const Json goldens = ReadJson("tests/data/engine/smollm2_logits.json");
   EXPECT_EQ(goldens["rows"].size(), 12u);
@@ -285,8 +281,8 @@ TEST_F(SmolLm2Test, Float32LogitsAreWithinAThousandthOfTransformers) {
   EXPECT_LT(LogitDifferences(Make(WeightDType::kFloat32).get()).worst, 1e-3);
 }
 
-// A divergence where transformers' two best logits lie within 1e-3 is excused and counted; that
-// prompt ends there.
+// A divergence is excused and counted if transformers' two best logits lie within 1e-3; the prompt
+// ends there.
 TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
   const auto engine = Make(WeightDType::kFloat32);
   const Json goldens = ReadJson("tests/data/engine/smollm2_greedy.json");
@@ -317,18 +313,18 @@ TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
   EXPECT_LE(excused, 2);
 }
 
-// The file's own blocks are the same values as fp32's dequantised ones; only the arithmetic's
-// precision differs.
+// The file's blocks have the same values as the dequantised fp32 weights; only the precision of the
+// arithmetic differs.
 TEST_F(SmolLm2Test, StoredLogitsAreCloseToTransformers) {
   EXPECT_LT(LogitDifferences(Make(WeightDType::kStored, true).get()).worst, 0.05);
 }
 
-// Prompts of 8 tokens or more may take activations in 8 bits. llama.cpp, which always does,
-// differs from these logits by 0.20 on average and by 1.40 at most (llama-cpp-python 0.3.36).
+// Prompts of 8 tokens or more may use 8-bit activations. llama.cpp always does, and differs from
+// these logits by 0.20 on average and by 1.40 at most (llama-cpp-python 0.3.36).
 TEST_F(SmolLm2Test, StoredLogitsOfLongPromptsAreAboutAsFarAsLlamaCpps) {
   const Differences found = LogitDifferences(Make(WeightDType::kStored).get());
   EXPECT_LT(found.worst, 1.40);
-  // The rounding errors of one prompt are chance: the mean is 0.18 with attention in bf16, 0.20
+  // The rounding errors of one prompt are random: their mean is 0.18 with attention in bf16, 0.20
   // with AVX2, 0.23 with AVX-512 without bf16.
   EXPECT_LT(found.mean, 0.25);
 }

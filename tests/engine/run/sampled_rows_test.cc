@@ -1,5 +1,5 @@
-// What the engine does to the logits of single tokens, and the logprobs that it tells: against a
-// double-precision model.
+// Masks, biases and penalties on the logits of single rows, and logprobs of sampled tokens and
+// prompts, against a double-precision model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using eval::EngineDriver;
 
-constexpr int kMostSeqs = 40;  // more than the engine holds logits of at once
+constexpr int kMostSeqs = 40;  // more rows than the engine's logits buffer
 
 std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
@@ -44,7 +44,7 @@ void ExpectLogprobs(const TokenLogprobs& got, TokenId token, const std::vector<d
   const std::vector<double> expected = LogSoftmax(logits);
   EXPECT_EQ(got.token, token);
   EXPECT_NEAR(got.logprob, expected[token], kTolerance);
-  // Where two are as close as the engine's rounding, either may come first.
+  // Logits within the engine's rounding error may have either order.
   const auto above = [&](double margin) {
     return std::ranges::count_if(expected,
                                  [&](double other) { return other > expected[token] + margin; });
@@ -92,7 +92,7 @@ TEST_P(SampledRowsTest, PromptsAreScored) {
     std::vector<TokenLogprobs> got;
     EngineDriver driver(engine.get(), n);
     const int slot = driver.Add(prompt, Full(n), 1, EngineDriver::Greedy(), true);
-    // Layer by layer, and the last one in parts.
+    // All layers but the last whole, the last one in slices.
     const auto run = [&](int layer_begin, int layer_end, int begin, int end) {
       driver.PrefillPart(slot, layer_begin, layer_end, begin, end);
       driver.Step();
@@ -114,7 +114,7 @@ TEST_P(SampledRowsTest, PromptsAreScored) {
   }
 }
 
-// Many at once, some with logprobs, some with masks and biases, some with all or none.
+// Many rows in one step, each with its own mix of logprobs, mask, biases and penalty.
 TEST_P(SampledRowsTest, RowsAreEditedAndScoredEachByItself) {
   const auto engine = MakeEngine();
   const int vocab = config_.vocab_size;
