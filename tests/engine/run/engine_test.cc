@@ -297,8 +297,8 @@ TEST(EngineRecordTest, RecordedStepsAreTheSameSteps_cudaGQA) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
-// Logits with penalties equal the formulas applied to the logits of an engine without penalties that
-// is fed the same tokens. The counts of a second sequence in the same slot start at zero.
+// Logits with penalties equal the formulas applied to the logits of an engine without penalties and
+// with the same tokens. The counts of a second sequence in the same slot start at zero.
 TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
   const auto model = MakeRandomModel(config(), 21);
   const auto penalized = MakeEngine(model, Options(device()));

@@ -1,7 +1,6 @@
-// Whole runs under eviction against the independent double-precision model: the kept positions of
-// every (layer, KV head) after the prompt and after every step must be identical (policies: oracle
-// 6). Where the two candidates' scores lie within a relative 1e-5 either choice is right; the
-// reference then adopts the engine's.
+// Whole runs with eviction against the independent double-precision model: the kept positions of
+// every (layer, KV head) after the prompt and after every step must be identical. If two scores lie
+// within a relative 1e-5, either victim is right; the reference adopts the engine's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +58,7 @@ std::set<int> Positions(const DoubleModel::Head& head) {
   return positions;
 }
 
-// Ranks become the positions of the entries that the reference has there.
+// Replaces ranks by the positions of the reference's entries.
 void RanksToPositions(const DoubleModel::Head& expected, HeadState* actual) {
   for (int32_t& rank : actual->positions) {
     ASSERT_GE(rank, 0);
@@ -68,7 +67,7 @@ void RanksToPositions(const DoubleModel::Head& expected, HeadState* actual) {
   }
 }
 
-// What a plan that tunes itself has tried, and what it has made of that.
+// The trials of a self-tuning plan, and the decision that it made from them.
 void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& expected,
                    const CachePlan& decided) {
   ASSERT_EQ(actual.size(), expected.size() * expected[0].size());
@@ -95,8 +94,7 @@ void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& 
   EXPECT_GE(means.back(), best - 1e-9) << "no choice retains more than one that knows";
 }
 
-// Compares one head; adopts the engine's victim where the margin excuses it. Returns false on a
-// real difference.
+// Compares one head; adopts the engine's victim if the margin excuses it.
 void CompareHead(const HeadState& actual, DoubleModel::Head* expected, bool scored_by_attention,
                  int* excused) {
   const std::set<int> positions(actual.positions.begin(), actual.positions.end());
@@ -129,7 +127,7 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
   options.dtype = WeightDType::kFloat32;
   options.num_blocks_override = 512;
   options.max_num_seqs = 2;
-  // A rolling stream outruns the positions that the engine knows.
+  // A rolling stream runs past max_model_len.
   if (c.params.count("rolling") > 0) options.max_model_len = std::max(c.prompt, c.budget) + 1;
   return Engine::Create(model, options, nullptr).value();
 }
@@ -152,7 +150,7 @@ std::vector<TokenId> Draw(int count, int vocab_size, std::mt19937_64* rng) {
   return tokens;
 }
 
-// What is read of a prompt: with an instruction and itself again where the plan wants a probe.
+// Tokens to prefill: the prompt and, for a probe, an instruction and the prompt again.
 std::vector<TokenId> ReadingOf(const CachePlan& plan, const std::vector<TokenId>& prompt) {
   std::vector<TokenId> reading = prompt;
   if (!plan.ReadsProbe()) return reading;
@@ -161,7 +159,7 @@ std::vector<TokenId> ReadingOf(const CachePlan& plan, const std::vector<TokenId>
   return reading;
 }
 
-// An engine and the double-precision model, which are given the same.
+// An engine and the double-precision model with the same model, plan and tokens.
 struct Pair {
   Pair(const std::string& device, const Case& c, uint64_t seed, bool may_shrink = false)
       : config(InFamily(SmallConfig(c.heads, c.kv_heads), c.family)),
@@ -172,7 +170,7 @@ struct Pair {
         expected(&truth, plan),
         driver(engine.get(), seed),
         rng(seed) {}
-  // Both read a prompt, which `steps` tokens may follow.
+  // Prefills a prompt in both; up to `steps` tokens may follow.
   void ReadPrompt(const Case& c, int steps) {
     const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
     slot = driver.Add(prompt, plan, steps);
@@ -234,8 +232,8 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   EXPECT_LE(excused, 5) << "near-ties should be rare";
 }
 
-// Where the engine let another entry go than the reference, and their scores lie within the margin,
-// the reference adopts its choice.
+// If the engine evicted another entry than the reference and their scores lie within the margin,
+// the reference adopts the engine's choice.
 void AdoptTies(const HeadState& actual, DoubleModel::Head* expected, int* excused) {
   const std::set<int> kept(actual.positions.begin(), actual.positions.end());
   for (DoubleModel::Entry& entry : expected->entries) {
@@ -249,8 +247,8 @@ void AdoptTies(const HeadState& actual, DoubleModel::Head* expected, int* excuse
   }
 }
 
-// Tokens that follow the prompt, `counts` of them at a time: single ones are decoded. cuts: runs
-// cut every head to a number of its own, as another turn does where heads have no cap.
+// Appends runs of `counts` tokens to the prompt; single tokens are decoded. cuts: each run cuts
+// every head to a number of its own, as another turn does if heads have no cap.
 void AppendRuns(const std::string& device, const Case& c, std::initializer_list<int> counts,
                 bool cuts) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
@@ -300,7 +298,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
   EXPECT_LE(excused, 5) << "near-ties should be rare";
 }
 
-// A cache that is cut twice for others while tokens are decoded: which entries each head keeps.
+// Entries that each head keeps when the cache is shrunk for other requests twice during decode.
 TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
   const auto& [device, c] = GetParam();
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
@@ -359,7 +357,7 @@ TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
   AppendRuns(std::get<0>(GetParam()), std::get<1>(GetParam()), {23, 1, 1, 80, 1}, true);
 }
 
-// A model with layers that hold a window: all but the last, or all (as Mistral 7B v0.1).
+// A model with sliding windows in all layers but the last, or in all (as Mistral 7B v0.1).
 ModelConfig WithWindow(const char* family, int window, bool everywhere) {
   ModelConfig config = InFamily(SmallConfig(6, 2), family);
   config.layer_kinds.resize(config.num_layers);
@@ -368,7 +366,7 @@ ModelConfig WithWindow(const char* family, int window, bool everywhere) {
   return config;
 }
 
-// However a run is cut into slices: the bits of what is kept and of the logits are the same.
+// The slicing of an appended run changes no bit of the kept entries and the logits.
 TEST(AppendedRuns, SlicingChangesNoBit) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -421,7 +419,8 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
   }
 }
 
-// What two sequences hold that have seen the same: positions, and scores but for rounding.
+// Two sequences that have seen the same tokens hold the same positions, and scores equal up to
+// rounding.
 void ExpectSameCaches(const Engine& engine, int one, int other, bool scored) {
   for (int layer = 0; layer < engine.config().num_layers; ++layer) {
     for (int head = 0; head < engine.config().num_kv_heads; ++head) {
@@ -443,9 +442,9 @@ void ExpectSameCaches(const Engine& engine, int one, int other, bool scored) {
   }
 }
 
-// Turns of 200, 31 and 90 tokens, each in one step, beside the same tokens one a step: windows
-// shorter and longer than a turn, the prompt and all. Nothing leaves the heads without a window
-// after the prompt, so that both ways keep the same.
+// Turns of 200, 31 and 90 tokens, each in one step, against the same tokens decoded one by one;
+// windows are shorter and longer than the prompt and a turn. Heads without a window evict nothing
+// after the prompt, so both ways keep the same entries.
 void CompareTurns(const std::string& device, const ModelConfig& config, const Case& c) {
   const uint64_t seed = 77;
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << c.policy << ", " << device);
@@ -685,7 +684,7 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
                            return std::get<0>(info.param) + std::get<1>(info.param).name;
                          });
 
-// One case of each policy, and the first that rolls, in every family that came after these.
+// One case of each policy, and the first rolling one, for every family that kCases lacks.
 std::vector<Case> FamilyCases() {
   std::vector<Case> cases;
   for (const char* family : {"qwen2", "qwen3", "granite", "smollm3", "phi3", "olmo2", "gemma",
@@ -723,8 +722,8 @@ std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
   return *std::move(engine);
 }
 
-// The same prompt of 70 tokens under each of the caches, and 50 tokens after it: equal logits, to
-// the bit, at every step.
+// The same prompt of 70 tokens and 50 tokens after it under each of the caches: logits must be
+// equal, bit for bit, at every step.
 void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches, int kv_heads = 2) {
   const auto engine = OracleEngine(seed, kv_heads);
   std::vector<TokenId> prompt;
@@ -744,7 +743,7 @@ void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches, int 
   }
 }
 
-// Oracle 5: h2o without heavy hitters keeps what local keeps.
+// h2o without heavy hitters keeps the same entries as local.
 TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
   CacheSpec h2o, local;
   h2o.policy = "h2o";
@@ -754,7 +753,7 @@ TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
   ExpectEqualLogits(77, {h2o, local});
 }
 
-// Oracle 5: co2 that adds up, decides at once and gives half to FIFO is h2o.
+// co2 that sums without decay, cuts after the prompt and gives half to FIFO entries is h2o.
 TEST(EvictionOracle, Co2ContainsH2o) {
   CacheSpec h2o, co2;
   h2o.policy = "h2o";
@@ -764,8 +763,7 @@ TEST(EvictionOracle, Co2ContainsH2o) {
   ExpectEqualLogits(79, {h2o, co2});
 }
 
-// Oracle 5: a window as long as the prompt drops nothing. Oracle 1: nor does a budget of its
-// length.
+// Neither a window as long as the prompt nor a budget above its length evicts anything.
 TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
   CacheSpec full, window, budget;
   window.policy = budget.policy = "snapkv";
@@ -774,7 +772,7 @@ TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
   ExpectEqualLogits(78, {full, window, budget});
 }
 
-// Oracle 1, of the policies that revise their scores.
+// Policies that revise their scores equal the full cache until their budget is exceeded.
 TEST(EvictionOracle, RevisedScoresWithinTheBudgetAreFull) {
   std::vector<CacheSpec> caches(4);
   caches[1].policy = "tova";
@@ -784,7 +782,7 @@ TEST(EvictionOracle, RevisedScoresWithinTheBudgetAreFull) {
   ExpectEqualLogits(81, caches);
 }
 
-// Where all that stays is recent, neither chance nor attention has a say.
+// If only recent entries are kept, neither random draws nor attention matter.
 TEST(EvictionOracle, RecentOnlyIsLocal) {
   std::vector<CacheSpec> caches(3);
   caches[0].policy = "local";
@@ -796,9 +794,8 @@ TEST(EvictionOracle, RecentOnlyIsLocal) {
   ExpectEqualLogits(82, caches);
 }
 
-// A rolling cache below its cap is the full one but for rounding: its keys were turned and turned
-// back, and are turned again by their distance to the query. That no bit changes (oracle 1) does
-// not hold for it.
+// A rolling cache below its cap equals the full one up to rounding, not bit for bit: its keys are
+// rotated, rotated back, and rotated again by their distance to the query.
 TEST(EvictionOracle, RollingBelowItsCapIsFullButForRounding) {
   for (const char* policy : {"streaming", "h2o"}) {
     const auto engine = OracleEngine(80);
@@ -834,8 +831,8 @@ CacheSpec Cache(const std::string& policy, int budget,
   return spec;
 }
 
-// Oracle 5: where the floor is all there is, heads that share get what they get alone; a pyramid of
-// beta 1 has upright walls.
+// With a floor of the whole budget, heads that share a budget get the same entries as without
+// sharing; a pyramid of beta 1 has the same budget in every layer.
 TEST(EvictionOracle, SharingWithAWholeFloorIsUniform) {
   ExpectEqualLogits(81, {Cache("h2o", 25), Cache("ada-h2o", 25, {{"head_floor", "1"}})});
   ExpectEqualLogits(82, {Cache("snapkv", 24), Cache("ada-snapkv", 24, {{"head_floor", "1"}}),
@@ -844,14 +841,14 @@ TEST(EvictionOracle, SharingWithAWholeFloorIsUniform) {
                          Cache("ada-pyramid", 24, {{"decode_cap", "30"}, {"head_floor", "1"}})});
 }
 
-// Oracle 5: of one query head the mean is the maximum.
+// In a group of one query head the mean is the maximum.
 TEST(EvictionOracle, AGroupOfOneHasOneReduction) {
   ExpectEqualLogits(84, {Cache("h2o", 25), Cache("h2o", 25, {{"group_reduce", "max"}})}, 6);
   ExpectEqualLogits(
       85, {Cache("ada-snapkv", 25), Cache("ada-snapkv", 25, {{"group_reduce", "max"}})}, 6);
 }
 
-// The prompt, and behind it what a probe reads.
+// The prompt, and after it the probe, if the plan reads one.
 std::vector<TokenId> PrefillTokens(const CachePlan& plan, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::vector<TokenId> reading(plan.prompt.tokens);
@@ -870,8 +867,8 @@ class RaggedOracle : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Devices, RaggedOracle, ::testing::Values("reference", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 
-// Oracle 7. A head of a layer that shares its budget has its floor, and for good: first and last
-// entries never leave, nor does a head outgrow what it was given.
+// Heads that share a layer's budget keep at least the floor. In decode, sinks and recent entries
+// are never evicted, and no head grows beyond its cap.
 TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
   constexpr int kKvHeads = 3, kPrompt = 90, kSteps = 60;
   struct AdaCase {
@@ -929,7 +926,7 @@ TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
   }
 }
 
-// Specifications whose heads share, or retain a certain mass; and two that do neither.
+// Caches with budgets shared between heads, and two without (h2o and snapkv by head).
 std::vector<CacheSpec> RaggedCaches(int budget) {
   std::vector<CacheSpec> caches = {
       Cache("h2o", budget),         Cache("snapkv", budget),
@@ -943,7 +940,7 @@ std::vector<CacheSpec> RaggedCaches(int budget) {
   return caches;
 }
 
-// Everything that is decided about a prompt.
+// The outcome of a prefill: entries kept, retained mass, logits and scores.
 struct Decided {
   std::vector<int32_t> entries;
   std::vector<float> retained_mass, logits;
@@ -962,8 +959,8 @@ Decided Decide(Engine* engine, EngineDriver* driver, int slot, int kv_heads) {
   return decided;
 }
 
-// Oracle 5 again: the same entries with the same scores. (Compacting leaves them in another order,
-// so attention may round otherwise.)
+// The same entries with the same scores. (Compaction leaves them in another order, so attention may
+// round differently.)
 TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
   std::vector<Decided> decided;
   for (const char* scope : {"head", "model"}) {
@@ -981,9 +978,8 @@ TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
   EXPECT_EQ(decided[1].entries, std::vector<int32_t>(4, 25));
 }
 
-// One reading may serve many: each slot has the cache, and goes on with the logits, that a reading
-// of its own would have given it. In whatever slices, which the sharing slots of a probe see as
-// well.
+// One prefill can serve several slots: each slot gets the cache and the logits that its own prefill
+// would give, for any slicing. The slices include the first slot's probe.
 TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
   constexpr int kPrompt = 200, kSteps = 30;
   std::vector<CacheSpec> caches = RaggedCaches(30);
@@ -1043,7 +1039,7 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
     std::vector<Decided> together = go_on(&driver, slots);
     for (size_t i = 0; i < plans.size(); ++i) {
       for (auto* heads : {&together[i].heads, &alone[i].heads}) {
-        for (auto& head : *heads) {  // what nobody will read may be anything
+        for (auto& head : *heads) {  // scores without a reader are undefined
           for (auto& [position, score] : head) score = plans[i].rule.scored ? score : 0.0f;
         }
       }
@@ -1057,7 +1053,7 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
   }
 }
 
-// Oracle 9: the same bits in whatever slices a prompt was read.
+// The slicing of a prompt changes no bit.
 TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
   constexpr int kPrompt = 100;
   std::vector<CacheSpec> caches = RaggedCaches(30);
@@ -1092,7 +1088,7 @@ TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
   }
 }
 
-// What each head retains, against the double model's own attention.
+// Retained mass of each head, against the double model's attention.
 TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
   const auto model = MakeRandomModel(SmallConfig(6, 2), 88);
   for (const int prompt : {20, 90}) {  // shorter and longer than the 32 queries
@@ -1131,8 +1127,8 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
   EXPECT_TRUE(driver.RetainedMass(slot).empty()) << "nothing has left";
 }
 
-// The least number of entries that retains enough: best first by the double model's scores, from
-// what the head keeps anyway up to `most`, or else everything.
+// The least number of entries that retains enough mass, best first by the double model's scores: at
+// least `keep`, at most MostForMass(), or else all n. margin: added to the required mass.
 int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int n, double margin) {
   std::vector<std::tuple<bool, double, int>> order;  // the worst first
   for (const DoubleModel::Entry& entry : all.entries) {
@@ -1174,7 +1170,7 @@ TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
       keep_all.layer_budgets.clear();
       keep_all.life = std::make_shared<CutAtPrompt>();
       CachePlan plain = before;
-      // All entries are candidates where the mass is to be known.
+      // All entries are candidates if retained mass is guaranteed.
       if (plain.share.scope == BudgetScope::kModel)
         plain.life = std::make_shared<FromCandidates>(kPrompt);
       DoubleModel::Sequence all(&truth, keep_all), uniform(&truth, plain);

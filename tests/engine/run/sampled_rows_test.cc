@@ -18,7 +18,7 @@ namespace {
 
 using eval::EngineDriver;
 
-constexpr int kMostSeqs = 40;  // more rows than the engine's logits buffer
+constexpr int kMostSeqs = 40;  // more rows than the engine scores at once
 
 std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);

@@ -1,15 +1,16 @@
-// Whole steps of the engine on a device, with drawn weights of a real model's shape, beside the
-// device's own limit, the roofline: weights are read once or multiplied with all rows, whichever
-// takes longer, and every sequence's keys, values and, where they are kept, scores are moved. The
-// device's bandwidth is that of a copy in the same run, its product rate that of a large product.
+// Whole steps of the engine on a device, with random weights of a real model's shape, beside the
+// device's roofline: weights are read once or multiplied with all rows, whichever takes longer, and
+// every sequence's keys, values and, if kept, scores are moved. The bandwidth is measured by a copy
+// in the same run, the product rate by a large product.
 //
 //   step_benchmark --shape tests/engine/run/shapes/llama-3.1-8b.json [--device cuda]
 //                  [--dtype bfloat16] [--threads 2] [--json FILE] [--quick 0] [--case h2o:64:1024]
 //                  [--pages consecutive]
 //
-// Prints a markdown table; --quick 1 makes everything small, to see that it runs. --case
-// POLICY:SEQUENCES:CONTEXT measures that one alone. --pages shuffled: pages lie anywhere, as in a
-// pool that has been in use.
+// Prints a markdown table.
+//   --quick 1                        small sizes, to check that it runs
+//   --case POLICY:SEQUENCES:CONTEXT  this case alone
+//   --pages shuffled                 pages in random order, as in a pool that has been in use
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -41,9 +42,8 @@ struct Case {
 const Case kCases[] = {{"full", 1, 16},    {"full", 1, 1024}, {"full", 16, 1024},
                        {"full", 64, 1024}, {"h2o", 64, 1024}, {"h2o", 256, 1024}};
 const Case kQuickCases[] = {{"full", 1, 16}, {"h2o", 4, 40}};
-constexpr int kSteps = 16;  // of one measurement
-constexpr int kRepeats =
-    5;  // the fastest counts; one more goes before, for what is made at first use
+constexpr int kSteps = 16;   // of one measurement
+constexpr int kRepeats = 5;  // the fastest counts; one warm-up run precedes them
 
 [[noreturn]] void Fail(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
@@ -59,7 +59,7 @@ Case CaseOf(const std::string& text) {
   return c;
 }
 
-// Bytes read and written a second.
+// Bytes read and written per second.
 double CopyBandwidth(const std::string& device, int threads, size_t bytes) {
   auto backend = CreateBackend(device, {.num_threads = threads});
   if (!backend.ok()) Fail(backend.status());
@@ -77,8 +77,8 @@ double CopyBandwidth(const std::string& device, int threads, size_t bytes) {
   return best;
 }
 
-// Floating point operations a second of a large product, of drawn numbers: zeros would cost a
-// device less power.
+// Floating point operations per second of a large product of random numbers: zeros would draw less
+// power.
 double ProductRate(const std::string& device, int threads, WeightDType dtype, int size) {
   auto backend = CreateBackend(device, {.num_threads = threads});
   if (!backend.ok()) Fail(backend.status());
@@ -115,14 +115,13 @@ double ProductRate(const std::string& device, int threads, WeightDType dtype, in
 
 // Bytes and arithmetic of a step, and the device's rates for them.
 struct Roofline {
-  double weight_bytes = 0;    // that a step reads
-  double weight_numbers = 0;  // that each row is multiplied with
-  double bandwidth = 0;       // bytes a second
-  double products = 0;        // floating point operations a second
+  double weight_bytes = 0;    // read by a step
+  double weight_numbers = 0;  // multiplied with each row
+  double bandwidth = 0;       // bytes per second
+  double products = 0;        // floating point operations per second
 };
 
-// Bytes of the weights that a step reads: an embedding that is not the output too is looked up, not
-// read through.
+// Bytes of the weights that a step reads: of an untied embedding it reads single rows only.
 double WeightBytesRead(const Engine& engine, WeightDType dtype) {
   const ModelConfig& config = engine.config();
   const DType element = dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
@@ -132,7 +131,7 @@ double WeightBytesRead(const Engine& engine, WeightDType dtype) {
          (config.tied_embeddings ? 0.0 : static_cast<double>(embedding));
 }
 
-// Keys, values and, where they are kept, scores (read and written).
+// Bytes of keys, values and, if kept, scores (read and written).
 double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
   const ModelConfig& config = engine.config();
   const double scores = c.policy == "full" ? 0.0 : 2.0 * sizeof(float);
@@ -169,7 +168,7 @@ void Measure(Engine* engine, const std::string& model, const Case& c, bool shuff
                       {"prompt_tokens_per_s", static_cast<double>(c.batch) * c.context / prefill}});
 }
 
-// The least that all cases fit into.
+// Sets the smallest pool, batch and model length that fit all cases.
 void MakeRoom(const ModelConfig& config, const std::vector<Case>& cases, int new_tokens,
               EngineOptions* options) {
   EngineLimits limits;

@@ -1,6 +1,6 @@
-// What a decode step launches and reads on a CUDA device, counted by the emulation: launches a
-// layer, and bytes beside the least that a step can read. Limits are today's numbers and may only
-// fall.
+// Launches and bytes read of a decode step on a CUDA device, counted by the emulation: launches per
+// layer, and bytes relative to the least that a step can read. Limits are today's numbers and may
+// only fall.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using emulation::Counts;
 
-// The counts of the emulated device; null where "cuda" is another, or none.
+// The counters of the emulated device; null if "cuda" is another device or absent.
 Counts* EmulatedCounts() {
   const char* module = std::getenv("HYDRANT_CUDA_MODULE");
   void* library = module != nullptr ? dlopen(module, RTLD_NOW | RTLD_LOCAL) : nullptr;
@@ -34,7 +34,7 @@ struct Shape {
   int num_layers = 0;
 };
 
-// Whether products do what is before and after them (HYDRANT_CUDA_TRIAL=fused).
+// Whether products include the operations before and after them (HYDRANT_CUDA_TRIAL=fused).
 bool Fuses() {
   const char* trial = std::getenv("HYDRANT_CUDA_TRIAL");
   return trial != nullptr && std::strstr(trial, "fused") != nullptr;
@@ -46,11 +46,11 @@ constexpr int kWarmSteps = 2;  // an operation's first run, and its capture
 struct Step {
   double launches = 0, copies = 0;
   double read_bytes = 0;
-  int entries = 0;  // of a head, which the step has attended to
+  int entries = 0;  // per head, that the step attends to
   double weight_bytes = 0;
 };
 
-// A step like many before it: its operations come out of a graph.
+// Counts a warm step: its operations are replayed from a graph.
 Step CountStep(Counts* counts, const Shape& shape) {
   ModelConfig config = SmallConfig(kHeads, kKvHeads, kHeadDim, shape.num_layers);
   config.max_context = 2048;
@@ -89,7 +89,7 @@ class StepCountsTest : public ::testing::Test {
 
 TEST_F(StepCountsTest, Launches) {
   constexpr int kFew = 2, kMany = 6;
-  // Fused: both norms, rotation and activation of a layer; but the first layer's first norm remains.
+  // Fused: both norms, RoPE and activation of a layer, except the first layer's first norm.
   const int of_a_layer = Fuses() ? 5 : 9, of_a_step = Fuses() ? 7 : 6;
   for (const char* policy : {"full", "h2o"}) {
     SCOPED_TRACE(policy);
@@ -106,8 +106,8 @@ TEST_F(StepCountsTest, Launches) {
   }
 }
 
-// What a layer reads, beside its weights and its cache, each once. The rest are activations, tables
-// and what a second block reads again: of a model as small as this more than of a large one.
+// Bytes that a layer reads, relative to its weights and its cache, each read once. The excess is
+// activations, tables and repeated reads by a second block: a larger share than in a large model.
 TEST_F(StepCountsTest, BytesOfALayer) {
   if (!counts_->can_trace) GTEST_SKIP() << "the emulation does not count what kernels read";
   constexpr int kFew = 1, kMany = 3, kSequences = 3;
@@ -125,9 +125,9 @@ TEST_F(StepCountsTest, BytesOfALayer) {
   }
 }
 
-// Between steps that differ in their entries alone, the difference is what attention reads. The
-// least: an entry's key and value, its position and its score. The larger h2o head is split, and
-// its weights are read again by the kernel of the scores.
+// Steps that differ in their entries alone differ by the reads of attention. The least is a key, a
+// value, a position and a score per entry. The larger h2o head is split, and the kernel of the
+// scores reads its weights again.
 TEST_F(StepCountsTest, BytesOfAnEntry) {
   if (!counts_->can_trace) GTEST_SKIP() << "the emulation does not count what kernels read";
   for (const auto& [policy, few_tokens, state_bytes, most] :

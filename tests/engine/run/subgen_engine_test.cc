@@ -1,6 +1,6 @@
-// The policies subgen and subgen-kcenter in the engine: full until their budget is exceeded;
-// afterwards every step's logits are those of the double-precision model that attends to the
-// entries and weights the engine holds; other rows of the batch do not notice.
+// The policies subgen and subgen-kcenter in the engine: equal to full until their budget is
+// exceeded. Then every step's logits equal the double-precision model's, which attends to the
+// engine's entries and weights. Other rows of the batch are unaffected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,8 +66,8 @@ class SubGenEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 };
 
-// What the head has to hold when `seen` tokens have been: the sinks and the last `recent` as they
-// are, all others counted in its clusters.
+// A head after `seen` tokens must hold the sinks and the last `recent` tokens exactly, and count
+// all others in its clusters.
 void CheckState(const HeadState& head, const SubGenRule& rule, int seen) {
   ASSERT_EQ(static_cast<int>(head.positions.size()), rule.Capacity());
   for (int p = seen - rule.recent; p < seen; ++p) {
@@ -84,7 +84,7 @@ void CheckState(const HeadState& head, const SubGenRule& rule, int seen) {
     ASSERT_LT(head.positions[entry], seen - rule.recent) << "a sample of a token that is exact";
 }
 
-// The model's head holds what the engine's does but for the newest token, which a step adds.
+// The engine's head without the newest token, which the model's step adds.
 DoubleModel::Head Adopt(const HeadState& from, int head_dim, int newest) {
   DoubleModel::Head head;
   for (size_t e = 0; e < from.positions.size(); ++e) {
@@ -94,7 +94,7 @@ DoubleModel::Head Adopt(const HeadState& from, int head_dim, int newest) {
       return DoubleModel::Vector(begin, begin + head_dim);
     };
     DoubleModel::Entry entry;
-    entry.position = static_cast<int>(e);  // what they were does not matter to attention
+    entry.position = static_cast<int>(e);  // attention does not depend on it
     entry.key = row(from.keys);
     entry.value = row(from.values);
     entry.numerator = from.log_weights[2 * e];
@@ -124,7 +124,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
   driver.PrefillAll(slot);
   driver.Step();
   std::mt19937_64 rng(seed);
-  // The newest token's own entry is rounded in the engine, not in the model.
+  // The engine rounds the newest token's entry, the model does not.
   const double tolerance = c.kv_dtype == DType::kF32    ? 3e-4
                            : c.kv_dtype == DType::kQ8_0 ? 0.4
                            : c.kv_dtype == DType::kE4M3 ? 1.0
@@ -182,7 +182,8 @@ class SubGenOracle : public ::testing::TestWithParam<std::string> {
     engine_ = MakeEngine(GetParam(), MakeRandomModel(SmallConfig(6, 2), 3));
     prompt_ = RandomPrompt(70, engine_->config().vocab_size, 4);
   }
-  // Logits of the prompt and of kSteps greedy tokens, for each of the caches, all in one batch.
+  // Logits of the prompt and of kSteps greedy tokens for each cache, all in one batch:
+  // [caches][steps][vocabulary].
   std::vector<std::vector<std::vector<float>>> Run(const std::vector<CacheSpec>& caches) {
     EngineDriver driver(engine_.get(), 1);
     std::vector<int> slots;
@@ -208,14 +209,14 @@ class SubGenOracle : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Devices, SubGenOracle, ::testing::Values("reference", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 
-// Oracle 1: a budget that is never exceeded changes no bit.
+// A budget that is never exceeded changes no bit.
 TEST_P(SubGenOracle, BudgetOfTheLengthIsFull) {
   const auto logits = Run({Spec("full", 0), Spec("subgen", 100), Spec("subgen-kcenter", 70)});
   EXPECT_EQ(logits[1], logits[0]);
   EXPECT_EQ(logits[2], logits[0]);
 }
 
-// One entry less, and the last step differs: the test above looks at the border.
+// With one entry less the last step differs: the test above checks the exact limit.
 TEST_P(SubGenOracle, BudgetBelowTheLengthIsNot) {
   const auto logits = Run({Spec("full", 0), Spec("subgen", 99), Spec("subgen-kcenter", 69)});
   for (int step = 0; step < kSteps; ++step) ASSERT_EQ(logits[1][step], logits[0][step]) << step;
@@ -224,7 +225,7 @@ TEST_P(SubGenOracle, BudgetBelowTheLengthIsNot) {
   EXPECT_NE(logits[2][1], logits[0][1]);
 }
 
-// Rows with weights beside rows without: each as if it were alone.
+// Rows with log weights beside rows without: each gives the same bits as alone.
 TEST_P(SubGenOracle, CompanyChangesNoBit) {
   const std::vector<CacheSpec> caches = {Spec("h2o", 24), Spec("subgen", 32), Spec("full", 0),
                                          Spec("subgen", 80)};
@@ -232,7 +233,6 @@ TEST_P(SubGenOracle, CompanyChangesNoBit) {
   for (size_t i = 0; i < caches.size(); ++i) EXPECT_EQ(Run({caches[i]})[0], together[i]) << i;
 }
 
-// Another seed, other samples.
 TEST_P(SubGenOracle, SeedsDrawDifferentSamples) {
   CacheSpec one = Spec("subgen", 32), other = one;
   other.params["sample_seed"] = "1";

@@ -1,5 +1,4 @@
-// What happens to weights on their way into an engine: quantised or not, how much memory they take,
-// what is said of the progress, and what is refused.
+// Loading of weights into an engine: quantisation, memory, progress reports and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +32,7 @@ ModelConfig Config() {
   return config;
 }
 
-// The process's own: it runs beside itself, with another device.
+// Unique to the process: the test runs in parallel for several devices.
 std::string TempPath(const std::string& name) {
   return testing::TempDir() + "/" + std::to_string(getpid()) + "_" + name;
 }
@@ -49,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(
   absl::StatusOr<std::unique_ptr<ModelSource>> source = OpenModel(path, LoadFormat::kAuto);
   if (!source.ok()) return source.status();
   EngineOptions options;
-  options.batch_invariant = true;  // else 8 rows and more of block weights take 8 bits
+  options.batch_invariant = true;  // else 8 or more rows use 8-bit activations
   options.device = device;
   options.num_threads = 2;
   options.dtype = dtype;
@@ -94,8 +93,8 @@ class WeightLoadingTest : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Devices, WeightLoadingTest, testing::Values("reference", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 
-// Eight bits are near the floats, four bits farther: that they are the right ones is for
-// matmul_test.cc and dequantize_test.cc. Every backend has the same.
+// 8 bits are close to the floats, 4 bits less so; matmul_test.cc and dequantize_test.cc check the
+// values themselves. All backends agree.
 TEST_P(WeightLoadingTest, QuantisedWhileLoaded) {
   const auto floats = Load(ModelPath(DType::kF32), WeightDType::kFloat32, "reference");
   ASSERT_TRUE(floats.ok());
@@ -116,7 +115,7 @@ TEST_P(WeightLoadingTest, QuantisedWhileLoaded) {
   }
 }
 
-// What is in blocks already stays.
+// Weights that are stored as blocks keep their type.
 TEST_P(WeightLoadingTest, BlocksAreNotQuantisedAgain) {
   for (const DType stored : {DType::kQ8_0, DType::kQ5_1, DType::kQ4_0}) {
     const std::vector<float> logits = LogitsOf(MustLoad(stored, WeightDType::kStored).get());
@@ -124,7 +123,7 @@ TEST_P(WeightLoadingTest, BlocksAreNotQuantisedAgain) {
   }
 }
 
-// A whole number of blocks of every type.
+// Rows are whole blocks of every type.
 ModelConfig ConfigOfBlocks() {
   ModelConfig config = Config();
   config.hidden_size = 256;
@@ -141,21 +140,20 @@ void ExpectTheReferencesLogits(const ModelConfig& config, DType stored, const st
   for (const WeightDType dtype : {WeightDType::kFloat32, WeightDType::kStored}) {
     const auto engine = Load(path, dtype, device);
     ASSERT_TRUE(engine.ok()) << engine.status();
-    // Beside blocks a GPU rounds activations to bf16.
+    // With weights in blocks a GPU rounds activations to bf16.
     const bool rounds = device == "cuda" && dtype == WeightDType::kStored;
     EXPECT_LT(WorstDifference(LogitsOf(engine->get()), expected),
               rounds ? 3e-3 * Largest(expected) : 0.02);
   }
 }
 
-// On every device.
 TEST_P(WeightLoadingTest, EveryTypeHasTheReferencesLogits) {
   for (const DType stored : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0, DType::kQ2_K,
                              DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4})
     ExpectTheReferencesLogits(ConfigOfBlocks(), stored, GetParam());
 }
 
-// Experts' matrices are parts of one tensor, as they lie in GGUF files.
+// Experts' matrices are parts of one tensor, as in GGUF files.
 TEST_P(WeightLoadingTest, ExpertsOfBlocksHaveTheReferencesLogits) {
   ModelConfig config = ConfigOfBlocks();
   config.experts = {.count = 3, .per_token = 2, .intermediate_size = 256};
@@ -172,7 +170,7 @@ TEST(WeightBytesTest, OfExperts) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   const int64_t attention = int64_t{2} * (c.QDim() + c.KvDim()) * c.hidden_size;
   const int64_t experts = int64_t{4} * 3 * 64 * c.hidden_size;
-  // Four rows of a router fill a group of sixteen.
+  // A router's four rows are padded to a group of sixteen.
   const int64_t router = BytesOf(DType::kF32, int64_t{16} * c.hidden_size);
   EXPECT_EQ((*engine)->memory().weights,
             static_cast<int64_t>(BytesOf(DType::kQ4_0, (attention + experts) * c.num_layers) +
@@ -180,7 +178,7 @@ TEST(WeightBytesTest, OfExperts) {
                 router * c.num_layers);
 }
 
-// The vocabulary's rows keep eight bits where the rest has four.
+// The vocabulary's rows keep 8 bits if the other weights have 4.
 TEST(WeightBytesTest, AreThoseOfTheBlocks) {
   const ModelConfig c = Config();
   const int64_t vocabulary = int64_t{c.vocab_size} * c.hidden_size;
@@ -200,7 +198,7 @@ TEST(WeightBytesTest, AreThoseOfTheBlocks) {
   EXPECT_EQ(loaded(WeightDType::kFp8), bytes(DType::kF8_E4M3, DType::kF8_E4M3));
 }
 
-// On a GPU too; hosts pad otherwise, and the reference keeps floats.
+// On a GPU. Hosts pad differently, and the reference keeps floats.
 TEST_P(WeightLoadingTest, BlocksTakeTheBytesOfTheFile) {
   if (GetParam() != "cuda") GTEST_SKIP() << "of a GPU";
   const ModelConfig c = ConfigOfBlocks();
@@ -212,7 +210,7 @@ TEST_P(WeightLoadingTest, BlocksTakeTheBytesOfTheFile) {
     const std::string path = WriteTinyLlamaGguf(TempPath("bytes"), c, stored, 9);
     const auto engine = Load(path, WeightDType::kStored, GetParam());
     ASSERT_TRUE(engine.ok()) << engine.status();
-    // The vocabulary's last rows fill up a tile.
+    // The vocabulary's last rows are padded to a tile.
     const int64_t bytes = static_cast<int64_t>(BytesOf(stored, weights));
     EXPECT_GE((*engine)->memory().weights, bytes) << DTypeName(stored);
     EXPECT_LE((*engine)->memory().weights, bytes + int64_t(BytesOf(stored, 64 * c.hidden_size)))
@@ -233,9 +231,9 @@ TEST(ProgressTest, IsAFractionOfTheBytes) {
   EXPECT_NEAR(heard.front(), qkv / static_cast<double>((*engine)->memory().weights), 1e-9);
 }
 
-// --- what is not finite
+// --- Values that are not finite
 
-// The model's file with a bad float somewhere in a tensor.
+// Writes the model's file with one bad float in a tensor.
 std::string SpoiltModel(const std::string& tensor, float bad) {
   const std::string path = ModelPath(DType::kF32) + ".spoilt";
   std::vector<uint8_t> bytes = BuildTinyLlamaGguf(Config(), DType::kF32, 5);
