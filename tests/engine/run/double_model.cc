@@ -218,8 +218,7 @@ Vector DoubleModel::Gated(const Linear& gate, const Linear& up, const Linear& do
   return Apply(down, gates);
 }
 
-// kOfAll: weights are the softmax over all experts; otherwise the chosen ones are divided by their
-// sum.
+// Weights: the softmax over all experts; unless kOfAll, the chosen ones are divided by their sum.
 void DoubleModel::AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const {
   const Experts& experts = *config_.experts;
   const Vector weights = Softmax(Apply(layer.router, normed));
@@ -719,9 +718,8 @@ void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
   }
 }
 
-// Random scores of the prompt (next_position < 0) and of later steps. Same formulas as
-// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h, because draws must have the same
-// bits.
+// Random scores of the prompt (next_position < 0) and of later steps, by the formulas of
+// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h: draws must have the same bits.
 double DoubleModel::Sequence::Draw(int layer, int head, int next_position, int position) const {
   uint64_t key = plan_.rule.seed ^ (uint64_t(layer) << 40) ^ (uint64_t(head) << 20);
   if (next_position >= 0) key = SubBits(key, next_position);

@@ -32,7 +32,7 @@ int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy,
   const CachePlan plan = PlanFor(policy, prompt_tokens);
   const int64_t pages = int64_t{RowWidth(limits, plan, prompt_tokens + new_tokens)} *
                         limits.num_layers * limits.num_kv_heads;
-  // Of pages with 32 bytes of keys per entry; a slab with larger entries has more lines.
+  // With 32 bytes of keys per entry; a slab with larger entries has more lines.
   constexpr int kLinesOfASlab = 8;
   return count * (pages + PagesOf(pages * plan.state_lines, kLinesOfASlab));
 }

@@ -419,8 +419,8 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
   }
 }
 
-// Two sequences that have seen the same tokens hold the same positions, and scores equal up to
-// rounding.
+// Two sequences that have seen the same tokens hold the same positions, with equal scores but for
+// rounding errors.
 void ExpectSameCaches(const Engine& engine, int one, int other, bool scored) {
   for (int layer = 0; layer < engine.config().num_layers; ++layer) {
     for (int head = 0; head < engine.config().num_kv_heads; ++head) {
@@ -959,8 +959,8 @@ Decided Decide(Engine* engine, EngineDriver* driver, int slot, int kv_heads) {
   return decided;
 }
 
-// The same entries with the same scores. (Compaction leaves them in another order, so attention may
-// round differently.)
+// The same entries with the same scores. (Compaction may reorder them, so attention may round
+// differently.)
 TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
   std::vector<Decided> decided;
   for (const char* scope : {"head", "model"}) {
@@ -1039,7 +1039,7 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
     std::vector<Decided> together = go_on(&driver, slots);
     for (size_t i = 0; i < plans.size(); ++i) {
       for (auto* heads : {&together[i].heads, &alone[i].heads}) {
-        for (auto& head : *heads) {  // scores without a reader are undefined
+        for (auto& head : *heads) {  // scores that no rule reads may differ
           for (auto& [position, score] : head) score = plans[i].rule.scored ? score : 0.0f;
         }
       }

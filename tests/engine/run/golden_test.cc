@@ -281,8 +281,8 @@ TEST_F(SmolLm2Test, Float32LogitsAreWithinAThousandthOfTransformers) {
   EXPECT_LT(LogitDifferences(Make(WeightDType::kFloat32).get()).worst, 1e-3);
 }
 
-// A divergence is excused and counted if transformers' two best logits lie within 1e-3; the prompt
-// ends there.
+// A divergence is excused and counted if transformers' two best logits lie within 1e-3; its prompt
+// then ends.
 TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
   const auto engine = Make(WeightDType::kFloat32);
   const Json goldens = ReadJson("tests/data/engine/smollm2_greedy.json");

@@ -77,8 +77,8 @@ double CopyBandwidth(const std::string& device, int threads, size_t bytes) {
   return best;
 }
 
-// Floating point operations per second of a large product of random numbers: zeros would draw less
-// power.
+// Floating point operations per second of a large product. Of random numbers, because zeros would
+// draw less power.
 double ProductRate(const std::string& device, int threads, WeightDType dtype, int size) {
   auto backend = CreateBackend(device, {.num_threads = threads});
   if (!backend.ok()) Fail(backend.status());
