@@ -21,8 +21,8 @@
 namespace hydrant {
 namespace {
 
-// A GPU's matrix products reach full speed from here on; a CPU's do with the default, whose rows
-// stay in its caches.
+// A GPU's matrix products reach full speed from here on; a CPU's do with the default, and its rows
+// stay in cache.
 constexpr int kDevicePrefillRows = 2048;
 
 std::string_view WeightDTypeName(WeightDType dtype) {

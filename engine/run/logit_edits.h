@@ -26,7 +26,7 @@ class LogitEdits {
  private:
   Backend* backend_ = nullptr;
   int vocab_ = 0;
-  // Of the current step, by ascending rows, on the host and on the device.
+  // Data of the current step, by ascending rows, on the host and on the device.
   std::vector<int32_t> bias_rows_, mask_rows_;
   std::vector<TokenBias> biases_;  // [bias_rows]
   std::vector<uint32_t> masks_;    // [mask_rows, MaskWords(vocab)]

@@ -40,7 +40,7 @@ class StepResults {
     const TokenLogprobs* logprobs = nullptr;  // StepResult::logprobs, then its prompt_logprobs
     int num_logprobs = 0;
     int num_prompt_logprobs = 0;
-    // Of every slice's Slots(), in slice order, then of the cuts.
+    // For every slice's Slots(), in slice order, then for the cuts.
     std::span<const Report> reports;
     std::span<const float* const> embeddings;  // of the slices, null where there is none
   };

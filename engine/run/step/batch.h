@@ -196,7 +196,7 @@ struct StepResult {
   // [batch.prefill.size()] pooled hidden states [hidden] of slices that end a prompt and request
   // them; empty for other slices, and as a whole where no slice does.
   std::vector<std::vector<float>> embeddings;
-  // Of the rows that request them, in the order of ForEachSampled().
+  // For rows that request them, in the order of ForEachSampled().
   std::vector<TokenLogprobs> logprobs;
   // In slice order: of the tokens that follow tokens [token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
