@@ -328,8 +328,8 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
   return growth;
 }
 
-// If heads differ, each writes to other cache lines; heads that grow together write to contiguous
-// memory.
+// For heads that differ: each writes to other cache lines. Heads that grow together write to
+// contiguous memory.
 void CacheSpace::PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const {
   if (tokens <= space.capacity) return;
   constexpr size_t kMost = 32;

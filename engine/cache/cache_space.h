@@ -108,8 +108,8 @@ class CacheSpace {
   // Limits the reserved pages to those needed by the current spans, and releases the rest. No
   // effect without reserved pages. REQUIRES: lengths are known, and no Raise() follows
   void LowerPromise(SequenceSpace* space);
-  // Allocates room in the prefill arena to an open sequence, for a later prefill. REQUIRES: it has
-  // none
+  // Allocates room in the prefill arena to an open sequence, for a later prefill.
+  // REQUIRES: it has none
   bool TryOpenArena(int64_t tokens, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
 

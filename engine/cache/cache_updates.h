@@ -49,8 +49,7 @@ struct SlotCopies {
 
 // The place of a slot's block table in the table arena: the row of (layer, head) begins at
 // row_begin + (layer * kv_heads + head) * row_width. Sent when a sequence starts, and when its rows
-// move to a wider place (then all block ids are sent again). Unassigned page ids follow the last
-// row.
+// move to a wider place (then all block ids are sent again). Unassigned pages follow the last row.
 struct TableRow {
   int slot = 0;
   int64_t row_begin = 0;

@@ -28,7 +28,7 @@ struct DecodeShape {
   bool weighted = false;
   bool revised = false;  // some row's rule revises scores
   int mean_entries = 0;
-  int max_in_window = 0;  // of the window group
+  int max_in_window = 0;  // maximum of entries in the window group
   // Which kinds of sampling the step includes; kNotHere: tokens are sampled after it.
   enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
   uint8_t sampling = kNotHere;

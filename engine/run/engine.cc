@@ -316,7 +316,7 @@ bool Engine::Impl::PlansDecode() const {
   return backend->PlansDecode(layout, config.num_heads / config.num_kv_heads);
 }
 
-// The shape of a step whose work is planned on the device. max_scored_entries stays: work space is
+// The shape of a step with work planned on the device. max_scored_entries stays: work space is
 // allocated by it.
 DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
   shape.max_entries = shape.mean_entries = 0;

@@ -39,7 +39,7 @@ struct EngineOptions {
   // A folder with room for contexts and swap space, which are then a memory-mapped file there.
   // Empty: ordinary memory. Not on a GPU.
   std::string swap_directory;
-  double gpu_memory_utilization = 0.9;  // on a GPU: the pool grows until this share is in use
+  double gpu_memory_utilization = 0.9;  // on a GPU: the pool fills memory up to this share
   int max_num_seqs = 64;
   // Only ids below it are sampled: models pad their vocabularies past the tokenizer's. Unset: all
   // of the model's.

@@ -37,8 +37,7 @@ DType DefaultKvDType(WeightDType dtype) {
 // wide as needed (CacheSpace::WidenRow), and each slot may have rows that are moving.
 constexpr int kTableEntriesPerBlock = 8;
 
-// All rows of a sequence are as wide as its widest head, so rows of a window group may have unused
-// entries.
+// All rows of a sequence are as wide as its widest head, so a window group's may be partly unused.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int full = limits.BudgetLayers() > 0 ? limits.BudgetLayers() : limits.num_layers;

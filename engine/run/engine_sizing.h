@@ -43,8 +43,7 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
 
 // Pages for max_num_seqs full sequences, limited by the device's memory. Called after everything
 // else is allocated. The limit is kv_cache_memory_limit on a host; on a GPU the memory that
-// gpu_memory_utilization leaves, other users of the GPU included. ResourceExhausted where it leaves
-// none.
+// gpu_memory_utilization leaves, other GPU users included. ResourceExhausted if none is left.
 absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,
                                         const EngineLimits& limits, Backend* backend);
 

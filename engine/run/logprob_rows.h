@@ -52,8 +52,8 @@ class LogprobRows {
   int vocab_ = 0;
   std::vector<int32_t> wanted_;  // sampled rows that request logprobs, ascending
   int num_of_prompts_ = 0;
-  DeviceArray<float> logits_;    // [kRows, model vocab]
-  DeviceArray<TokenId> tokens_;  // [kRows]
+  DeviceArray<float> logits_;    // [kRowsHeld, model vocab]
+  DeviceArray<TokenId> tokens_;  // [kRowsHeld]
   DeviceArray<TokenLogprobs> out_;
 };
 

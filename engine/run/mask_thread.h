@@ -1,5 +1,4 @@
-// Makes a step's masks on a thread of its own while the layers run. Used by the engine's thread
-// alone.
+// Makes a step's masks on a thread of its own while the layers run. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_MASK_THREAD_H_
 #define HYDRANT_ENGINE_RUN_MASK_THREAD_H_
 

@@ -29,7 +29,7 @@ class HeadBudgets {
   void Set(int layer, std::span<const int32_t> keep);
   // Sets the same number for all heads of the layer.
   void SetAlike(int layer, int32_t keep);
-  // Shares a budget of layer_budget entries a head over a layer of the prompt. scores:
+  // Shares a budget of layer_budget entries per head over the heads of a prompt's layer. scores:
   // [num_kv_heads, n].
   void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget);
   // Assigns pages for the kept entries to the layer's heads, if the slot has unassigned pages.

@@ -22,7 +22,7 @@ struct ExpertLayer {
   bool Exists() const { return router.weight != nullptr; }
 };
 
-// Work space for at most `rows` rows; a place is a (row, choice) pair. Empty if the model has no
+// Work space for up to `rows` rows; a place is a (row, choice) pair. Empty for models without
 // experts.
 struct ExpertSpace {
   absl::Status Allocate(Backend& backend, const ModelConfig& config, DType input_dtype, int rows);

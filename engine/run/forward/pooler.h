@@ -24,7 +24,7 @@ class Pooler {
  private:
   Backend* backend_ = nullptr;
   const Transformer* model_ = nullptr;
-  DeviceArray<float> normed_;      // [kRows, hidden]
+  DeviceArray<float> normed_;      // [kRowsAtOnce, hidden]
   DeviceArray<float> embeddings_;  // [max_prompts, hidden]
 };
 

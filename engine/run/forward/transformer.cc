@@ -158,8 +158,8 @@ absl::Status Transformer::LoadWeights(WeightDType dtype) {
   return status;
 }
 
-// Checked before any weight is read: a system that overcommits memory would kill the process during
-// loading.
+// Checked before any weight is read: a system that overcommits memory would kill the process while
+// it loads.
 absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*backend_, *source_, dtype));
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());

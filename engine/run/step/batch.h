@@ -48,8 +48,8 @@ struct SampledRow : SamplingRow {
   SampledRow() = default;
   SampledRow(const SamplingRow& row) : SamplingRow(row) {}  // NOLINT: no mask and no biases
 
-  // One bit per allowed token (kernels/ops/edit_logits.h), at most the vocabulary's; empty: all
-  // tokens are allowed. Valid once the masks in Batch::masks have been made.
+  // A bit per token, set if it is allowed (kernels/ops/edit_logits.h), for at most the vocabulary;
+  // empty: all tokens are allowed. Valid once the masks in Batch::masks have been made.
   std::span<const uint32_t> mask = {};
   // At most kMostBiases, at most one per token.
   std::span<const TokenBias> biases = {};
