@@ -2,13 +2,13 @@
 // Only this file knows where state lies and what the pair means. The meaning of its first number
 // follows from the slot's rule and the time; a slot has one meaning at a time.
 //
-//   name            slots                                           written by   read until
-//   LogWeights      with a weighted rule (SubGen); both numbers,    SubGenBuild  the entry leaves
+//   name            slots                                          valid from  until
+//   LogWeights      with a weighted rule (SubGen); both numbers,   its write   its eviction
 //                   for attention's numerator and denominator
-//   WindowSum       with a prompt that is cut in pages: attention   WritePages   RetainedMass,
-//                   from the prompt's last queries                               KeepForMass
-//   SecondScore     with scores that are mixed later (CO2)          WritePages   CombineCachedScores
-//   BelowMeanCount  with the revision kBelowMean (Scissorhands)     WritePages   the entry leaves
+//   WindowSum       with a prompt that is cut in pages: attention  WritePages  RetainedMass,
+//                   from the prompt's last queries                             KeepForMass
+//   SecondScore     with scores that are mixed later (CO2)         WritePages  CombineCachedScores
+//   BelowMeanCount  with the revision kBelowMean (Scissorhands)    WritePages  its eviction
 //
 // In other slots only copies read and write the pair.
 #ifndef HYDRANT_KERNELS_ENTRY_STATE_H_
@@ -21,9 +21,9 @@
 
 namespace hydrant {
 
-// State in slabs, ordinary pages of the pool: a state id (PageIds::state) indexes lines of block_size
-// floats counted from the start of the key array. Line 0 of a state is the scores of a page's
-// entries, lines 1 and 2 are their pairs.
+// State in slabs, ordinary pages of the pool: a state id (PageIds::state) indexes lines of
+// block_size floats counted from the start of the key array. Line 0 of a state is the scores of a
+// page's entries, lines 1 and 2 are their pairs.
 inline void PlaceStateInSlabs(KvPages* pages) {
   pages->layout.log_weight_stride = pages->layout.block_size;
   pages->scores = static_cast<float*>(pages->keys);

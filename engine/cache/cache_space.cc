@@ -15,8 +15,8 @@ namespace hydrant {
 
 namespace {
 
-// A row gets room for more, so that a growing sequence moves a logarithmic number of times, each of
-// which sends all of its ids anew. Where the table has plenty, most never move.
+// Rows are wider than needed, so that a growing sequence moves only a logarithmic number of times:
+// each move sends all of its ids again. With plenty of free table entries, most never move.
 int32_t RoomyWidth(int32_t needed, int32_t limit, bool plenty) {
   const int32_t width = plenty ? std::max(4 * needed, 64) : needed + needed / 2 + 2;
   return std::min(limit, width);
@@ -73,7 +73,7 @@ double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
   ForEachGroup(limits_, plan, [&](const CacheGroup& group, const CachePlan& of_group, int) {
     double pages =
         static_cast<double>(of_group.life->PagesUntil(of_group, tokens, limits_.block_size));
-    // A head's last page is half full.
+    // On average a head's last page is half full.
     if (of_group.life->ReportsPrompt())
       pages = group.NumHeads() *
               (of_group.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5);
@@ -130,7 +130,7 @@ bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages, int64_t shared)
   return true;
 }
 
-// After every change of num_pages.
+// Called after every change of num_pages.
 void CacheSpace::CountPromise(SequenceSpace* space) {
   const int64_t left = std::max<int64_t>(0, space->most_pages - space->num_pages);
   promised_pages_ += left - std::exchange(space->promised_pages, left);
@@ -184,12 +184,12 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
                          .unassigned_pages = static_cast<int32_t>(
                              plan.life->UnassignedPages(plan, limits_.block_size))});
   if (shared > 0) TakePrefixPages(args, shared, space);
-  // What is cut on the way, or reported, grows on afterwards.
+  // Heads that are cut during prefill, or reported, get further pages afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
   const bool placed = plan.life->UnassignedPages(plan, limits_.block_size) > 0
                           ? TakeUnassignedPages(plan, tokens, space, updates)
                           : TryGrow(tokens, space, updates);
-  if (!placed) {  // only table space can lack here
+  if (!placed) {  // table space is the only resource that can be missing here
     updates->list.resize(before);
     sharing_.Unpublish(space);
     FreePages(space);
@@ -232,8 +232,7 @@ void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSp
   sharing_.Publish({blocks.begin(), blocks.end()}, space->pages, space);
 }
 
-// The ids lie behind the rows until the engine assigns them; those of other groups are their heads'
-// own.
+// The ids follow the rows until the engine assigns them; heads of other groups get pages at once.
 bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, SequenceSpace* space,
                                      CacheUpdates* updates) {
   int32_t row_width =
@@ -307,12 +306,12 @@ void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries
   space->capacity = 0;
 }
 
-// Heads that have no pages of their own yet do not grow.
+// Heads with unassigned pages do not grow yet.
 void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
   for (int head = space->unassigned_pages.empty() ? 0 : budget_heads_; head < num_heads_; ++head)
     space->growing.Add({head, space->pages[head], space->spans[head]});
   space->growing.Rewind();
-  space->capacity = -limits_.block_size;  // in no order: any of them may have filled its pages
+  space->capacity = -limits_.block_size;  // not in order: any head may have filled its pages
 }
 
 CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& space) const {
@@ -329,7 +328,8 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
   return growth;
 }
 
-// Where heads differ, each writes to other cache lines; many at once write to a few runs of memory.
+// For heads that differ: each writes to other cache lines. Heads that grow together write to
+// contiguous memory.
 void CacheSpace::PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const {
   if (tokens <= space.capacity) return;
   constexpr size_t kMost = 32;
@@ -362,8 +362,8 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
   return true;
 }
 
-// Moves the rows to a wider place, perhaps over the old one: the engine then gets every id anew, so
-// the old place may be given up first.
+// Moves the rows to a wider place, possibly overlapping the old one: all ids are sent to the engine
+// again, so the old place is freed first.
 bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates) {
   const int32_t old_width = space->row_width;
   const int64_t old_size = static_cast<int64_t>(old_width) * num_heads_;
@@ -396,7 +396,7 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
   return true;
 }
 
-// Ids for pages [growing.pages, wanted) of a head.
+// Allocates ids for pages [growing.pages, wanted) of a head.
 void CacheSpace::TakePages(const GrowingHead& growing, int32_t wanted, const SequenceSpace& space,
                            int32_t* ids) {
   constexpr int32_t kMostRoom = 16;  // pages: 32 KiB of keys of 64 elements
@@ -425,7 +425,7 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
       *update++ = {space->TableIndex(head, growing.pages++), page};
     }
     space->pages[head] = growing.pages;
-    if (growing.HasAllPages(limits_.block_size)) ordered = false;  // it is to leave the ring
+    if (growing.HasAllPages(limits_.block_size)) ordered = false;  // it must leave the ring
     ring.Advance();
   }
   space->num_pages += growth.pages;
@@ -457,8 +457,8 @@ void CacheSpace::CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSp
     then.dropped = static_cast<int32_t>(tokens) - keep[head];
     CutHead(head, then, tokens, space);
   }
-  // A sequence that reads again may have been opened with pages for turns to come: heads that are
-  // not cut would be ahead of the others in the ring.
+  // A sequence may have been opened with pages for the prefill of later turns: heads that are not
+  // cut would be ahead of the others in the ring.
   for (int head = budget_heads_; head < num_heads_; ++head)
     FreePagesPast(PagesAt(space->spans[head], tokens), head, space);
   CountPromise(space);

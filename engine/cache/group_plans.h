@@ -1,4 +1,4 @@
-// The groups of an engine's caches with their plans, for a request's plan.
+// The cache groups of an engine with their plans, derived from a request's plan.
 #ifndef HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 #define HYDRANT_ENGINE_CACHE_GROUP_PLANS_H_
 
@@ -8,7 +8,7 @@
 
 namespace hydrant {
 
-// Calls visit(group, plan of its heads, number of its first head), in the order of head numbers.
+// Calls visit(group, plan of its heads, index of its first head), in the order of heads.
 template <typename Visit>
 void ForEachGroup(const EngineLimits& limits, const CachePlan& plan, const Visit& visit) {
   int first_head = 0;

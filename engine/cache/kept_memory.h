@@ -1,5 +1,5 @@
-// The host memory with the caches of ended requests. The engine copies them there and back as a
-// batch says (CacheSwap). A copy is complete when its step has been collected; from then on any
+// The host memory with the caches of ended requests. The engine copies them there and back by a
+// batch's SwapOut and SwapIn. A copy is complete when its step has been collected; from then on any
 // thread may read it until the cache is dropped.
 #ifndef HYDRANT_ENGINE_CACHE_KEPT_MEMORY_H_
 #define HYDRANT_ENGINE_CACHE_KEPT_MEMORY_H_

@@ -1,6 +1,6 @@
-// Where the state of entries lies: in lines (kernels/kv_pages.h) of pages that the pool lends for
-// it, slabs. What a page needs is the same for all pages of a sequence (CachePlan::state_lines),
-// whose slabs are its own. Plain data; ids and counts only.
+// The placement of entries' state in slabs, pages of the pool that hold lines of block_size floats
+// (kernels/entry_state.h). All pages of a sequence need the same number of lines
+// (CachePlan::state_lines), and a slab belongs to one sequence. Plain data; ids and counts only.
 #ifndef HYDRANT_ENGINE_CACHE_STATE_SLABS_H_
 #define HYDRANT_ENGINE_CACHE_STATE_SLABS_H_
 
@@ -15,11 +15,13 @@ namespace hydrant {
 
 inline constexpr int64_t kArrayAlignment = 256;  // of the pool's arrays, in bytes
 
-// Of a page: none; a score an entry; and a pair of numbers (kernels/entry_state.h).
+// State lines of a page: none; one score per entry; a score and a pair of numbers per entry
+// (kernels/entry_state.h).
 inline constexpr int kNoStateLines = 0, kScoreLines = 1, kAllStateLines = 3;
 
 struct SlabShape {
-  // Of a pool whose values begin as soon as the widest access of a kernel, and a line, may.
+  // The shape for a pool: values begin at the first offset behind the keys that is aligned to
+  // kArrayAlignment and to a line.
   static SlabShape Of(const KvLayout& layout) {
     SlabShape shape;
     shape.line_bytes = static_cast<int64_t>(layout.block_size * sizeof(float));
@@ -32,30 +34,30 @@ struct SlabShape {
     return shape;
   }
 
-  // As they are where nobody has a pool, in tests of a scheduler.
+  // The defaults serve scheduler tests without a pool.
   int64_t line_bytes = 64;
-  int64_t keys_bytes = 1536;  // of a page, and as many of its values
-  int64_t values_line = 0;    // where the pool's values begin; 0: a slab is its keys alone
+  int64_t keys_bytes = 1536;  // of a page's keys; its values have the same size
+  int64_t values_line = 0;    // first line of the pool's values; 0: a slab is its keys alone
 
-  // In a page's keys, wherever the page is.
+  // Whole lines in the keys of any page.
   int64_t LinesOfKeys() const {
     const int64_t shift = std::gcd(keys_bytes, line_bytes);
     return std::max<int64_t>(0, (keys_bytes + shift - line_bytes) / line_bytes);
   }
-  // Pages whose state, of so many lines each, a slab holds. REQUIRES: lines > 0
+  // States of `lines` lines each in a slab. REQUIRES: lines > 0
   int64_t StatesIn(int lines) const { return (values_line > 0 ? 2 : 1) * (LinesOfKeys() / lines); }
-  // The id of the i-th of these.
+  // The id of the slab's i-th state.
   int32_t StateAt(int32_t slab, int64_t i, int lines) const {
     const int64_t first = (slab * keys_bytes + line_bytes - 1) / line_bytes;
     const int64_t in_keys = LinesOfKeys() / lines;
     const int64_t line = i < in_keys ? i * lines : values_line + (i - in_keys) * lines;
     return static_cast<int32_t>(first + line);
   }
-  // Slabs that hold the state of so many pages.
+  // Slabs for the state of `pages` pages.
   int64_t SlabsFor(int64_t pages, int lines) const {
     return lines == kNoStateLines ? 0 : PagesOf(pages, StatesIn(lines));
   }
-  // Ids are below it.
+  // Upper bound of state ids.
   int64_t EndOfStates(int64_t num_blocks) const {
     return values_line + (num_blocks * keys_bytes + line_bytes - 1) / line_bytes;
   }

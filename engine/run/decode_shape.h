@@ -1,6 +1,6 @@
-// What the operations of a decode step depend on besides the contents of fixed arrays. Devices that
-// record operations want few different ones, so sizes are rounded up there: rows are padded, bounds
-// are loose.
+// The parameters of a decode step's operations besides the contents of fixed arrays. A device that
+// records graphs keeps one per shape, so sizes are rounded up there to get few shapes: rows are
+// padded, bounds are loose.
 #ifndef HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
 #define HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
 
@@ -12,7 +12,7 @@
 
 namespace hydrant {
 
-// Of the operations on a group's layers.
+// The shape for the layers of one cache group.
 struct GroupShape {
   int max_entries = 0;
   int max_scored_entries = 0;
@@ -26,10 +26,10 @@ struct DecodeShape {
   int max_entries = 0;
   int max_scored_entries = 0;
   bool weighted = false;
-  bool revised = false;  // scores are, of a row
+  bool revised = false;  // some row's rule revises scores
   int mean_entries = 0;
-  int max_in_window = 0;  // of the window group
-  // How tokens are sampled inside the step; kNotHere: they are sampled after it.
+  int max_in_window = 0;  // maximum of entries in the window group
+  // Which kinds of sampling the step includes; kNotHere: tokens are sampled after it.
   enum Sampling : uint8_t { kNotHere = 0, kGreedy = 1, kDraws = 2, kTopK = 4, kTopP = 8 };
   uint8_t sampling = kNotHere;
 
@@ -38,7 +38,7 @@ struct DecodeShape {
     return {max_entries, max_scored_entries, mean_entries, weighted, revised};
   }
 
-  // Different for different shapes that RoundedUp() gives.
+  // Unique among shapes that RoundedUp() returns.
   uint64_t Key() const {
     const auto log = [](int n) {
       return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
@@ -50,8 +50,8 @@ struct DecodeShape {
   }
 };
 
-// Rows: exact to 8, then four steps in each doubling, so at most a fifth is padding. Entries: to
-// powers of two.
+// Rows: exact up to 8, then four sizes per doubling, so at most a fifth is padding. Entries:
+// rounded to powers of two.
 inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
   const auto power = [](int n) {
     return n == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));

@@ -21,8 +21,8 @@
 namespace hydrant {
 namespace {
 
-// A GPU's matrix products are at their best from here on; a host's are with the default, and their
-// rows stay in its caches.
+// A GPU's matrix products reach full speed from here on; a CPU's do with the default, and its rows
+// stay in cache.
 constexpr int kDevicePrefillRows = 2048;
 
 std::string_view WeightDTypeName(WeightDType dtype) {
@@ -67,7 +67,7 @@ struct Engine::Impl {
   Pooler pooler;
   std::vector<const float*> embeddings;  // of the step's slices
   StepResults results;
-  std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
+  std::vector<StepResults::Report> reports;  // of the step's slices and cuts
 
   absl::Status Allocate();
   void Decode(const DecodeShape& shape);
@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
                            PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
                                                  limits, layout.dtype));
 
-  // The pool comes last: it may take what all else has left.
+  // The pool comes last: it may take all memory that is left.
   if (!asked_blocks.has_value()) {
     HYDRANT_ASSIGN_OR_RETURN(const int64_t blocks,
                              AutomaticBlocks(options, layout, limits, impl->backend.get()));
@@ -256,7 +256,7 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   const PromptCompressor& compressor = prefill->compressor();
   report.num_observations = plan.scorer->NumObservations(plan);
   if (report.num_observations > 0) report.observations = compressor.observations(slot);
-  // Samples stand for entries: no mass is theirs alone.
+  // Samples stand for several tokens: their retained mass is undefined.
   if (!plan.Compresses() || plan.rule.weighted) return report;
   report.retained_mass = compressor.retained_mass(slot);
   if (!plan.life->ReportsPrompt()) return report;
@@ -275,7 +275,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
     for (const int slot : slice.Slots())
       reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
-  // A step later the lengths are the same: a head that has shrunk to its cap stays there.
+  // The lengths are copied after the step's rows: a head that was cut to its cap keeps its length.
   batch.ForEach<SlotCut>([&](const SlotCut& cut) {
     StepResults::Report& report = reports.emplace_back();
     const CachePlan& plan = kv->plan(cut.slot);
@@ -293,7 +293,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   DecodeShape shape;
   shape.rows = static_cast<int>(decode.size());
-  int64_t entries_of_rows = 0;  // of a head of each
+  int64_t entries_of_rows = 0;  // of an average head, summed over rows
   for (const DecodeRow& row : decode) {
     const CachePlan& plan = kv->plan(row.slot);
     const int64_t tokens = int64_t{row.position} + 1;
@@ -316,16 +316,16 @@ bool Engine::Impl::PlansDecode() const {
   return backend->PlansDecode(layout, config.num_heads / config.num_kv_heads);
 }
 
-// Of a step whose work is planned on the device. The bound of scored heads stays: memory is taken
-// by it.
+// The shape of a step with work planned on the device. max_scored_entries stays: work space is
+// allocated by it.
 DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
   shape.max_entries = shape.mean_entries = 0;
   shape.max_in_window = limits.Window();
   return shape;
 }
 
-// Records the steps of rows without scores at start, so that none of them is recorded while
-// requests wait. The largest first: the work space does not grow later. The rows are padding.
+// Records graphs of steps without scored rows at start, so that no request waits for a recording.
+// Largest first, so that the work space does not grow later. All rows are padding.
 absl::Status Engine::Impl::RecordSteps() {
   if (options.enforce_eager || !backend->SupportsGraphs() || !PlansDecode())
     return absl::OkStatus();
@@ -335,7 +335,7 @@ absl::Status Engine::Impl::RecordSteps() {
     if (shape.rows == recorded) continue;
     recorded = shape.rows;
     rows.Write(*backend, none, *kv, limits.num_layers, shape.rows);
-    for (int i = 0; i < 2; ++i) Decode(shape);  // the first time operations run as they come
+    for (int i = 0; i < 2; ++i) Decode(shape);  // the first call of a shape is not recorded
     if (!model->FusesLogits(shape.rows)) continue;
     for (int i = 0; i < 2; ++i) Decode(Greedy(shape));
   }
@@ -347,8 +347,8 @@ DecodeShape Engine::Impl::Greedy(DecodeShape shape) {
   return shape;
 }
 
-// Whether all that is drawn in a step is of its decode rows, by their logits alone, and logits are
-// made in one product: then it is a part of what is recorded.
+// Whether sampling is part of the recorded step: all sampled rows are decode rows, their logits are
+// neither edited nor reported, and the product of the logits is fused.
 bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
   if (batch.decode.empty() || rows.num_sampled() != static_cast<int>(batch.decode.size()) ||
       rows.any_penalties() || !batch.masks.empty() || !model->FusesLogits(padded_rows))
@@ -372,7 +372,7 @@ void Engine::Impl::Decode(const DecodeShape& shape) {
   }
 }
 
-// Nothing but `shape` tells one call from another: all else is at fixed addresses.
+// Its operations depend on `shape` alone: all other inputs are at fixed addresses.
 void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const ModelConfig& config = model->config();
   const int num_rows = shape.rows;
@@ -429,7 +429,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   StoreTokens(num_rows);
 }
 
-// Normed final rows, into act.normed: of all that is sampled.
+// Writes the final norm of all sampled rows to act.normed.
 void Engine::Impl::GatherFinalRows(const Batch& batch) {
   int row = static_cast<int>(batch.decode.size());
   if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
@@ -455,7 +455,7 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
   }
 }
 
-// What a sequence has seen when its prompt begins, or when it comes back, where that will matter.
+// Sets the tokens that penalties count, when a prompt begins or a sequence is forked or swapped in.
 void Engine::Impl::MarkSeenTokens(const Batch& batch) {
   batch.ForEach<SwapIn>([&](const SwapIn& swap) {
     if (!swap.prompt.empty()) MarkSeenTokens(swap.slot, swap.prompt, swap.output);
@@ -487,7 +487,7 @@ void Engine::Impl::ScorePrompts(const Batch& batch) {
 
 void Engine::Impl::SampleRows(int decoded) {
   model->Logits(act, rows.num_sampled(), logits.data());
-  // What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.
+  // The input of a decode row is its sequence's newest output token; a prompt that ended has none.
   if (rows.any_penalties()) {
     backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
     for (const int row : rows.rows_in_prompt())
@@ -526,7 +526,7 @@ void Engine::Impl::DrawRows(int begin, int end) {
   logprobs.Score(begin, end, tokens.data());
 }
 
-// The tokens of these rows by their logits.
+// Samples the tokens of rows [begin, end) from their logits.
 void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
   const int vocab = model->config().vocab_size;
   backend->Sample({.logits = logits.data() + static_cast<size_t>(begin) * vocab,

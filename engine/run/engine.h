@@ -1,6 +1,6 @@
 // The engine: weights, KV pool and the forward pass of one model on one backend. It has no threads
-// of its own and is driven by one thread at a time; it decides nothing about memory (see
-// engine/run/step/batch.h).
+// of its own and is called by one thread at a time; it decides nothing about memory
+// (engine/run/step/batch.h).
 #ifndef HYDRANT_ENGINE_RUN_ENGINE_H_
 #define HYDRANT_ENGINE_RUN_ENGINE_H_
 
@@ -23,43 +23,43 @@ struct EngineOptions {
   int num_threads = 1;
   bool batch_invariant = false;
   std::optional<WeightDType> dtype;     // unset: kBFloat16 on a GPU, kStored on a host
-  std::optional<DType> kv_cache_dtype;  // one that IsPageDType (kernels/page_row.h); unset: f32
-                                        // with kFloat32, bf16 with kBFloat16, f16 with the others
+  std::optional<DType> kv_cache_dtype;  // IsPageDType() holds (kernels/page_row.h); unset: f32 with
+                                        // kFloat32, bf16 with kBFloat16, else f16
   int block_size = 16;
-  int64_t kv_cache_memory_bytes = 0;       // pool size in bytes ...
-  std::optional<int> num_blocks_override;  // ... or in pages, which wins. Neither: what
-                                           // max_num_seqs full sequences can use, but no more than
-  int64_t kv_cache_memory_limit = 0;       // on a host: this; 0: a quarter of the free memory
-  int64_t host_memory_bytes = 0;           // what a pool that is asked for may take of the host's
-                                           // memory; 0: all that the machine has
-  // Of the host's memory, on every device: for the keys and values of prompts that have been read.
+  int64_t kv_cache_memory_bytes = 0;       // pool size in bytes
+  std::optional<int> num_blocks_override;  // pool size in pages, overrides the bytes. With neither:
+                                           // enough for max_num_seqs full sequences, within ...
+  int64_t kv_cache_memory_limit = 0;       // ... this on a host; 0: a quarter of the free memory
+  int64_t host_memory_bytes = 0;           // host memory that a pool of a given size may take; 0:
+                                           // all memory of the machine
+  // Host memory, on every device, for the prefix cache: keys and values of prefilled prompts.
   int64_t prefix_cache_memory_bytes = 0;
-  int64_t context_memory_bytes = 0;  // the same: for the caches of requests that have ended
-  int64_t swap_space_bytes = 0;      // the same: for sequences whose pages others need
-  // A folder with room for the two last: their memory is a file there, of which the system keeps in
-  // memory what it likes. Empty: memory. Not on a GPU.
+  int64_t context_memory_bytes = 0;  // host memory for contexts: caches of finished requests
+  int64_t swap_space_bytes = 0;      // host memory for swapped-out sequences
+  // A folder with room for contexts and swap space, which are then a memory-mapped file there.
+  // Empty: ordinary memory. Not on a GPU.
   std::string swap_directory;
-  double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
+  double gpu_memory_utilization = 0.9;  // on a GPU: the pool fills memory up to this share
   int max_num_seqs = 64;
-  // Tokens are drawn from the ids below it: models pad their vocabularies past what their
-  // tokenizers know. Unset: all of the model's.
+  // Only ids below it are sampled: models pad their vocabularies past the tokenizer's. Unset: all
+  // of the model's.
   std::optional<int> sampled_vocab;
-  // Two steps in flight instead of one; unset: where the device works beside the host.
+  // Two steps in flight instead of one; unset: if the device is asynchronous.
   std::optional<bool> async_scheduling;
-  bool enforce_eager = false;        // enqueue every operation of every step, record none (GPU)
+  bool enforce_eager = false;        // enqueue all operations of each step, record no graphs (GPU)
   std::optional<int> max_model_len;  // unset: the model's context
-  int max_shared_statistics = 0;     // EngineLimits' own
+  int max_shared_statistics = 0;     // EngineLimits::max_shared_statistics
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048
 };
 
-// What an engine holds, in bytes. None of it grows later.
+// Memory of an engine in bytes; constant after Create().
 struct EngineMemory {
-  // Of the device's memory.
+  // On the device.
   int64_t weights = 0;
   int64_t kv_pool = 0;
-  int64_t workspace = 0;  // all else: prompts being read, activations, logits, tables
-  // Of the host's.
+  int64_t workspace = 0;  // the rest: prefill arena, activations, logits, tables
+  // On the host.
   int64_t prefix_cache = 0;
   int64_t kept_caches = 0;
   int64_t swap_space = 0;
@@ -77,15 +77,15 @@ struct EngineParts {
   const KvState* kv = nullptr;
   int num_layers = 0;
   int num_kv_heads = 0;
-  const float* logits = nullptr;  // of the step enqueued last, on the device
+  const float* logits = nullptr;  // of the last enqueued step, on the device
   size_t num_logits = 0;
 };
 
 class Engine final : public StepExecutor {
  public:
-  // Packs the weights and allocates the pool. `progress` (may be null) hears a fraction in [0, 1]
-  // as the layers load. The source may be closed afterwards unless dtype is kStored: the engine
-  // keeps it alive.
+  // Packs the weights and allocates the pool. `progress` (may be null) is called with a fraction in
+  // [0, 1] as the layers load. The source may be closed afterwards unless dtype is kStored: then
+  // the engine keeps it alive.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(
       std::shared_ptr<const ModelSource> source, const EngineOptions& options,
       const std::function<void(double)>& progress);

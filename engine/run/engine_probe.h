@@ -1,5 +1,5 @@
-// Reads the entries of an engine's caches, and logits, for tests and the laboratory. Each call copies
-// from the device and waits for it. Borrows the engine; called by the thread that drives it.
+// Reads the entries of an engine's caches, and logits, for tests and the laboratory. Each call
+// copies from the device and waits for it. Borrows the engine; called by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 #define HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 

@@ -33,12 +33,11 @@ DType DefaultKvDType(WeightDType dtype) {
   return DType::kF32;
 }
 
-// Table entries beside each page: where less than half of the table is free, rows are up to half as
-// wide again as what they hold (CacheSpace::WidenRow), and one of each slot may be moving.
+// Table entries per page: while less than half of the table is free, rows are up to 1.5 times as
+// wide as needed (CacheSpace::WidenRow), and each slot may have rows that are moving.
 constexpr int kTableEntriesPerBlock = 8;
 
-// Rows are as wide as the widest head of their sequence wants: those of a window group may lie
-// empty beyond it.
+// All rows of a sequence are as wide as its widest head, so a window group's may be partly unused.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int full = limits.BudgetLayers() > 0 ? limits.BudgetLayers() : limits.num_layers;
@@ -46,7 +45,7 @@ int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
          heads * (2 * limits.max_num_seqs + 8);
 }
 
-// A window that no sequence outgrows is none.
+// A window of at least max_model_len has no effect and is ignored.
 void SetWindow(const ModelConfig& config, EngineLimits* limits) {
   if (config.Window() == 0 || config.Window() >= limits->max_model_len) return;
   int layers = 0;
@@ -55,8 +54,8 @@ void SetWindow(const ModelConfig& config, EngineLimits* limits) {
   limits->SetWindow(layers, config.Window());
 }
 
-// A tenth more than the sequences' own, as a page begun is a page taken; and what lends their state
-// room, all of it.
+// Pages of max_num_seqs full sequences and a tenth more, because last pages are partly filled; plus
+// slabs for their whole state.
 int64_t UsefulBlocks(const EngineLimits& limits, const KvLayout& layout) {
   const int64_t blocks = limits.PagesOfFull(limits.max_model_len) / limits.num_kv_heads;
   const double slabs = 1.0 / static_cast<double>(SlabShape::Of(layout).StatesIn(kAllStateLines));
@@ -66,16 +65,16 @@ int64_t UsefulBlocks(const EngineLimits& limits, const KvLayout& layout) {
       std::min(useful, static_cast<double>(std::numeric_limits<int32_t>::max())));
 }
 
-// The host's memory that there is for us.
+// Host memory that the engine may use.
 int64_t HostBytes(const EngineOptions& options) {
   return options.host_memory_bytes > 0 ? options.host_memory_bytes
                                        : static_cast<int64_t>(HostMemory().total_bytes);
 }
 
-// More would take more room for their heads than they are worth.
+// Limits the memory for the heads of kept caches.
 constexpr int kMostKeptCaches = 4096;
 
-// Pieces of `size` bytes in the host's memory that an option gives.
+// Pieces of `size` bytes in the host memory of an option.
 absl::StatusOr<int> HowMany(std::string_view option, int64_t bytes, int64_t size,
                             const EngineOptions& options) {
   if (bytes < 0)
@@ -89,7 +88,7 @@ absl::StatusOr<int> HowMany(std::string_view option, int64_t bytes, int64_t size
   return static_cast<int>(std::min<int64_t>(bytes / size, std::numeric_limits<int32_t>::max()));
 }
 
-// Bytes of the device that the pool and its tables may take.
+// Device bytes for the pool and its tables.
 absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMemory& memory) {
   const auto total = static_cast<double>(memory.total_bytes);
   const auto used = total - static_cast<double>(memory.free_bytes);
@@ -102,21 +101,21 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
       FormatByteSize(memory.total_bytes - memory.free_bytes)));
 }
 
-// Beside each table entry, and each page: the lists of engine/run/pool/kv_state.h, the rows that
-// steps in flight report (engine/run/step_results.h), and the scheduler's free pages.
+// Host bytes per table entry and per page: the lists of KvState (engine/run/pool/kv_state.h), the
+// rows that steps in flight report (engine/run/step_results.h), and the scheduler's free pages.
 constexpr int64_t kHostBytesPerEntry =
     sizeof(uint64_t) + StepResults::kMostInFlight * sizeof(PageIds);
 constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
 
-// More would have ids of state (engine/cache/state_slabs.h) that are no 32 bits.
+// With more pages, state ids (engine/cache/state_slabs.h) would exceed 32 bits.
 int64_t MostBlocks(KvLayout layout) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   layout.num_blocks = std::numeric_limits<int32_t>::max();
   const int64_t states_a_page = SlabShape::Of(layout).EndOfStates(kMost) / kMost + 1;
-  return kMost / states_a_page - kArrayAlignment;  // values may begin a little later
+  return kMost / states_a_page - kArrayAlignment;  // values may begin later, for alignment
 }
 
-// The option by which a pool was asked for, with its value.
+// The option that sets the pool's size, with its value.
 std::string PoolOption(const EngineOptions& options) {
   return options.num_blocks_override.has_value()
              ? fmt::format("num_gpu_blocks_override: {}", *options.num_blocks_override)
@@ -133,7 +132,7 @@ absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limi
 
 }  // namespace
 
-// A GPU's products from blocks ("stored") are younger than the library's of bf16.
+// On a GPU, products from quantised blocks (kStored) are newer than the library's bf16 products.
 WeightDType DefaultedDType(const EngineOptions& options) {
   return options.dtype.value_or(IsGpu(options.device) ? WeightDType::kBFloat16
                                                       : WeightDType::kStored);

@@ -1,5 +1,5 @@
-// The sizes that are fixed when an engine is made: what its tables and activations must hold, and
-// how many pages its pool has.
+// The sizes that are fixed when an engine is created: those of its tables and activations, and the
+// number of pages in its pool.
 #ifndef HYDRANT_ENGINE_RUN_ENGINE_SIZING_H_
 #define HYDRANT_ENGINE_RUN_ENGINE_SIZING_H_
 
@@ -17,39 +17,38 @@
 
 namespace hydrant {
 
-// The dtype of the weights, chosen where the options leave it open.
+// The dtype of the weights, or its default where options.dtype is unset.
 WeightDType DefaultedDType(const EngineOptions& options);
 
-// InvalidArgument names the option, its value and the range. The pool's own sizes are left 0.
+// InvalidArgument names the option, its value and the range. The pool's own sizes stay 0.
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config);
 absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config);
 
-// [layers] of the group of each.
+// [layers] the cache group of each layer.
 std::vector<GroupKind> GroupsOfLayers(const ModelConfig& config, const EngineLimits& limits);
 
-// The prefix blocks and kept caches that the options' memory holds. InvalidArgument where it is
-// negative, ResourceExhausted where it is more than the host has.
+// Sets the numbers of prefix blocks, host pages and kept caches from the options' memory sizes.
+// InvalidArgument where a size is negative, ResourceExhausted where it exceeds the host's memory.
 absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,
                             EngineLimits* limits);
 
-// What the options ask for; none where they leave it to the device.
+// Pages of the pool that the options set; nullopt: sized automatically.
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);
 
-// ResourceExhausted, with the option, its value and the limit, where the pool that is asked for
-// would not fit into memory with its tables and the host's bookkeeping. To be asked before any of
-// it, or a weight, is allocated. REQUIRES: SetPool
+// ResourceExhausted, with the option, its value and the limit, where a pool that the options set
+// would not fit into memory with its tables and the host's bookkeeping. Called before the pool and
+// the weights are allocated. REQUIRES: SetPool
 absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                            const EngineLimits& limits, Backend* backend);
 
-// What max_num_seqs full sequences can use, or what the device can give, whichever is less. To be
-// asked when all else is allocated. A host can give kv_cache_memory_limit; a GPU what
-// gpu_memory_utilization leaves, all other users of the GPU counted. ResourceExhausted where that
-// is nothing.
+// Pages for max_num_seqs full sequences, limited by the device's memory. Called after everything
+// else is allocated. The limit is kv_cache_memory_limit on a host; on a GPU the memory that
+// gpu_memory_utilization leaves, other GPU users included. ResourceExhausted if none is left.
 absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,
                                         const EngineLimits& limits, Backend* backend);
 
-// Gives the pool its pages, and the tables the room to name them. InvalidArgument where they are
-// too few, ResourceExhausted where they are more than can be told apart.
+// Sets the pool's number of pages and the size of the table arena. InvalidArgument for too few
+// pages, ResourceExhausted for more than page and state ids can number.
 absl::Status SetPool(const EngineOptions& options, int64_t blocks, KvLayout* layout,
                      EngineLimits* limits);
 

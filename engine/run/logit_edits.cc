@@ -7,7 +7,7 @@
 namespace hydrant {
 namespace {
 
-// Which of the ascending rows are in [begin, end): the first, and how many.
+// The range of the ascending `rows` that lies in [begin, end).
 struct Part {
   Part(const std::vector<int32_t>& rows, int begin, int end)
       : first(std::ranges::lower_bound(rows, begin) - rows.begin()),

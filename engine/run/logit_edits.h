@@ -1,5 +1,5 @@
-// What a step's rows say of single tokens (SampledRow's mask and biases), in device memory, and how
-// it is done to their logits. Used by the engine's thread.
+// The masks and biases of a step's sampled rows (SampledRow) in device memory, and their
+// application to the logits. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_LOGIT_EDITS_H_
 #define HYDRANT_ENGINE_RUN_LOGIT_EDITS_H_
 
@@ -15,18 +15,18 @@ namespace hydrant {
 
 class LogitEdits {
  public:
-  // Borrows the backend. max_rows: of a step.
+  // Borrows the backend. max_rows: sampled rows of a step.
   absl::Status Allocate(Backend* backend, int max_rows, int vocab);
 
-  // Of the rows that are sampled, in the order of Batch::ForEachSampled().
+  // Copies masks and biases of the sampled rows, in the order of Batch::ForEachSampled().
   void Write(const Batch& batch, int num_layers);
-  // To the logits [rows, vocab] of all rows that are sampled, where these are in [begin, end).
+  // Edits rows [begin, end) of `logits`. logits: [rows, vocab] of all sampled rows.
   void Apply(int begin, int end, float* logits) const;
 
  private:
   Backend* backend_ = nullptr;
   int vocab_ = 0;
-  // Of the step at work, by ascending rows, and the same on the device.
+  // Data of the current step, by ascending rows, on the host and on the device.
   std::vector<int32_t> bias_rows_, mask_rows_;
   std::vector<TokenBias> biases_;  // [bias_rows]
   std::vector<uint32_t> masks_;    // [mask_rows, MaskWords(vocab)]

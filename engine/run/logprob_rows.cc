@@ -5,7 +5,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kRowsHeld = 32;  // rows whose logits are in memory at once
+constexpr int kRowsHeld = 32;  // rows of logits in memory at a time
 
 }  // namespace
 

@@ -1,5 +1,4 @@
-// Makes a step's masks beside it, on a thread of its own: while the layers run. Used by one thread,
-// the engine's.
+// Makes a step's masks on a thread of its own while the layers run. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_MASK_THREAD_H_
 #define HYDRANT_ENGINE_RUN_MASK_THREAD_H_
 
@@ -19,9 +18,9 @@ class MaskThread {
   MaskThread(const MaskThread&) = delete;
   MaskThread& operator=(const MaskThread&) = delete;
 
-  // What `masks` names stays until Wait() has returned. REQUIRES: none are being made
+  // `masks` and its elements must outlive the next Wait(). REQUIRES: no masks are being made
   void Start(std::span<RowMask* const> masks);
-  // Until all are made.
+  // Returns when all masks are made.
   void Wait();
 
  private:
@@ -29,10 +28,10 @@ class MaskThread {
 
   Mutex mutex_;
   std::condition_variable changed_;
-  std::span<RowMask* const> masks_ HYDRANT_GUARDED_BY(mutex_);  // empty: nothing is to be done
+  std::span<RowMask* const> masks_ HYDRANT_GUARDED_BY(mutex_);  // empty: no work
   bool stopping_ HYDRANT_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // begins with the first masks
+  std::thread thread_;  // started with the first masks
 };
 
 }  // namespace hydrant

@@ -49,7 +49,7 @@ void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, in
   std::fill(Host<int32_t>(4) + num_sampled_, Host<int32_t>(4) + used, -1);
   std::fill(Host<SamplingRow>(6) + num_sampled_, Host<SamplingRow>(6) + used,
             SamplingRow{.temperature = 0.0f});
-  // The last array is the longest: no more of it than is used.
+  // The last array is the longest: only its used part is copied.
   device_.Write(backend, 0, std::span(host_).first(Offset(6) + used * sizeof(SamplingRow)));
 }
 

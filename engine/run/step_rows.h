@@ -1,6 +1,6 @@
-// What a step says of its rows, in device memory at fixed addresses: one copy a step. Decode rows
-// come first, padded where the device wants it; sampled rows are the decode rows, then the prompts
-// that end in the step, then what else is drawn for these (PrefillSlice::more_samples).
+// The inputs of a step's rows in device memory at fixed addresses, written by one copy a step.
+// Decode rows come first, padded for graphs; sampled rows are the decode rows, then the prompts
+// that end in the step, then further samples from these (PrefillSlice::more_samples).
 #ifndef HYDRANT_ENGINE_RUN_STEP_ROWS_H_
 #define HYDRANT_ENGINE_RUN_STEP_ROWS_H_
 
@@ -20,17 +20,17 @@ class StepRows {
  public:
   absl::Status Allocate(Backend& backend, int max_rows);
 
-  // Sampled rows are padded as decode rows are, by greedy ones.
+  // Sampled rows are padded to padded_rows as well, with greedy rows.
   // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
   void Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
              int padded_rows);
 
   // Decode rows, [max_rows].
-  TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's latest
+  TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's last sampled token
   int32_t* positions() const { return At<int32_t>(1); }
   int32_t* slots() const { return At<int32_t>(2); }  // -1: padding
-  // What RoPE turns queries and keys to. Rolling rows: 0, which leaves them as they are, wherever
-  // the stream is.
+  // The positions by which RoPE rotates queries and keys. 0, no rotation, in rolling rows, whatever
+  // the position in the stream.
   int32_t* rope_positions() const { return At<int32_t>(3); }
   // Sampled rows, [max_rows].
   int32_t* sampled_slots() const { return At<int32_t>(4); }  // -1: padding
@@ -38,7 +38,7 @@ class StepRows {
   SamplingRow* sampling() const { return At<SamplingRow>(6); }
 
   int num_sampled() const { return num_sampled_; }
-  int num_more() const { return num_more_; }  // of these, the last: they are no slot's latest
+  int num_more() const { return num_more_; }  // the last sampled rows: not stored in last_tokens
   bool any_penalties() const { return any_penalties_; }
   bool any_drawn() const { return any_drawn_; }  // of the sampled rows
   bool any_top_k() const { return any_top_k_; }
@@ -50,7 +50,7 @@ class StepRows {
   T* At(int array) const {
     return reinterpret_cast<T*>(device_.data() + Offset(array));
   }
-  // Six arrays of four bytes an element, then the widest.
+  // Six arrays of four bytes an element, then the sampling rows.
   size_t Offset(int array) const { return static_cast<size_t>(array) * stride_; }
   template <typename T>
   T* Host(int array) {

@@ -103,7 +103,7 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
                                      const KvState& kv) {
   const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
   const int32_t base = cut.keep[layer_begin] - plan.Protected();
-  // Of layers that others follow, what all of them are given.
+  // If more layers follow, the total over all layers.
   const int sharing = cut.OthersFollow() ? limits_.BudgetHeads() : heads;
   backend_->CountBest({.slot = slot,
                        .layer_begin = layer_begin,

@@ -1,6 +1,6 @@
-// The Budget step: how many entries each head keeps. Heads that share a budget are given it by
-// where the best of their entries are, of a prompt's layer by its scores, later by those in the
-// slot's pages; the rule is one (kernels/ops/share_budget.h). Used by the engine's thread.
+// The Budget step: how many entries each head keeps. A shared budget is split by the number of best
+// entries in each head: by the scores of a prompt's layer, later by the scores in the slot's pages,
+// with one formula (kernels/ops/share_budget.h). Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_COMPRESS_HEAD_BUDGETS_H_
 #define HYDRANT_ENGINE_RUN_COMPRESS_HEAD_BUDGETS_H_
 
@@ -21,26 +21,27 @@ class HeadBudgets {
   // Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // [num_kv_heads] of the layer, of the group at work; on the device.
+  // [num_kv_heads] entries that each head of a layer keeps, in the current group; on the device.
   int32_t* keep(int layer) const {
     return keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads;
   }
-  // What the heads of the layers keep, [layers, kv_heads], or those of one layer.
+  // Sets `keep` from `layer` on. keep: [layers, kv_heads], of one or more layers.
   void Set(int layer, std::span<const int32_t> keep);
-  // The layer's heads keep as many each.
+  // Sets the same number for all heads of the layer.
   void SetAlike(int layer, int32_t keep);
-  // The heads of a prompt's layer share layer_budget entries a head, by [num_kv_heads, n] scores.
+  // Shares a budget of layer_budget entries per head over the heads of a prompt's layer. scores:
+  // [num_kv_heads, n].
   void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget);
-  // The layer's heads get the pages of what they keep, where the slot has some that are unassigned.
+  // Assigns pages for the kept entries to the layer's heads, if the slot has unassigned pages.
   void AssignPages(const PromptLayer& layer, const KvState& kv);
-  // What the heads of the first layers do not keep goes back to those.
+  // Returns pages that the heads of the first `layers` layers do not keep to the unassigned ones.
   void ReturnPages(int slot, int layers, const KvState& kv);
-  // All heads of the slot, by what is in its pages when `tokens` have been seen.
+  // Sets all heads of the slot by the entries in its pages, after `tokens` tokens.
   void SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                   const KvState& kv);
 
  private:
-  // Heads share base + guarded entries each. `best` of ShareBudgetArgs is in keep(layer) already.
+  // Heads share base + guarded entries each. REQUIRES: keep(layer) holds ShareBudgetArgs::best
   void Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted,
              bool others_follow = false);
   void ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,

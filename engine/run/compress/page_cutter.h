@@ -1,5 +1,5 @@
-// Cuts caches whose entries lie in pages, when a prompt's last layer has been written or while they
-// live: the one place where the engine does what a PageCut says. Used by the engine's thread.
+// Compacts entries in pages, after a prompt's layers have been written or while decoding. All
+// PageCuts are carried out here. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_COMPRESS_PAGE_CUTTER_H_
 #define HYDRANT_ENGINE_RUN_COMPRESS_PAGE_CUTTER_H_
 
@@ -24,10 +24,10 @@ class PageCutter {
   const HeadBudgets& budgets() const { return budgets_; }
   SampleStream& samples() { return samples_; }
 
-  // tokens: that the slot has seen.
+  // tokens: seen by the slot so far.
   void Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens, const KvState& kv);
 
-  // One layer, when a slice that appends has read it, as slice.keep says.
+  // Compacts one layer by slice.keep, after a slice that appends has run through it.
   void CutLayer(int layer, const PrefillSlice& slice, const KvState& kv);
 
  private:

@@ -16,8 +16,7 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
          std::max(a->first_query, 0) == std::max(b->first_query, 0);
 }
 
-// Whether a run that appends is cut, by the attention that its last queries pay
-// (PrefillSlice::keep).
+// Whether an appending run evicts entries by attention from its last queries (PrefillSlice::keep).
 bool RanksAnew(const GroupState& group, const PrefillSlice& slice) {
   return !slice.keep.empty() && group.IsBudget();
 }
@@ -53,7 +52,7 @@ bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatist
   return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
 }
 
-// What the slice's slots want, each once; the i-th has a place in shared_[i].
+// The distinct statistics of the slice's slots; the i-th is gathered in shared_[i].
 std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const GroupState& group,
                                                                  const PrefillSlice& slice) const {
   std::vector<Gathered> distinct;
@@ -68,8 +67,7 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const GroupStat
   return distinct;
 }
 
-// Of a slice that appends: the attention that each new entry receives, where entries are ranked by
-// it.
+// For a slice that appends: the attention that each new entry receives, if it ranks entries.
 std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(
     const GroupState& group, const PrefillSlice& slice) const {
   const DecodeRule& rule = group.plan(slice.slot).rule;
@@ -83,7 +81,7 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(
   return {received};
 }
 
-// All that is gathered for the slice, and where.
+// All statistics to gather for the slice, with their arrays.
 std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(
     const GroupState& group, const PrefillSlice& slice) const {
   if (slice.Appends()) return ReceivedBy(group, slice);
@@ -160,8 +158,8 @@ PrefixLayout PromptCompressor::LayoutOf(const GroupState& group, const PrefillSl
   return {group.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
 }
 
-// Calls move(sums of a head, their place in a block, bytes) for all sums over the first tokens.
-// `blocks`: of these, from the first one on, or less.
+// Calls move(sums of a head, their place in a block, bytes) for all sums over the first `tokens`
+// tokens. `blocks`: their sum blocks, or the first part of these.
 template <typename Move>
 void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
                                const PrefixLayout& layout, int tokens, const PrefillSlice& slice,
@@ -180,7 +178,7 @@ void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
   }
 }
 
-// A slot's all, from those of all. A scorer may change its own.
+// Copies a slot's statistics from the shared ones, because a scorer may change its arrays.
 void PromptCompressor::TakeShared(const GroupState& group, const PrefillSlice& slice, int slot) {
   const std::vector<Gathered> shared = Shared(group, slice);
   for (const PromptStatistic& one :
@@ -279,7 +277,7 @@ void PromptCompressor::CompressSlot(int slot, const GroupLayer& at, const Prefil
 }
 
 void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
-  // Without scores the protected are all there is to keep.
+  // Without scores only protected entries are kept, so the score values do not matter.
   backend_->Select({.scores = scores != nullptr ? scores : layer.statistics[0],
                     .score_stride = layer.stride,
                     .num_kv_heads = layer.num_kv_heads,

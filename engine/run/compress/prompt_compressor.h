@@ -1,14 +1,14 @@
-// From a prompt that has been read to the cache that is kept of it, a layer at a time, in four pure
-// steps with plain data between them:
+// Compresses a prefilled prompt into its cache, a layer at a time, in four pure steps with plain
+// data between them:
 //
-//   Score   statistics of attention to each key  ->  scores [kv_heads, n], higher stays
+//   Score   statistics of attention to each key  ->  scores [kv_heads, n], the highest are kept
 //   Budget  scores                               ->  keep [kv_heads]
 //   Select  scores, keep                         ->  kept positions of each head
 //   Write   kept positions, scores               ->  pages
 //
-// The plan's scorer ranks (engine/cache/prompt_scorer.h), its life says what is kept of a layer
-// (Lifecycle::CutLayer), and what is cut once more, from the pages, when some or all layers have
-// been written (Lifecycle::CutPrompt). Nothing here knows one by name.
+// The plan's scorer ranks entries (engine/cache/prompt_scorer.h). Its lifecycle sets how many of a
+// layer are kept (Lifecycle::CutLayer), and the compaction of pages after some or all layers have
+// been written (Lifecycle::CutPrompt). Nothing here depends on a specific policy.
 #ifndef HYDRANT_ENGINE_RUN_COMPRESS_PROMPT_COMPRESSOR_H_
 #define HYDRANT_ENGINE_RUN_COMPRESS_PROMPT_COMPRESSOR_H_
 
@@ -32,39 +32,39 @@ namespace hydrant {
 
 class PromptCompressor {
  public:
-  // Borrows the backend. The limits' prefill arena is where slices are placed.
+  // Borrows the backend. Slices lie in the prefill arena of the limits.
   static absl::StatusOr<std::unique_ptr<PromptCompressor>> Create(Backend* backend,
                                                                   const EngineLimits& limits);
 
-  // What attention is to gather in a pass over the keys.
+  // The statistics that attention gathers in one pass over the keys.
   using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
-  // `layer`: of the model, here and below. Before a layer of the slice is read.
+  // Called before a layer of the slice runs. Here and below, `layer` is a layer of the model.
   void Begin(int layer, const PrefillSlice& slice, const KvState& kv);
-  // When its tokens before `token` have been: their sums are kept, if that is one of the slice's
-  // checkpoints and there are prefix blocks for them.
+  // Called after the layer's tokens before `token` have run: saves their sums, if `token` is one of
+  // the slice's checkpoints and has prefix blocks.
   void KeepSums(int layer, const PrefillSlice& slice, int token, const KvState& kv);
-  // What is gathered while it is: at least one pass, more where other slots want more.
+  // The passes of a layer's prefill: at least one, more where other slots need more statistics.
   std::vector<Statistics> Passes(const GroupState& group, const PrefillSlice& slice) const;
-  // What is gathered of the echo of the slice's prompt, in the same way; none where no slot wants
-  // one.
+  // The passes of the echo of the slice's prompt; none where no slot needs an echo.
   std::vector<Statistics> EchoPasses(const GroupState& group, const PrefillSlice& slice) const;
-  // When the whole layer has been read: each slot keeps what the plan of its group says.
+  // Called after the whole layer has run: writes the kept entries of each slot, by its plan in the
+  // layer's group.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
-  // The same of a slice that appends: entries and new tokens compete for what each head may hold.
+  // As Compress() for a slice that appends: entries and new tokens compete for each head's slots.
   void Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
-  // A place for the scores of a layer's entries while attention adds to them.
+  // Scratch for the scores of a layer's entries while attention adds to them.
   ScoreRowsArgs EntryScores(const PagedPrefix& entries);
-  // When the last layer has been compressed.
+  // Called after the last layer has been compressed.
   void Finish(const PrefillSlice& slice, const KvState& kv);
 
-  // For caches that are cut while they live.
+  // For cuts while decoding.
   PageCutter& cutter() { return cutter_; }
 
-  // [n, full layers * num_kv_heads] that the scorer of the slot's newest prompt has observed.
+  // [n, budget layers * num_kv_heads] observations of the scorer of the slot's newest prompt.
   const float* observations(int slot) const {
     return observations_.data() + slot * kMaxObservations * NumHeads();
   }
-  // [full layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
+  // [budget layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
  private:
@@ -74,7 +74,7 @@ class PromptCompressor {
   size_t NumHeads() const { return static_cast<size_t>(limits_.BudgetHeads()); }
 
   struct Gathered : PromptStatistic {
-    float* out = nullptr;  // [kv_heads, arena], from the slice on
+    float* out = nullptr;  // [kv_heads, arena], from the slice's first token on
   };
   static bool SameNumbers(const PromptStatistic& a, const PromptStatistic& b);
   std::vector<Gathered> Shared(const GroupState& group, const PrefillSlice& slice) const;
@@ -100,8 +100,8 @@ class PromptCompressor {
   EngineLimits limits_;
   int arena_tokens_;
   std::array<DeviceArray<float>, kMaxColumnStatistics> statistics_;  // [kv_heads, arena] each
-  // [kv_heads, arena] each: what is gathered once for several slots, and then copied into
-  // statistics_ for one after the other.
+  // [kv_heads, arena] each: statistics gathered once for several slots, then copied to statistics_
+  // for one slot after another.
   std::vector<DeviceArray<float>> shared_;
   DeviceArray<float> scores_;        // [kv_heads, arena]
   DeviceArray<float> entry_scores_;  // [kv_heads, max_model_len]

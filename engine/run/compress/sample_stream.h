@@ -1,5 +1,5 @@
-// Caches whose entries are samples (kernels/ops/subgen.h): the rule of each slot, and when the
-// engine builds samples and streams tokens into them. Used by the engine's thread.
+// Caches with samples as entries (kernels/ops/subgen.h): keeps the rule of each slot, builds
+// samples and streams tokens into them. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_COMPRESS_SAMPLE_STREAM_H_
 #define HYDRANT_ENGINE_RUN_COMPRESS_SAMPLE_STREAM_H_
 
@@ -20,13 +20,14 @@ class SampleStream {
   // Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // Takes the rules of all slots that these updates set up.
+  // Stores the rules of all slots that the updates set up.
   void SetUp(const CacheUpdates& updates);
-  // Of a prompt's layer that has been read, into the slot's pages.
+  // Builds samples of a prefilled layer of a prompt in the slot's pages.
   void BuildLayer(const SubGenRule& rule, const PromptLayer& layer, const KvState& kv);
-  // Of the `tokens` entries in the slot's pages, in their place.
+  // Replaces the `tokens` entries in the slot's pages by samples of them.
   void BuildPages(const SubGenRule& rule, int slot, int32_t tokens, const KvState& kv);
-  // What leaves the windows of a step's rows, before its new entries are written.
+  // Streams the tokens that leave the windows of a step's rows into the samples, before the new
+  // entries are written.
   void Insert(int num_rows, const int32_t* slots, const int32_t* positions, int layer,
               const KvState& kv);
 

@@ -44,7 +44,7 @@ void Route(Backend* backend, const Experts& experts, const Linear& router, const
                          .places = space.places.data()});
 }
 
-// Of rows of the input where there are sources, else of places.
+// The experts' product with row sources[place] of the input, or row `place` without sources.
 void Multiply(Backend* backend, const Experts& experts, const Linear& linear,
               const ExpertInput& input, const int32_t* sources, int places,
               const ExpertSpace& space, float* y) {

@@ -1,5 +1,5 @@
-// The feed-forward of a mixture of experts (kernels/ops/experts.h): what a layer has of it on a
-// backend, its work space, and its step, the same for prefill and decode.
+// The feed-forward of a mixture of experts (kernels/ops/experts.h): a layer's weights on a backend,
+// the work space, and the forward pass, the same for prefill and decode.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_EXPERTS_H_
 #define HYDRANT_ENGINE_RUN_FORWARD_EXPERTS_H_
 
@@ -13,16 +13,16 @@
 
 namespace hydrant {
 
-// Immutable once loaded. The experts' matrices stand one after the other.
+// Immutable once loaded. The experts' matrices are stacked.
 struct ExpertLayer {
   Linear router;   // [experts, hidden]
-  Linear gate_up;  // of each expert [2 inter, hidden]: its gate, then its up
-  Linear down;     // of each expert [hidden, inter]
+  Linear gate_up;  // [experts, 2 inter, hidden]: an expert's gate, then its up
+  Linear down;     // [experts, hidden, inter]
 
   bool Exists() const { return router.weight != nullptr; }
 };
 
-// For at most `rows` rows; a place is a row and one of its choices. Empty where a model has no
+// Work space for up to `rows` rows; a place is a (row, choice) pair. Empty for models without
 // experts.
 struct ExpertSpace {
   absl::Status Allocate(Backend& backend, const ModelConfig& config, DType input_dtype, int rows);
@@ -38,14 +38,14 @@ struct ExpertSpace {
   DeviceArray<float> out;        // [places, hidden]
 };
 
-// Rows that experts read: [rows, hidden].
+// Input rows of the experts: [rows, hidden].
 struct ExpertInput {
   const void* x = nullptr;
   DType dtype = DType::kF32;
   int rows = 0;
 };
 
-// hidden += what the experts of each row make of it. hidden: [rows, hidden].
+// hidden += weighted sum of the outputs of each row's experts. hidden: [rows, hidden].
 void AddExperts(Backend* backend, const ModelConfig& config, const ExpertLayer& layer,
                 const ExpertInput& input, const ExpertSpace& space, float* hidden);
 

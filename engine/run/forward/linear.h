@@ -1,5 +1,5 @@
-// A projection of the model: a matrix on a backend, and its bias. Immutable once loaded. Every
-// product with one goes by Apply(), whatever else the backend fuses with it.
+// A projection of the model: a matrix on a backend, and its bias. Immutable once loaded. All
+// products with it use Apply(), fused or not.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_LINEAR_H_
 #define HYDRANT_ENGINE_RUN_FORWARD_LINEAR_H_
 
@@ -15,13 +15,13 @@ struct Linear {
   std::unique_ptr<Weight> weight;
   DeviceArray<float> bias;  // [weight's rows], or empty
 
-  // As `product` says; its weight and bias are these.
+  // Runs `product` with this weight and bias.
   void Apply(Backend* backend, MatmulArgs product) const {
     product.weight = weight.get();
     product.bias = bias.data();
     backend->Matmul(product);
   }
-  // The same of experts' matrices, one above the other.
+  // As above, with the experts' matrices stacked.
   void Apply(Backend* backend, ExpertMatmulArgs product) const {
     product.weight = weight.get();
     product.bias = bias.data();

@@ -8,7 +8,7 @@ namespace hydrant {
 
 namespace {
 
-constexpr int kRowsAtOnce = 256;  // hidden states that are normalised at once
+constexpr int kRowsAtOnce = 256;  // hidden states normalised per pass
 
 }  // namespace
 

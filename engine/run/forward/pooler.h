@@ -1,5 +1,5 @@
-// Embeddings of prompts: their final hidden states, after the last norm, as one vector. Used by the
-// engine's thread.
+// Embeddings of prompts: their final hidden states, after the last norm, pooled into one vector.
+// Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_POOLER_H_
 #define HYDRANT_ENGINE_RUN_FORWARD_POOLER_H_
 
@@ -13,10 +13,10 @@ namespace hydrant {
 
 class Pooler {
  public:
-  // Borrows backend and model. max_prompts: of a step.
+  // Borrows backend and model. max_prompts: prompts that end in one step.
   absl::Status Allocate(Backend* backend, const Transformer* model, int max_prompts);
 
-  // hidden: [n, hidden] of a whole prompt. `index`: which of the step's embeddings it becomes.
+  // Writes the step's embedding `index`. hidden: [n, hidden] of a whole prompt.
   void Pool(EmbeddingPooling pooling, const float* hidden, int n, int index);
   // [hidden]
   const float* embedding(int index) const;
@@ -24,7 +24,7 @@ class Pooler {
  private:
   Backend* backend_ = nullptr;
   const Transformer* model_ = nullptr;
-  DeviceArray<float> normed_;      // [kRows, hidden]
+  DeviceArray<float> normed_;      // [kRowsAtOnce, hidden]
   DeviceArray<float> embeddings_;  // [max_prompts, hidden]
 };
 

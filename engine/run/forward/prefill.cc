@@ -70,7 +70,7 @@ const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePla
   return hidden_.data() + row * model_->config().hidden_size;
 }
 
-// The slice's tokens enter the arena: ids, positions, embeddings.
+// Writes the slice's ids, positions and embeddings to the arena.
 void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   const int rows = slice.token_end - slice.token_begin;
   const size_t row = slice.arena_begin + slice.token_begin;
@@ -81,7 +81,7 @@ void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   positions_.Write(*backend_, row, positions);
   const auto after = static_cast<int32_t>(
       std::min<int64_t>(kv.plan(slice.slot).prompt.tokens, max_positions_ - 1));
-  // Those of tokens that are not read, too.
+  // Cached tokens are not computed, but the echo rotates their queries.
   const int unread = slice.BeginsLayer() ? slice.first_token : 0;
   later_positions_.Write(*backend_, row - unread, std::vector<int32_t>(rows + unread, after));
   model_->Embed(ids_.data() + row, positions_.data() + row, rows,
@@ -99,7 +99,7 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
   }
 }
 
-// What is known of the tokens that are not read takes its place.
+// Loads the data of cached tokens from prefix blocks.
 void PrefillRunner::BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
   prefix_.LoadKv(layer, slice, KvRows(k_, slice), KvRows(v_, slice), kv);
   compressor_->Begin(layer, slice, kv);
@@ -120,7 +120,7 @@ TokenRows PrefillRunner::KvRows(const DeviceArray<uint8_t>& array,
           .row_stride = head_dim};
 }
 
-// `row`: of the activations.
+// row: a row of the activations.
 TokenRows PrefillRunner::RawQueries(int row) const {
   const int64_t stride = model_->RawQueryStride();
   return {.x = Transformer::RawQueries(*act_) + row * stride,
@@ -128,7 +128,7 @@ TokenRows PrefillRunner::RawQueries(int row) const {
           .row_stride = stride};
 }
 
-// When the slice's last token has been through the layer.
+// Called after the slice's last token has run through the layer.
 void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv) {
   const int head_dim = model_->config().head_dim;
   const size_t start = static_cast<size_t>(slice.arena_begin) * head_dim;
@@ -142,8 +142,8 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
   compressor_->Compress(layer, slice, layer_kv, kv);
 }
 
-// Runs of at most max_rows_ rows. A piece ends at its slice's end or at a multiple of kQueryTile,
-// so that column sums do not depend on the cut; and where sums are kept.
+// Runs of at most max_rows_ rows. A piece ends at its slice's end, at a checkpoint, or at a
+// multiple of kQueryTile, so that column sums do not depend on the split.
 std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
     std::span<const PrefillSlice* const> slices) const {
   std::vector<std::vector<Piece>> runs;
@@ -186,7 +186,7 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
   if (apart) MoveHidden(pieces, Move::kScatter);
 }
 
-// Between the arena and run_hidden_.
+// Copies hidden states between the arena and run_hidden_.
 void PrefillRunner::MoveHidden(std::span<const Piece> pieces, Move move) {
   const size_t width = model_->config().hidden_size;
   float* in_run = run_hidden_.data();
@@ -202,7 +202,8 @@ void PrefillRunner::MoveHidden(std::span<const Piece> pieces, Move move) {
   }
 }
 
-// The piece's keys and values into the arena. `row`: where it begins in the activations of its run.
+// Rotates the piece's queries and keys and writes keys and values to the arena. row: the piece's
+// first row in the activations of its run.
 void PrefillRunner::Rotate(int layer, const Piece& piece, int row, const KvState& kv) {
   const int head_dim = model_->config().head_dim;
   const size_t place = static_cast<size_t>(piece.ArenaRow()) * head_dim;
@@ -215,7 +216,7 @@ void PrefillRunner::Rotate(int layer, const Piece& piece, int row, const KvState
   if (Echoes(layer, *piece.slice, kv)) RotateForEcho(layer, piece, row, kv);
 }
 
-// What the attention of a prompt's tokens to its keys has in common.
+// The arguments common to all attention of a prompt's tokens to its keys.
 PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
                                                 const KvState& kv) const {
   const ModelConfig& config = model_->config();
@@ -231,10 +232,10 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .precision = backend_->AttentionDType(kv.pages().layout.dtype, model_->weight_dtype())};
 }
 
-// Of a run's pieces, which are of different prompts or follow each other.
+// Attention of a run's pieces, which are of different prompts or consecutive in one.
 void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvState& kv) {
-  std::vector<PrefillAttentionArgs> together;  // what has one pass, and no entries in pages
-  std::vector<const Piece*> summed;            // of these, the pieces whose sums may be kept
+  std::vector<PrefillAttentionArgs> together;  // pieces without entries in pages, for one call
+  std::vector<const Piece*> summed;            // pieces of `together` with sums to save
   const auto attend = [&] {
     backend_->PrefillAttentions(together);
     for (const Piece* piece : summed) compressor_->KeepSums(layer, *piece->slice, piece->end, kv);
@@ -252,7 +253,7 @@ void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvSta
       const std::vector<PromptCompressor::Statistics> passes =
           compressor_->Passes(at.group, *piece.slice);
       const bool sums = passes.front().front().out != nullptr;
-      // Sums are kept as a prompt's piece has left them, before its next piece adds to them.
+      // A piece's sums are saved before the next piece of its prompt adds to them.
       if (sums && !summed.empty() && summed.back()->slice == piece.slice) attend();
       for (const PromptCompressor::Statistics& pass : passes) {
         together.push_back(args);
@@ -264,7 +265,7 @@ void PrefillRunner::Attend(int layer, std::span<const Piece> pieces, const KvSta
   attend();
 }
 
-// `row`: where the piece begins in the activations of its run.
+// row: the piece's first row in the activations of its run.
 PrefillAttentionArgs PrefillRunner::AttentionOf(int layer, const Piece& piece, int row,
                                                 const KvState& kv) const {
   const size_t first = static_cast<size_t>(row) * model_->config().QDim();
@@ -280,7 +281,7 @@ PrefillAttentionArgs PrefillRunner::AttentionOf(int layer, const Piece& piece, i
   return args;
 }
 
-// Of a slice that appends: to what the slot's heads hold, too.
+// Attention of a slice that appends: also to the entries in the slot's pages.
 void PrefillRunner::AttendToEntries(const GroupLayer& at, const PrefillSlice& slice,
                                     const KvState& kv, PrefillAttentionArgs args) {
   const PagedPrefix entries = {
@@ -295,7 +296,7 @@ void PrefillRunner::AttendToEntries(const GroupLayer& at, const PrefillSlice& sl
   const ScoreRowsArgs scores = compressor_->EntryScores(entries);
   const bool summed = args.statistics[0].out != nullptr;
   if (summed) {
-    // Of a run that ranks anew, what was known of the entries does not count.
+    // A run with slice.keep ranks entries by its own attention alone: their scores start at 0.
     if (slice.keep.empty() || args.first_position > 0) {
       backend_->GatherScores(scores);
     } else {
@@ -308,7 +309,7 @@ void PrefillRunner::AttendToEntries(const GroupLayer& at, const PrefillSlice& sl
   if (summed) backend_->ScatterScores(scores);
 }
 
-// For the echo, those of tokens that are not read, by way of the activations.
+// Loads the queries of cached tokens into the activations and rotates them for the echo.
 void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const int most = max_rows_ / kPrefixBlockTokens * kPrefixBlockTokens;
@@ -321,8 +322,8 @@ void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, co
   }
 }
 
-// The piece's queries where the echo asks them from; as they were, for the echoes of prompts that
-// begin alike.
+// Rotates the piece's queries to the position of the echo, and saves them before RoPE for prompts
+// with the same prefix.
 void PrefillRunner::RotateForEcho(int layer, const Piece& piece, int row, const KvState& kv) {
   const size_t place = piece.ArenaRow();
   model_->RotateQueries(layer, later_positions_.data() + place, row, piece.rows(), *act_,
@@ -331,7 +332,7 @@ void PrefillRunner::RotateForEcho(int layer, const Piece& piece, int row, const 
                       RawQueries(row), kv);
 }
 
-// The layer's queries once more, when all keys are there.
+// Runs the layer's queries once more, after all keys are computed.
 void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv) {
   const auto n = static_cast<int>(kv.plan(slice.slot).prompt.tokens);
   PrefillAttentionArgs args = AttentionTo(slice, kv);

@@ -1,11 +1,11 @@
-// Reading prompts, layer by layer. The hidden states of every open prompt, and the keys and values
-// of the layer at work, lie in a fixed arena counted in tokens, outside the pool; attention runs
-// from the arena, and only the entries that a request keeps are written into its pages ("compress
-// before paging").
+// Prefill of prompts, layer by layer. The hidden states of all open prompts, and the keys and
+// values of the current layer, lie in a fixed arena counted in tokens, outside the pool; attention
+// runs from the arena, and only the entries that a request keeps are written into its pages
+// ("compress before paging").
 //
-// Slices that are at the same layer go through the matrix products as one run of rows, so several
-// short prompts, or the short ends of prompts that begin alike, read the weights once. Where their
-// tokens do not lie side by side in the arena, their hidden states are gathered.
+// Slices at the same layer go through the matrix products as one run of rows, so several short
+// prompts, or short suffixes of prompts with a cached prefix, read the weights once. If their
+// tokens are not contiguous in the arena, their hidden states are gathered.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_PREFILL_H_
 #define HYDRANT_ENGINE_RUN_FORWARD_PREFILL_H_
 
@@ -27,18 +27,18 @@ namespace hydrant {
 
 class PrefillRunner {
  public:
-  // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. page_dtype:
-  // of the pool's pages. Borrows everything else.
+  // A pass of the matrix products takes at most limits.prefill_rows rows; act has room for them.
+  // page_dtype: the dtype of the pool's pages. Borrows backend, model and act.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
                                                                const Transformer* model,
                                                                const Activations* act,
                                                                const EngineLimits& limits,
                                                                DType page_dtype);
 
-  // Leaves what is kept in the pages of `kv`.
+  // Writes the kept entries into the pages of `kv`.
   void Run(std::span<const PrefillSlice> slices, const KvState& kv);
 
-  // The final hidden states of a prompt whose last slice has run: [tokens, hidden], and the last.
+  // Final hidden states of a prompt after its last slice: [tokens, hidden], and the last row.
   const float* Hidden(const PrefillSlice& slice) const {
     return hidden_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().hidden_size;
   }
@@ -79,7 +79,7 @@ class PrefillRunner {
                        PrefillAttentionArgs args);
   void BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv);
   void EndLayer(int layer, const PrefillSlice& slice, const KvState& kv);
-  // From an element of one of these on.
+  // The rows of an arena array from `element` on.
   MutableArenaRows At(const DeviceArray<uint8_t>& array, int64_t element) const {
     return MutableArenaRows(array.data(), dtype_) + element;
   }
@@ -97,17 +97,17 @@ class PrefillRunner {
   Backend* backend_;
   const Transformer* model_;
   const Activations* act_;
-  DType dtype_;  // of k_, v_, later_q_ and the queries at work
+  DType dtype_;  // of k_, v_, later_q_ and the current queries
   int arena_tokens_;
   int max_rows_;
   int max_positions_;
   DeviceArray<TokenId> ids_;        // [arena]
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]
-  DeviceArray<float> run_hidden_;   // [max_rows, hidden], of a run that lies in several places
-  DeviceArray<uint8_t> k_, v_;      // [kv_heads, arena, head_dim], of the layer at work
-  // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
-  // [arena, heads, head_dim].
+  DeviceArray<float> run_hidden_;   // [max_rows, hidden], of a run that is not contiguous
+  DeviceArray<uint8_t> k_, v_;      // [kv_heads, arena, head_dim], of the current layer
+  // For echoes: [arena] the position right after each token's prompt, and [arena, heads, head_dim]
+  // the layer's queries rotated to it.
   DeviceArray<int32_t> later_positions_;
   DeviceArray<uint8_t> later_q_;
   std::unique_ptr<PromptCompressor> compressor_;

@@ -50,7 +50,7 @@ PrefixBlocksArgs PrefixTransfer::ArgsOf(int layer, const PrefillSlice& slice, co
 
 namespace {
 
-// From a token on.
+// Points the arguments to the rows from `token` on.
 void SetRows(const TokenRows& k, const TokenRows& v, int token, PrefixBlocksArgs* args) {
   args->k = k.x + token * k.row_stride;
   args->v = v.x + token * v.row_stride;
@@ -80,7 +80,8 @@ void PrefixTransfer::SaveKv(int layer, const PrefillSlice& slice, const TokenRow
   backend_->SavePrefix(args);
 }
 
-// Calls move(args) for every two groups of as many heads as there are KV heads.
+// Calls move(args) for each query block: num_kv_heads query heads in place of keys, the next
+// num_kv_heads in place of values.
 template <typename Move>
 void PrefixTransfer::ForQueries(int layer, const PrefillSlice& slice, int begin, int end,
                                 int num_heads, const TokenRows& q, const KvState& kv,

@@ -1,6 +1,6 @@
-// What moves between the prefill arena and prefix blocks (engine/cache/prefix_layout.h), a layer at
-// a time: keys and values, and the queries that an echo asks. Sums are the prompt compressor's.
-// Owns the blocks' ids on the device; borrows the rest.
+// Copies between the prefill arena and prefix blocks (engine/cache/prefix_layout.h), a layer at a
+// time: keys and values, and queries for an echo. The prompt compressor copies sums. Owns the
+// blocks' ids on the device; borrows the rest.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_PREFIX_TRANSFER_H_
 #define HYDRANT_ENGINE_RUN_FORWARD_PREFIX_TRANSFER_H_
 
@@ -15,8 +15,8 @@
 
 namespace hydrant {
 
-// Rows of a prompt's tokens, from its first one on: that of a head at x + head * head_stride +
-// token * row_stride.
+// Rows of a prompt's tokens from its first token on: the row of a head and token lies at
+// x + head * head_stride + token * row_stride.
 struct TokenRows {
   MutableArenaRows x = nullptr;
   int64_t head_stride = 0;
@@ -27,16 +27,16 @@ class PrefixTransfer {
  public:
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // Before the first layer of a slice that begins layers.
+  // Copies block ids to the device; called before the first layer of a slice that begins layers.
   void Begin(const PrefillSlice& slice, const KvState& kv);
-  // Those of the tokens that are not read.
+  // Loads keys and values of the cached tokens.
   void LoadKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
               const KvState& kv);
-  // Of the others, when all have been through the layer.
+  // Saves keys and values of the other tokens, after all have run through the layer.
   void SaveKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
               const KvState& kv);
-  // Queries before they turn, `num_heads` of them, of tokens [begin, end), which are read or not;
-  // `q` is of the token `begin`. The last tokens are left out where they are no whole block.
+  // Copies `num_heads` query heads before RoPE, of tokens [begin, end), cached or not; `q` begins
+  // at token `begin`. Tokens of an incomplete last block are left out.
   // REQUIRES: begin is a multiple of kPrefixBlockTokens
   void LoadQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
                    const TokenRows& q, const KvState& kv);
@@ -44,13 +44,13 @@ class PrefixTransfer {
                    const TokenRows& q, const KvState& kv);
 
  private:
-  // Whose blocks of tokens: those of the first tokens are cached, the next ones are new.
+  // Numbers of token blocks: the first ones are cached, the next ones are new.
   struct Blocks {
     int parts = 1;    // PrefixLayout::parts
-    int total = 0;    // whole blocks of the prompt, of each part
-    int cached = 0;   // of these
-    int new_ids = 0;  // ids of new ones, of all parts
-    // New blocks of a part that there are.
+    int total = 0;    // whole blocks of the prompt, in each part
+    int cached = 0;   // cached blocks, in each part
+    int new_ids = 0;  // ids of new blocks, in all parts together
+    // New blocks in a part.
     int NewOf(int part) const { return new_ids > part ? (new_ids - part - 1) / parts + 1 : 0; }
   };
   Blocks BlocksOf(const PrefillSlice& slice, const KvState& kv) const;
@@ -64,8 +64,8 @@ class PrefixTransfer {
 
   Backend* backend_ = nullptr;
   EngineLimits limits_;
-  // [arena / kPrefixBlockTokens, 1 + query blocks]: prompts side by side in the arena have room for
-  // theirs; of a prompt the ids of a part lie side by side.
+  // [arena / kPrefixBlockTokens, 1 + query blocks]: a prompt's ids begin at its place in the arena;
+  // the ids of a part are contiguous.
   DeviceArray<int32_t> ids_;
 };
 

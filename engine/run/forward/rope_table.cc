@@ -7,11 +7,11 @@
 namespace hydrant {
 namespace {
 
-// Llama 3.1's scaling as Hugging Face computes it: long wavelengths are slowed by `factor`, short
-// ones stay, and those in between are blended.
+// Llama 3.1's scaling as Hugging Face computes it: frequencies of long wavelengths are divided by
+// `factor`, short wavelengths stay, wavelengths in between are blended.
 double ScaleLlama3(double frequency, const Llama3RopeScaling& scaling) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
-  const double turns = scaling.original_context / wavelength;  // within the original context
+  const double turns = scaling.original_context / wavelength;  // rotations in the original context
   if (turns > scaling.high_freq_factor) return frequency;
   if (turns < scaling.low_freq_factor) return frequency / scaling.factor;
   const double blend =
@@ -19,11 +19,11 @@ double ScaleLlama3(double frequency, const Llama3RopeScaling& scaling) {
   return (1.0 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
-// How far pair `i` is slowed: 1 by the whole factor, 0 not at all, between the pairs `low` and
-// `high` in proportion.
+// The share of YaRN's factor in the frequency of pair `i`: 0 below pair `low`, 1 above pair `high`,
+// linear in between.
 double YarnRamp(const Rope& rope, int rotary_dim, int i) {
   const YarnRopeScaling& yarn = rope.yarn;
-  // The pair, in fractions, that turns so many times within the original context.
+  // The fractional index of the pair with `turns` full rotations in the original context.
   const auto pair_of = [&](double turns) {
     return rotary_dim * std::log(yarn.original_context / (turns * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(rope.theta));
@@ -39,7 +39,7 @@ double YarnRamp(const Rope& rope, int rotary_dim, int i) {
   return std::clamp((i - low) / (high - low), 0.0, 1.0);
 }
 
-// By what pair `i` is divided, LongRoPE's factors and the file's own.
+// The divisor of pair `i`'s frequency: the file's own factor times LongRoPE's.
 double FrequencyFactor(const Rope& rope, int num_positions, int i) {
   double factor = rope.freq_factors.empty() ? 1.0 : rope.freq_factors[i];
   const LongRopeScaling& scaling = rope.long_rope;

@@ -14,8 +14,8 @@ struct RopeTable {
   std::vector<float> sin;  // [num_positions, rotary_dim / 2]
 };
 
-// Angle a position advances by, per pair of elements: [rotary_dim / 2]. num_positions: as many as a
-// sequence may have.
+// Rotation angle per position of each pair of elements: [rotary_dim / 2]. num_positions: the
+// maximum number of positions of a sequence.
 std::vector<double> RopeFrequencies(const Rope& rope, int rotary_dim, int num_positions);
 
 // Without the rope's attention_factor, so that cos^2 + sin^2 = 1.

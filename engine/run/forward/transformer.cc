@@ -15,7 +15,7 @@
 namespace hydrant {
 namespace {
 
-// One after the other; of absent tensors there is nothing.
+// Loads tensors concatenated; absent ones are skipped.
 absl::Status LoadVectors(Backend& backend, const std::vector<TensorView>& tensors,
                          DeviceArray<float>* out, double scale = 1.0) {
   std::vector<float> values;
@@ -33,8 +33,8 @@ absl::Status LoadVectors(Backend& backend, const std::vector<TensorView>& tensor
   return out->AllocateFrom(backend, values);
 }
 
-// A fused projection's rows [head, (query, key, value), head_dim] as the projections of all
-// queries, all keys and all values, a part per head. Drawn ones are the same in any order.
+// Reorders a fused projection's rows [head, (query, key, value), head_dim] to all queries, all keys
+// and all values, one part per head. Random weights need no order.
 std::vector<TensorView> SplitFused(const TensorView& fused, const ModelConfig& config) {
   if (!fused.Exists() || fused.normals.has_value()) return {fused};
   std::vector<TensorView> parts;
@@ -45,26 +45,26 @@ std::vector<TensorView> SplitFused(const TensorView& fused, const ModelConfig& c
   return parts;
 }
 
-// Look-ups are not where the bytes are: with four bits, the rows of the vocabulary keep eight, as
-// elsewhere in the field.
+// Embedding and output matrices keep eight bits when other weights have four, as is usual:
+// embedding look-ups read few bytes.
 WeightDType VocabularyDType(WeightDType dtype) {
   return dtype == WeightDType::kQ4_0 ? WeightDType::kQ8_0 : dtype;
 }
 
-// Learned positions are few: they are not quantised.
+// Learned positions are small and stay unquantised.
 WeightDType PositionsDType(WeightDType dtype) {
   return Quantises(dtype) ? WeightDType::kStored : dtype;
 }
 
-// Nor is a router, whose product decides which weights are read.
+// A router stays unquantised, too: its logits choose the experts.
 WeightDType RouterDType(WeightDType dtype) { return PositionsDType(dtype); }
 
-// What to call the files in messages.
+// The name of the model's files for messages.
 std::string PathOf(const ModelSource& source) {
   return source.gguf() != nullptr ? source.gguf()->path() : source.folder();
 }
 
-// Of the matrices; norms and biases are nothing beside them.
+// Packed bytes of the matrices; norms and biases are negligible.
 absl::StatusOr<uint64_t> WeightBytes(const Backend& backend, const ModelSource& source,
                                      WeightDType dtype) {
   absl::Status status;
@@ -127,7 +127,7 @@ absl::Status Transformer::Load(WeightDType dtype, int max_positions,
                                const std::function<void(double)>& progress) {
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, CheckFits(dtype));
   progress_ = [&](int64_t bytes) {
-    // What a backend pads counts too.
+    // The packed bytes include padding and may exceed `wanted`.
     if (progress) progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(wanted)));
   };
   if (absl::Status s = LoadWeights(dtype); !s.ok()) return WithContext(s, Quoted(PathOf(*source_)));
@@ -151,15 +151,15 @@ absl::Status Transformer::LoadWeights(WeightDType dtype) {
   layers_.resize(config().num_layers);
   for (int layer = 0; layer < config().num_layers; ++layer) {
     HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype));
-    source_->ReleasePages();  // else the file would lie in memory beside what was made of it
+    source_->ReleasePages();  // else file pages and packed weights would both fill memory
   }
   const absl::Status status = LoadHead(dtype);
   source_->ReleasePages();
   return status;
 }
 
-// Said before the first of them is read. A system that promises more memory than it has would kill
-// the process in the middle.
+// Checked before any weight is read: a system that overcommits memory would kill the process while
+// it loads.
 absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*backend_, *source_, dtype));
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());
@@ -247,7 +247,7 @@ absl::Status Transformer::LoadLinear(const std::vector<TensorView>& weights,
   return LoadVectors(*backend_, biases, &linear->bias);
 }
 
-// Absent parts are passed over.
+// Absent parts are skipped.
 absl::StatusOr<std::unique_ptr<Weight>> Transformer::Pack(const std::vector<TensorView>& parts,
                                                           WeightDType dtype) {
   std::vector<WeightPart> weight_parts;
@@ -271,7 +271,7 @@ void Transformer::Embed(const TokenId* ids, const int32_t* positions, int rows,
                    .out = hidden,
                    .scale = static_cast<float>(config().embedding_scale / divisor)});
   if (positions_ == nullptr) return;
-  backend_->Embed({.ids = reinterpret_cast<const uint32_t*>(positions),  // none is negative
+  backend_->Embed({.ids = reinterpret_cast<const uint32_t*>(positions),  // never negative
                    .m = rows,
                    .table = positions_.get(),
                    .out = hidden,
@@ -279,7 +279,7 @@ void Transformer::Embed(const TokenId* ids, const int32_t* positions, int rows,
                    .scale = static_cast<float>(1.0 / divisor)});
 }
 
-// Where there is no norm, the rows in the dtype that matrix products want.
+// Without a norm, converts the rows to the dtype that matrix products read.
 void Transformer::Normalise(const float* x, const Norm& norm, int rows, int first,
                             const Activations& act) const {
   const size_t element = static_cast<size_t>(first) * config().hidden_size;
@@ -322,7 +322,8 @@ float Transformer::NormEps() const {
   return static_cast<float>(config().norm_eps / (divisor * divisor));
 }
 
-// Whether the product `writer` computes the first half of the norm; `reader` reads its rows alone.
+// Whether the norm is split over the product `writer`, which computes its first half, and the
+// product `reader`, the only reader of its rows.
 bool Transformer::Splits(const Norm& norm, const Linear& writer, const Norm& post_norm,
                          const Weight& reader, int rows, const Activations& act) const {
   return config().norm == NormKind::kRms && norm.weight.size() > 0 && norm.bias.size() == 0 &&
@@ -331,10 +332,10 @@ bool Transformer::Splits(const Norm& norm, const Linear& writer, const Norm& pos
          backend_->FusesProducts(reader, rows);
 }
 
-// The norm of the next layer's input; null: there is no next layer, or the norm is an operation of
-// its own. The norm before the logits always is one: not all rows of the last layer need it.
+// The norm of the next layer's input, if this layer's last product computes its first half; else
+// null. The norm before the logits is always separate: only some rows of the last layer need it.
 const Transformer::Norm* Transformer::NormAfter(int layer, int rows, const Activations& act) const {
-  // In parallel a second norm reads the same rows.
+  // With a parallel residual a second norm reads the same rows.
   if (layer + 1 == config().num_layers || config().parallel_residual) return nullptr;
   const Layer& weights = layers_[layer];
   const Layer& next = layers_[layer + 1];
@@ -343,7 +344,7 @@ const Transformer::Norm* Transformer::NormAfter(int layer, int rows, const Activ
   return splits ? &next.attn_norm : nullptr;
 }
 
-// The split norm over act.normed. A product that writes act.normed needs the norm's weights too.
+// The split norm over act.normed, without the weights that the producer needs.
 std::optional<SplitNorm> Transformer::Half(const Activations& act, bool split) const {
   if (!split) return std::nullopt;
   return SplitNorm{.eps = NormEps(),
@@ -389,7 +390,7 @@ bool Transformer::RotatesInProduct(const Layer& layer, int rows, const Activatio
          backend_->FusesProducts(*layer.qkv.weight, rows);
 }
 
-// A product of act.normed, without the matrix and the output.
+// Arguments of a product with act.normed, without matrix and output.
 MatmulArgs Transformer::InputOf(int rows, const Activations& act, bool prepared) const {
   return {
       .x = act.normed.data(), .x_dtype = act.input_dtype, .m = rows, .x_norm = Half(act, prepared)};
@@ -408,7 +409,7 @@ RopeSplitArgs Transformer::SplittingInto(const KvDestination& kv, int layer,
   return split;
 }
 
-// Queries and keys of act.qkv, in place.
+// Norms of queries and keys (QkNorm) in act.qkv, in place.
 void Transformer::NormaliseHeads(const Layer& layer, int rows, const Activations& act) const {
   const bool whole = config().qk_norm == QkNorm::kWhole;
   const auto normalise = [&](const DeviceArray<float>& weight, int first, int heads) {
@@ -434,8 +435,8 @@ void Transformer::RotateQueries(int layer, const int32_t* positions, int first, 
   backend_->RopeSplit(split);
 }
 
-// Of act.qkv, outputs aside. Queries and keys are to be multiplied by the attention factor: queries
-// are, by its square.
+// RoPE arguments for act.qkv, without outputs. The attention factor applies to queries and keys;
+// here queries are multiplied by its square instead.
 RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int first, int rows,
                                      const Activations& act) const {
   const Rotary rotary = RotaryOf(layer);
@@ -469,8 +470,8 @@ bool Transformer::FinishLayer(int layer, float* hidden, int rows, const Activati
   return after != nullptr;
 }
 
-// hidden += norm of x's projection, or the projection alone where there is no norm; then the rows
-// of the next norm.
+// hidden += norm of x's projection, or the projection alone without a norm; then, if `next` is set,
+// the first half of that norm.
 void Transformer::AddProjection(const Linear& linear, const void* x, const Norm& post_norm,
                                 float* hidden, int rows, const Activations& act,
                                 const Norm* next) const {
@@ -493,7 +494,7 @@ void Transformer::AddProjection(const Linear& linear, const void* x, const Norm&
                      .accumulate = true});
 }
 
-// hidden += feed-forward of act.normed.
+// hidden += feed-forward of act.normed; then, if `next` is set, the first half of that norm.
 void Transformer::FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act,
                               bool prepared, const Norm* next) const {
   if (layer.experts.Exists()) {
@@ -505,7 +506,7 @@ void Transformer::FeedForward(const Layer& layer, float* hidden, int rows, const
   AddProjection(layer.down, act.gated.data(), layer.ffn_post_norm, hidden, rows, act, next);
 }
 
-// act.gated of act.normed.
+// Computes act.gated from act.normed.
 void Transformer::GateUp(const Layer& layer, int rows, const Activations& act,
                          bool prepared) const {
   const Weight& weight = *layer.gate_up.weight;
@@ -519,7 +520,7 @@ void Transformer::GateUp(const Layer& layer, int rows, const Activations& act,
     product.gate = activation;
     return layer.gate_up.Apply(backend_, product);
   }
-  // Results that are only activated need no more bits than what the activation gives.
+  // Only the activation reads the results, so they need no more bits than its output.
   const bool rounds = !has_bias && backend_->ResultDType(weight) == DType::kBF16;
   auto* rounded = rounds ? reinterpret_cast<uint16_t*>(act.gate_up.data()) : nullptr;
   product.y = rounds ? nullptr : act.gate_up.data();

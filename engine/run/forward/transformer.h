@@ -1,12 +1,11 @@
 // The weights of a decoder-only transformer on a backend, and the parts of its forward pass that
-// are the same for prefill and decode. Families are told apart by what their ModelConfig says: the
-// norms and where they stand, how positions enter (learned rows, RoPE on the whole or a part of a
-// head, in all or in some of the layers), the feed-forward and its experts, and whether it reads
-// the sum of input and attention or the input alone.
+// are the same for prefill and decode. Model families differ by their ModelConfig: norms and their
+// placement, positions (learned rows, RoPE on the whole or a part of a head, in all or in some
+// layers), feed-forward and experts, sequential or parallel residual.
 //
-// Two scales cost nothing here. The logits' is in the last norm's weights. Rows are kept divided by
-// the residual scale r: what attention and feed-forward add is then added as it is, embeddings are
-// multiplied by 1 / r, and a norm of x / r with eps / r^2 is the norm of x with eps.
+// Two scales cost nothing here. The logit scale is part of the last norm's weights. Rows are stored
+// divided by the residual scale r: outputs of attention and feed-forward are then added unscaled,
+// embeddings are multiplied by 1 / r, and a norm of x / r with eps / r^2 is the norm of x with eps.
 //
 // Immutable after Create(). Activations are fp32 rows in device memory.
 #ifndef HYDRANT_ENGINE_RUN_FORWARD_TRANSFORMER_H_
@@ -31,7 +30,7 @@ namespace hydrant {
 struct Activations {
   absl::Status Allocate(Backend& backend, const ModelConfig& config, DType dtype, int rows);
 
-  // What only matrix products read, in the dtype that the backend wants: RowsOf.
+  // dtype of rows that only matrix products read (Backend::ActivationDType).
   DType input_dtype = DType::kF32;
   DeviceArray<uint8_t> normed;    // [rows, hidden]
   DeviceArray<uint8_t> gated;     // [rows, intermediate]
@@ -39,23 +38,23 @@ struct Activations {
   DeviceArray<float> qkv;         // [rows, q_dim + 2 kv_dim]
   DeviceArray<float> q;           // [rows, q_dim]
   DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
-  DeviceArray<float> projected;   // [rows, hidden], where it is normalised before it is added
-  DeviceArray<double> squares;    // of normed where a product makes it (SplitNorm::squares)
+  DeviceArray<float> projected;   // [rows, hidden], if outputs are normalised before they are added
+  DeviceArray<double> squares;    // SplitNorm::squares of normed
   ExpertSpace experts;
 
-  // The place of an element in one of these arrays.
+  // The address of an element in one of the arrays above.
   void* At(const DeviceArray<uint8_t>& array, size_t element) const {
     return array.data() + BytesOf(input_dtype, element);
   }
 };
 
-// Where a run of rows puts its turned keys and its values (kernels/ops/elementwise.h).
+// Destination of a run's rotated keys and its values (RopeSplitArgs, kernels/ops/elementwise.h).
 struct KvDestination {
   MutableArenaRows k = nullptr;
   MutableArenaRows v = nullptr;
   int64_t row_stride = 0;
   int64_t head_stride = 0;
-  DType precision = DType::kF32;  // what they are rounded to
+  DType precision = DType::kF32;  // keys and values are rounded to it
 };
 
 class Transformer {
@@ -67,7 +66,7 @@ class Transformer {
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
-  // What the matrices of its layers are kept as, by one of them.
+  // dtype of the packed layer matrices, read from one of them.
   DType weight_dtype() const { return weight_dtype_; }
   Rotary RotaryOf(int layer) const {
     const bool sliding = &config().RopeOf(layer) != &config().rope;
@@ -83,58 +82,59 @@ class Transformer {
 
   // ids, positions, hidden: [rows, ...].
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
-  // Queries, keys and values before they turn, into act.qkv. hidden: [rows, hidden]. `prepared`:
-  // FinishLayer() of the layer before has said so, of the same rows, and nothing has touched `act`.
+  // Computes queries, keys and values before RoPE, in act.qkv. hidden: [rows, hidden]. prepared:
+  // FinishLayer() of the previous layer returned true for the same rows, and `act` is unchanged.
   void ProjectQkv(int layer, const float* hidden, int rows, const Activations& act,
                   bool prepared = false) const;
-  // Of the last ProjectQkv(), the rows from `first` on: queries into the same rows of Queries(),
-  // keys and values into `kv`, all of one dtype. positions: [rows].
+  // Applies RoPE to rows of the last ProjectQkv() from `first` on: queries go to the same rows of
+  // Queries(), keys and values to `kv`, all in one dtype. positions: [rows].
   void RotateQkv(int layer, const int32_t* positions, int first, int rows, const Activations& act,
                  const KvDestination& kv) const;
-  // ProjectQkv() and RotateQkv() of all rows, in one operation where the backend has it.
+  // ProjectQkv() and RotateQkv() of all rows, fused if the backend can.
   void ProjectAndRotate(int layer, const float* hidden, const int32_t* positions, int rows,
                         const Activations& act, bool prepared, const KvDestination& kv) const;
-  // The queries of the last ProjectQkv(), or what else is in their place (RawQueries), at other
-  // positions: q [rows, heads, head_dim], of the rows from `first` on. They are rounded to
-  // `precision` before they turn.
+  // Rotates the rows in RawQueries() from `first` on to other positions. They come from the last
+  // ProjectQkv(), or from the caller, and are rounded to `precision` before RoPE. q: [rows, heads,
+  // head_dim].
   void RotateQueries(int layer, const int32_t* positions, int first, int rows,
                      const Activations& act, DType precision, MutableArenaRows q) const;
-  // Where queries of a dtype lie once they have turned: [rows, heads, head_dim].
+  // Rotated queries of a dtype: [rows, heads, head_dim].
   static MutableArenaRows Queries(const Activations& act, DType dtype) {
     return {act.q.data(), dtype};
   }
-  // Where queries lie before they turn: that of a row's head at row * stride + head * head_dim.
+  // Queries before RoPE: a row's head at row * RawQueryStride() + head * head_dim.
   static float* RawQueries(const Activations& act) { return act.qkv.data(); }
   int64_t RawQueryStride() const { return config().QDim() + 2 * config().KvDim(); }
-  // hidden += attention output projection of act.attended, hidden += feed-forward; with norms of
-  // what is added, where the model has them. With `prepare` also half of the norm that the next
-  // layer begins with, where the backend does that in the last product (SplitNorm): true, and
-  // ProjectQkv() of that layer must be told.
+  // hidden += output projection of act.attended, then hidden += feed-forward; both normalised first
+  // in models with post-norms. With `prepare`, the last product also computes the first half of the
+  // next layer's norm (SplitNorm) if the backend can; then returns true, which must be passed as
+  // `prepared` for that layer.
   bool FinishLayer(int layer, float* hidden, int rows, const Activations& act,
                    bool prepare = false) const;
-  // The rows `first`, `first` + 1, ... of act.normed.
+  // Writes the final norm to the rows of act.normed from `first` on.
   void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
-  // The same as fp32, [rows, hidden], but for the factor LastNormScale().
+  // Writes the final norm times LastNormScale() in fp32. out: [rows, hidden].
   void FinalNorm(const float* hidden, int rows, float* out) const;
   double LastNormScale() const { return config().logit_scale; }
-  // Of the first rows of act.normed. logits: [rows, vocab].
+  // Logits of the first rows of act.normed. logits: [rows, vocab].
   void Logits(const Activations& act, int rows, float* logits) const;
-  // Whether Logits() of so many rows is one of the products that the backend fuses.
+  // Whether the backend fuses products of the size of Logits() with `rows` rows.
   bool FusesLogits(int rows) const { return backend_->FusesProducts(OutputWeight(), rows); }
 
  private:
   struct Norm {
     DeviceArray<float> weight;  // [hidden]
-    DeviceArray<float> bias;    // [hidden], of a LayerNorm
+    DeviceArray<float> bias;    // [hidden], for LayerNorm
   };
   struct Layer {
-    Norm attn_norm, ffn_norm;            // empty where the model has none there
-    Norm attn_post_norm, ffn_post_norm;  // the same
-    DeviceArray<float> q_norm, k_norm;   // the same; [head_dim], or [q_dim] and [kv_dim]
-    DeviceArray<float> sink_logits;      // the same; [heads]
+    // Norms and sink logits are empty if the model has none.
+    Norm attn_norm, ffn_norm;
+    Norm attn_post_norm, ffn_post_norm;
+    DeviceArray<float> q_norm, k_norm;  // [head_dim], or [q_dim] and [kv_dim]
+    DeviceArray<float> sink_logits;     // [heads]
     Linear qkv, wo;
-    Linear gate_up;  // without a gate: up alone; without a weight where there are only experts
-    Linear down;     // the same
+    Linear gate_up;  // up alone in models without a gate; no weight in layers with experts only
+    Linear down;     // no weight in layers with experts only
     ExpertLayer experts;
   };
 
@@ -146,7 +146,7 @@ class Transformer {
       : backend_(backend), source_(std::move(source)) {}
   absl::Status Load(WeightDType dtype, int max_positions,
                     const std::function<void(double)>& progress);
-  absl::StatusOr<uint64_t> CheckFits(WeightDType dtype) const;  // what they take
+  absl::StatusOr<uint64_t> CheckFits(WeightDType dtype) const;  // bytes of the weights
   absl::Status LoadWeights(WeightDType dtype);
   absl::Status LoadLayer(int index, WeightDType dtype);
   absl::Status LoadRope(const Rope& rope, int max_positions, DeviceRope* out);
@@ -186,12 +186,12 @@ class Transformer {
   std::vector<Layer> layers_;
   Norm final_norm_;
   std::unique_ptr<Weight> embedding_;
-  std::unique_ptr<Weight> positions_;  // null: none are learned
-  std::unique_ptr<Weight> output_;     // null: tied, the embedding serves
-  DeviceRope rope_, sliding_rope_;     // empty where RoPE turns nothing, or there is but one
+  std::unique_ptr<Weight> positions_;  // null: no learned positions
+  std::unique_ptr<Weight> output_;     // null: tied to the embedding
+  DeviceRope rope_, sliding_rope_;     // empty if the model has no RoPE, or only one
   DType weight_dtype_ = DType::kF32;
   int64_t weight_bytes_ = 0;
-  std::function<void(int64_t)> progress_;  // hears weight_bytes_ while they are loaded
+  std::function<void(int64_t)> progress_;  // called with weight_bytes_ during loading
 };
 
 }  // namespace hydrant

@@ -34,7 +34,7 @@ absl::Status GroupState::Allocate(Backend* backend, const EngineLimits& limits,
 void GroupState::SetUp(const SlotSetup& setup) {
   const CachePlan& plan = plans_[setup.slot] = group_.PlanOf(setup.plan);
   shared_tokens_[setup.slot] = IsBudget() ? setup.shared_tokens : 0;
-  // Heads that are reported get their caps when they are cut.
+  // Heads with reported lengths get their caps when they are cut.
   std::vector<int32_t> caps(NumHeads(), kNoCap);
   if (!plan.life->ReportsPrompt()) {
     for (size_t head = 0; head < caps.size(); ++head)

@@ -1,6 +1,5 @@
 // The tables of a cache group (engine/cache/cache_group.h) with the memory behind them, and the
-// plans by which its heads live, slot by slot. It follows the host's updates and decides nothing.
-// Owned by KvState.
+// plans of its heads by slot. It follows the host's updates and decides nothing. Owned by KvState.
 #ifndef HYDRANT_ENGINE_RUN_POOL_GROUP_STATE_H_
 #define HYDRANT_ENGINE_RUN_POOL_GROUP_STATE_H_
 
@@ -21,24 +20,23 @@
 
 namespace hydrant {
 
-// With the state of slots whose pages need so many lines.
+// `pages` without the state arrays that slots with `state_lines` lines per page lack.
 KvPages WithState(KvPages pages, int state_lines);
 
 class GroupState {
  public:
   explicit GroupState(const CacheGroup& group) : group_(group) {}
 
-  // `shared`: what all groups have in common: blocks, row_width and unassigned. Borrows the
-  // backend.
+  // shared: the tables common to all groups: blocks, row_width and unassigned. Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits, const KvPages& pages,
                         const SequenceTables& shared);
 
   const CacheGroup& group() const { return group_; }
   bool IsBudget() const { return group_.kind == GroupKind::kBudget; }
   const SequenceTables& tables() const { return tables_; }
-  // The slot's newest.
+  // The current plan of a slot.
   const CachePlan& plan(int slot) const { return plans_[slot]; }
-  // The pool, with the state that a slot has in this group.
+  // The pool, with the state arrays that a slot has in this group.
   KvPages PagesOf(int slot) const { return WithState(pages_, plans_[slot].state_lines); }
   // SlotSetup::shared_tokens
   int32_t shared_tokens(int slot) const { return shared_tokens_[slot]; }
@@ -49,10 +47,9 @@ class GroupState {
   void SetPlan(int slot, const CachePlan& plan);
   void Raise(const SlotTurn& turn);
   void Fork(const SlotFork& fork);
-  // The slot's rows begin there in the table; the end of them.
+  // Sets the start of the slot's rows in the table; returns their end.
   int64_t SetRows(int slot, int64_t begin, int32_t row_width);
-  // Between the tables and what is kept of all groups' heads, of which the group's begin at
-  // `first_head`.
+  // Copies between the tables and a kept cache's heads; the group's begin at `first_head` of all.
   void SwapOut(int slot, const KeptHeads& kept, size_t first_head) const;
   void SwapIn(int slot, const KeptHeads& kept, size_t first_head) const;
 
@@ -67,7 +64,7 @@ class GroupState {
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
   std::vector<CachePlan> plans_;        // [max_num_seqs], host
-  std::vector<int32_t> shared_tokens_;  // the same
+  std::vector<int32_t> shared_tokens_;  // [max_num_seqs], host
 };
 
 }  // namespace hydrant

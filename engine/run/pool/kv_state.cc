@@ -14,8 +14,8 @@ namespace hydrant {
 
 namespace {
 
-// Pages in one piece of memory, so that the device's granularity is received once. State lies
-// beside them, or in some of them.
+// The layout of pages in one allocation, so that it is rounded up to the device's granularity only
+// once. State lies in arrays of its own, or in slabs.
 class PageArrays {
  public:
   PageArrays(const KvLayout& layout, int num_blocks, bool state_beside)
@@ -48,7 +48,7 @@ class PageArrays {
   }
 
  private:
-  // The arrays begin where the widest access of a kernel may.
+  // Aligns each array to the widest access of a kernel.
   size_t Place(size_t bytes) {
     const size_t offset = size_;
     size_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
@@ -144,7 +144,7 @@ absl::Status KvState::AllocatePrefix() {
 }
 
 void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut) {
-  // Only cuts and decisions read the table: writes wait for the next of these, or for the end.
+  // Only cuts and decisions read the table: writes are batched until the next one, or the end.
   std::span<const TableUpdate> left = updates.table;
   size_t waiting = 0;
   const auto write_table = [&] {
@@ -212,7 +212,7 @@ void KvState::Apply(const SlotDecision& decision) {
                                  .tables = tables()});
 }
 
-// A group's rows come after those of the groups before it.
+// Rows are in the order of groups.
 void KvState::Apply(const TableRow& row) {
   rows_[row.slot] = row;
   int64_t begin = row.row_begin;
@@ -225,8 +225,8 @@ void KvState::WriteTable(std::span<const TableUpdate> writes) {
     WritePartOfTable(writes.subspan(begin, std::min(updates_.size(), writes.size() - begin)));
 }
 
-// An entry may be written several times: only its last write is sent, as the order within one call
-// of UpdateTable() is open.
+// An entry may be written several times: only its last write is sent, because UpdateTable() applies
+// its updates in any order.
 void KvState::WritePartOfTable(std::span<const TableUpdate> writes) {
   ++list_;
   distinct_.clear();

@@ -1,6 +1,5 @@
-// The memory of the KV pool and of the sequence tables, in device memory at fixed addresses. It
-// follows the host's updates and decides nothing: which block belongs to whom is the scheduler's
-// knowledge.
+// The KV pool and the sequence tables in device memory at fixed addresses. It follows the host's
+// updates and decides nothing: the scheduler owns the assignment of blocks.
 #ifndef HYDRANT_ENGINE_RUN_POOL_KV_STATE_H_
 #define HYDRANT_ENGINE_RUN_POOL_KV_STATE_H_
 
@@ -22,47 +21,47 @@
 
 namespace hydrant {
 
-// Where a layer of the model has its heads.
+// The cache group of a layer of the model, and its index there.
 struct GroupLayer {
   const GroupState& group;
-  int layer = 0;  // of the group's
+  int layer = 0;  // within the group
 };
 
-// Their shape in an engine; without memory.
+// The shape of an engine's prefix blocks; without memory.
 PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits);
 
 class KvState {
  public:
-  // Borrows the backend. kinds: [layers of the model] of each layer's group. kept_directory: a
-  // folder for the memory of caches that are kept; empty: the backend's host memory.
+  // Borrows the backend. kinds: [layers of the model] the group of each layer. kept_directory: a
+  // folder for a file with the pages of kept caches; empty: the backend's host memory.
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
                                                          const std::vector<GroupKind>& kinds,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory = "");
 
-  // In the order of the list. cut(SlotCut): makes a cut, for which the tables are up to date.
+  // Applies updates in the order of the list. Calls cut(SlotCut) with tables up to date.
   void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut);
 
   const KvPages& pages() const { return pages_; }
-  // limits.num_prefix_blocks of them, in the host's memory.
+  // limits.num_prefix_blocks blocks in host memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   const KeptMemory& kept() const { return kept_; }
   PageIds* blocks() const { return blocks_.data(); }
   GroupLayer At(int layer) const { return {groups_[place_[layer].group], place_[layer].layer}; }
-  // The group that requests' plans are about; without layers where all layers are in others.
+  // The group with the requests' plans; it has no layers if all are in other groups.
   const GroupState& budget() const { return groups_.front(); }
-  // Of the budget group.
+  // Tables and plan of the budget group.
   const SequenceTables& tables() const { return budget().tables(); }
   const CachePlan& plan(int slot) const { return budget().plan(slot); }
-  // The slot's newest plan from now on, of what it holds.
+  // Replaces the slot's plan; its entries stay.
   void SetPlan(int slot, const CachePlan& plan) { groups_.front().SetPlan(slot, plan); }
-  const TableRow& row(int slot) const { return rows_[slot]; }  // the slot's newest
+  const TableRow& row(int slot) const { return rows_[slot]; }  // the slot's current one
 
  private:
   struct Place {
     int group = 0;
-    int layer = 0;  // of the group's
+    int layer = 0;  // within the group
   };
 
   KvState(Backend* backend, const std::vector<GroupKind>& kinds, const KvLayout& layout,
@@ -89,17 +88,17 @@ class KvState {
   KvPages pages_;
   KeptMemory kept_;
   PrefixBlocks prefix_;
-  std::vector<GroupState> groups_;  // the budget group is the first
+  std::vector<GroupState> groups_;  // the budget group first
   std::vector<Place> place_;        // [layers of the model]
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
-  DeviceArray<PageCopy> copies_;  // room for a part of a list
+  DeviceArray<PageCopy> copies_;  // staging, for a part of a list
   DeviceArray<PageIds> blocks_;
   DeviceArray<int32_t> row_width_, unassigned_;
-  std::vector<TableRow> rows_;         // [max_num_seqs] the slots' newest, host
-  DeviceArray<TableUpdate> updates_;   // room for a step's list
-  std::vector<TableUpdate> distinct_;  // the list at work, host
+  std::vector<TableRow> rows_;         // [max_num_seqs] current rows of the slots, host
+  DeviceArray<TableUpdate> updates_;   // staging, for a part of a list
+  std::vector<TableUpdate> distinct_;  // the current list, host
   std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host
   uint64_t list_ = 0;
 };
