@@ -16,17 +16,17 @@
 #define HYDRANT_THREAD_ANNOTATION(attribute)
 #endif
 
-// Of a member: the mutex that a thread holds to read or write it.
+// On a member: the mutex that a thread holds to read or write it.
 #define HYDRANT_GUARDED_BY(mutex) HYDRANT_THREAD_ANNOTATION(guarded_by(mutex))
-// Of a pointer: the mutex that a thread holds to use the object it points to.
+// On a pointer: the mutex that a thread holds to use the object it points to.
 #define HYDRANT_PT_GUARDED_BY(mutex) HYDRANT_THREAD_ANNOTATION(pt_guarded_by(mutex))
-// Of a function: its caller holds the mutex.
+// On a function: its caller holds the mutex.
 #define HYDRANT_REQUIRES(...) HYDRANT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
-// Of a function: its caller does not hold the mutex, because the function locks it.
+// On a function: its caller does not hold the mutex, because the function locks it.
 #define HYDRANT_EXCLUDES(...) HYDRANT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-// Of a function that returns a reference to the mutex.
+// On a function that returns a reference to the mutex.
 #define HYDRANT_RETURN_CAPABILITY(mutex) HYDRANT_THREAD_ANNOTATION(lock_returned(mutex))
-// Of a function that is safe for a reason that the analysis cannot see; a comment gives the reason.
+// On a function that is safe for a reason that the analysis cannot see; a comment gives the reason.
 #define HYDRANT_NO_THREAD_SAFETY_ANALYSIS HYDRANT_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 // For the two classes below only.

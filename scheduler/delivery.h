@@ -49,7 +49,7 @@ class Delivery {
   // Events are large: they should not move as the list grows.
   void Reserve(size_t more) { events_.reserve(events_.size() + more); }
   uint64_t generation_tokens() const { return generation_tokens_; }  // sampled and used
-  // Of requests that have not begun; measured at each progress scan.
+  // The longest wait of requests that have not begun, at the last progress scan.
   TimeUs longest_wait_us() const { return longest_wait_us_; }
 
  private:

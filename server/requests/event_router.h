@@ -80,7 +80,7 @@ class EventRouter final : public EventSink {
   Mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
   std::vector<Event> inbox_ HYDRANT_GUARDED_BY(inbox_mutex_);
-  // Of the newest events in the inbox.
+  // The writes of the newest events in the inbox.
   std::shared_ptr<PendingWrites> delivery_ HYDRANT_GUARDED_BY(inbox_mutex_);
   bool stopping_ HYDRANT_GUARDED_BY(inbox_mutex_) = false;
 
