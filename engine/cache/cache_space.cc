@@ -69,17 +69,23 @@ int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, 
 }
 
 double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
-  double likely = 0;
+  double likely = 0, most = 0;
+  const auto with_slabs = [&](const CachePlan& of_group, double pages) {
+    return pages + static_cast<double>(SlabsFor(limits_, of_group, std::llround(pages)));
+  };
   ForEachGroup(limits_, plan, [&](const CacheGroup& group, const CachePlan& of_group, int) {
-    double pages =
-        static_cast<double>(of_group.life->PagesUntil(of_group, tokens, limits_.block_size));
+    const double pages = with_slabs(of_group, static_cast<double>(of_group.life->PagesUntil(
+                                                  of_group, tokens, limits_.block_size)));
+    most += pages;
     // On average a head's last page is half full.
-    if (of_group.life->ReportsPrompt())
-      pages = group.NumHeads() *
-              (of_group.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5);
-    likely += pages + static_cast<double>(SlabsFor(limits_, of_group, std::llround(pages)));
+    likely +=
+        of_group.life->ReportsPrompt()
+            ? with_slabs(of_group, group.NumHeads() * (of_group.MeanEntriesAfter(tokens) /
+                                                           static_cast<double>(limits_.block_size) +
+                                                       0.5))
+            : pages;
   });
-  return std::min(static_cast<double>(PagesFor(plan, tokens)), likely);
+  return std::min(most, likely);
 }
 
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
