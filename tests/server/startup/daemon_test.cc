@@ -650,7 +650,7 @@ void ExpectOneEndForEach(const std::string& setting, const std::string& value,
     EXPECT_EQ(DetailsOf(result.status).reason, "ENGINE_FAULT");
     EXPECT_THAT(result.status.error_message(), HasSubstr(fault));
   }
-  EXPECT_GT(failed, 0);
+  ASSERT_GT(failed, 0);  // else the daemon serves on, and does not end
   EXPECT_EQ(scrape.Sum("hydrant_requests_total") + scrape.Sum("hydrant_requests_refused_total"),
             kStreams);
   EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"error\"}"] +
@@ -666,9 +666,10 @@ TEST(Device, AKernelThatFailsInMidStepLeavesNoRequestWithoutItsEnd) {
     ExpectOneEndForEach("LAST_LAUNCH", last, "4", "cudaErrorLaunchFailure; the host's kernel log");
 }
 
-// The workspace grows with the rows of a step, and the free memory has been taken by others.
+// The workspace grows with the rows of a step, and the free memory has been taken by others: early,
+// before all streams have joined a step.
 TEST(Device, MemoryThatOthersTakeInMidStepLeavesNoRequestWithoutItsEnd) {
-  ExpectOneEndForEach("TAKEN_AFTER", "200", "8", "cudaErrorMemoryAllocation; nvidia-smi lists");
+  ExpectOneEndForEach("TAKEN_AFTER", "60", "8", "cudaErrorMemoryAllocation; nvidia-smi lists");
 }
 #endif
 
