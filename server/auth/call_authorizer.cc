@@ -25,10 +25,10 @@ absl::Status CallAuthorizer::Judge(std::string_view method,
   const CallRule* rule = FindCallRule(method);
   if (rule == nullptr) return absl::UnimplementedError("this server has no such method");
   const bool elsewhere =
-      !options_.is_control && (rule->where == Where::kControlOnly ||
-                               (rule->where == Where::kControl && options_.has_control));
+      !options_.is_control && (rule->ports == Ports::kControlOnly ||
+                               (rule->ports == Ports::kControl && options_.has_control));
   if (elsewhere) return absl::UnimplementedError("this method is served on the control port alone");
-  if (rule->who == Who::kAnybody) return absl::OkStatus();
+  if (rule->access == Access::kAnyone) return absl::OkStatus();
   if (options_.tenants == nullptr) return absl::OkStatus();
   // With two tokens, neither is trusted.
   if (authorizations.size() > 1)
@@ -36,7 +36,7 @@ absl::Status CallAuthorizer::Judge(std::string_view method,
   const absl::StatusOr<Caller> caller = options_.tenants->Identify(
       authorizations.empty() ? std::nullopt : std::optional(authorizations.front()), now);
   if (!caller.ok()) return caller.status();
-  if (rule->who == Who::kAdmin && !caller->admin())
+  if (rule->access == Access::kAdmin && !caller->admin())
     return absl::PermissionDeniedError("this method wants an admin's token");
   return absl::OkStatus();
 }

@@ -9,22 +9,22 @@
 
 namespace hydrant {
 
-enum class Who : uint8_t {
-  kAnybody,  // no token needed
-  kTenant,   // any valid token
-  kAdmin,    // an admin's token
+enum class Access : uint8_t {
+  kAnyone,  // no token needed
+  kTenant,  // any valid token
+  kAdmin,   // an admin's token
 };
 
-enum class Where : uint8_t {
-  kEverywhere,
-  kControl,      // on the control port if there is one, else everywhere
+enum class Ports : uint8_t {
+  kAll,
+  kControl,      // on the control port if there is one, else on all
   kControlOnly,  // on the control port only
 };
 
 struct CallRule {
   std::string_view method;  // "/package.Service/Method"
-  Who who;
-  Where where = Where::kEverywhere;
+  Access access;
+  Ports ports = Ports::kAll;
 };
 
 std::span<const CallRule> CallRules();

@@ -98,8 +98,8 @@ absl::Status CheckTraces(const TraceOptions& options) {
                                                    " is not a number from 0 to 1"));
   }
   if (!options.Wanted()) return absl::OkStatus();
-  const auto wrong = [](const std::string& who, absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(who, ": ", why));
+  const auto wrong = [](const std::string& field, absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", why));
   };
   if (const auto& [name, protocol] = options.protocol; !name.empty() && protocol != "grpc") {
     return wrong(name, absl::StrCat("'", protocol,

@@ -245,7 +245,7 @@ void FusedProductsTest::CheckRotation(DType dtype, const RotatedCase& c) {
   constexpr float kEps = 1e-3f, kQueryScale = 1.25f;
   constexpr int kPositions = 40;
   const Matrix matrix = Make(dtype, c.rows(), c.cols);
-  if (!Fuses(matrix, c.m)) return;
+  ASSERT_TRUE(Fuses(matrix, c.m));
   const Rows x = MakeRows(c.m, c.cols);
   const std::vector<double> squares = MakeSquares(c.m, c.cols);
   const std::vector<float> bias = RandomFloats(c.rows(), random_());

@@ -192,11 +192,11 @@ TEST(Authorization, EveryMethodWithEveryToken) {
   const TokensOnDisk disk;
   TwoPorts ports(disk.tenants.get());
   const auto at_public = ports.Public(), at_control = ports.Control();
-  const std::map<std::string, Who> tokens = {{"", Who::kAnybody},
-                                             {"wrong", Who::kAnybody},
-                                             {"old-token", Who::kAnybody},
-                                             {"token-of-acme", Who::kTenant},
-                                             {"token-of-operator", Who::kAdmin}};
+  const std::map<std::string, Access> tokens = {{"", Access::kAnyone},
+                                                {"wrong", Access::kAnyone},
+                                                {"old-token", Access::kAnyone},
+                                                {"token-of-acme", Access::kTenant},
+                                                {"token-of-operator", Access::kAdmin}};
   for (const CallRule& rule : CallRules()) {
     for (const auto& [token, is] : tokens) {
       for (const bool control : {false, true}) {
@@ -205,13 +205,13 @@ TEST(Authorization, EveryMethodWithEveryToken) {
         const auto where =
             absl::StrCat(std::string(rule.method), " with '", token, "' at the ",
                          control ? "control" : "public", " port: ", status.error_message());
-        if (!control && rule.where != Where::kEverywhere) {
+        if (!control && rule.ports != Ports::kAll) {
           EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED) << where;
-        } else if (rule.who == Who::kAnybody || rule.who <= is) {
+        } else if (rule.access == Access::kAnyone || rule.access <= is) {
           EXPECT_NE(status.error_code(), StatusCode::UNAUTHENTICATED) << where;
           EXPECT_NE(status.error_code(), StatusCode::PERMISSION_DENIED) << where;
           EXPECT_NE(status.error_code(), StatusCode::UNIMPLEMENTED) << where;
-        } else if (is == Who::kAnybody) {
+        } else if (is == Access::kAnyone) {
           EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << where;
         } else {
           EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED) << where;
@@ -225,7 +225,7 @@ TEST(Authorization, WithoutTokensNobodyIsAskedAndWithoutAControlPortAllIsHere) {
   TestServer server;
   for (const CallRule& rule : CallRules()) {
     const grpc::Status status = Call(server.NewChannel(), std::string(rule.method), "");
-    if (rule.where == Where::kControlOnly) {
+    if (rule.ports == Ports::kControlOnly) {
       EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED) << rule.method;
     } else {
       EXPECT_NE(status.error_code(), StatusCode::UNAUTHENTICATED) << rule.method;
