@@ -33,15 +33,15 @@ void BatchBuilder::AddDecode(TimeUs now, Batch* batch) {
     if (sequence->phase != Phase::kRunning || !sequence->MayDecode()) continue;
     const auto position = static_cast<int32_t>(progress.num_seen++);
     const bool known = position < progress.NumKnown();
-    batch->decode.push_back({.slot = sequence->cache.space.slot,
-                             .token = known ? progress.tokens[position] : kNoToken,
-                             .position = position,
-                             .sampling = sequence->output.sampling,
-                             .in_prompt = position < progress.num_prompt_tokens});
-    SampledRow& row = batch->decode.back().sampling;
+    const TokenId* token = known ? &progress.tokens[position] : kNewestToken.data();
+    batch->runs.push_back({.slot = sequence->cache.space.slot,
+                           .in_prompt = position < progress.num_prompt_tokens,
+                           .tokens = {token, 1},
+                           .first_position = position});
+    SampledRow& row = batch->AddSampled(sequence->output.sampling);
     row.position = position + 1;
     EditLogits(*sequence, position + 1, &row, batch);
-    step.decode.push_back({CacheId::Of(sequence), position + 1, row.logprobs});
+    step.decoded.push_back({CacheId::Of(sequence), position + 1, row.logprobs});
     step.work += {.rows = 1, .pages = static_cast<double>(pages)};
   }
 }
@@ -57,88 +57,85 @@ void BatchBuilder::AddPrefill(TimeUs now, Batch* batch) {
                              sequence->progress.cursor, sequence->FirstToken()});
   }
   if (reading_.empty()) return;
-  const RunningLoad decoding = batch->decode.empty() ? RunningLoad() : slo_.DecodingLoad();
+  const RunningLoad decoding = batch->runs.empty() ? RunningLoad() : slo_.DecodingLoad();
   const double budget = slo_.pacer().PromptTokens(decoding) * limits_.num_layers;
   const PrefillCosts costs = {slo_.pacer().step_time().AttentionScale()};
-  for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget, costs)) {
-    Sequence* const sequence = reading_[run.prompt];
-    PrefillSlice& slice = batch->prefill.emplace_back(SliceOf(run, *sequence));
-    if (slice.EndsPrompt(limits_.num_layers))
-      EditLogits(*sequence, slice.sampling.position, &slice.sampling, batch);
-    Advance(slice, AddSamples(sequence, &slice, batch), sequence);
+  for (const PromptPart& next : PlanPrefill(open_prompts_, limits_.num_layers, budget, costs)) {
+    Sequence* const sequence = reading_[next.prompt];
+    const TokenRun& run = batch->runs.emplace_back(RunOf(next.part, *sequence));
+    std::vector<RequestHandle> samples;
+    if (run.Ends(limits_.num_layers)) samples = AddSamples(*sequence, batch);
+    Advance(run, std::move(samples), sequence);
     std::optional<TimeUs>& started_at = sequence->account.prefill_started_at;
     if (!started_at.has_value()) started_at = now;
   }
 }
 
-PrefillSlice BatchBuilder::SliceOf(const PrefillRun& run, const Sequence& sequence) const {
+TokenRun BatchBuilder::RunOf(const RunPart& part, const Sequence& sequence) const {
   const SequenceProgress& progress = sequence.progress;
   const SequenceCache& cache = sequence.cache;
-  PrefillSlice slice = {
-      .slot = cache.space.slot,
-      .prompt = sequence.PrefillTokens(),
-      .arena_begin = cache.space.arena_begin,
-      .layer_begin = run.layer_begin,
-      .layer_end = run.layer_end,
-      .token_begin = run.token_begin,
-      .token_end = run.token_end,
-      .sampling = sequence.output.sampling,
-      .whole_prompt = progress.Prompt(),
-      .pooling = sequence.request.pooling,
-      .prompt_logprobs = sequence.request.wants_prompt_logprobs && !progress.prefilled,
-      .first_token = sequence.FirstToken(),
-      .num_seen = static_cast<int32_t>(progress.num_seen)};
-  if (slice.Appends()) {
-    slice.keep = cache.keep;
-  } else {
-    slice.cached_blocks = cache.prefix.cached;
-    slice.new_blocks = cache.prefix.fresh;
-    slice.checkpoints = cache.prefix.checkpoints;
+  TokenRun run = {.slot = cache.space.slot,
+                  .commit = progress.num_seen > 0 ? Commit::kAppend : Commit::kCompress,
+                  .in_prompt = true,
+                  .tokens = sequence.PrefillTokens(),
+                  .first_position = static_cast<int32_t>(progress.num_seen),
+                  .part = part,
+                  .arena_begin = cache.space.arena_begin};
+  if (run.commit == Commit::kAppend) {
+    run.keep = cache.keep;
+    return run;
   }
-  slice.sampling.position = static_cast<int32_t>(sequence.SeenAfterReading());
-  return slice;
+  run.prompt = {.whole_prompt = progress.Prompt(),
+                .penalties = sequence.output.sampling.penalties.Any(),
+                .pooling = sequence.request.pooling,
+                .logprobs = sequence.request.wants_prompt_logprobs && !progress.prefilled,
+                .first_token = sequence.FirstToken(),
+                .cached_blocks = cache.prefix.cached,
+                .new_blocks = cache.prefix.fresh,
+                .checkpoints = cache.prefix.checkpoints};
+  return run;
 }
 
-// First tokens of samples that wait for the prompt, where this slice ends it: as many as could be
-// forked.
-std::vector<RequestHandle> BatchBuilder::AddSamples(Sequence* sequence, PrefillSlice* slice,
-                                                    Batch* batch) {
+// The newest run of the batch ends: its token is sampled, and first tokens of samples that wait for
+// the prompt, as many as could be forked. Returns these.
+std::vector<RequestHandle> BatchBuilder::AddSamples(const Sequence& sequence, Batch* batch) {
+  const auto position = static_cast<int32_t>(sequence.SeenAfterReading());
+  const auto sample = [&](const Sequence& other) -> SampledRow& {
+    SampledRow& row = batch->AddSampled(other.output.sampling);
+    row.position = position;
+    EditLogits(other, position, &row, batch);
+    return row;
+  };
+  sample(sequence);
   std::vector<RequestHandle> samples;
-  std::vector<SampledRow>& rows = sequence->output.sample_rows;
-  rows.clear();
-  if (sequence->samples.empty() || !slice->EndsPrompt(limits_.num_layers) ||
-      sequence->SeenAfterReading() != sequence->progress.num_prompt_tokens)
-    return samples;
-  for (const RequestHandle handle : sequence->samples) {
-    const Sequence* const sample = table_.Find(handle);
-    if (sample == nullptr || more_samples_ == space_.NumFreeSlots()) continue;
-    if (!sample->IsWaiting() || sample->progress.NumKnown() > sample->progress.num_prompt_tokens)
+  if (position != sequence.progress.num_prompt_tokens) return samples;
+  for (const RequestHandle handle : sequence.samples) {
+    const Sequence* const other = table_.Find(handle);
+    if (other == nullptr || more_samples_ == space_.NumFreeSlots()) continue;
+    if (!other->IsWaiting() || other->progress.NumKnown() > other->progress.num_prompt_tokens)
       continue;
+    sample(*other).is_newest = false;
     samples.push_back(handle);
-    SampledRow& row = rows.emplace_back(sample->output.sampling);
-    row.position = slice->sampling.position;
-    EditLogits(*sample, row.position, &row, batch);
     ++more_samples_;
   }
-  slice->more_samples = rows;
   return samples;
 }
 
-void BatchBuilder::Advance(const PrefillSlice& slice, std::vector<RequestHandle> samples,
+void BatchBuilder::Advance(const TokenRun& run, std::vector<RequestHandle> samples,
                            Sequence* sequence) {
   SequenceProgress& progress = sequence->progress;
   SequenceCache& cache = sequence->cache;
-  const bool layer_done = slice.token_end == static_cast<int>(slice.prompt.size());
-  progress.cursor = {layer_done ? slice.layer_end : slice.layer_begin,
-                     layer_done ? slice.first_token : slice.token_end};
-  const bool ends = slice.EndsPrompt(limits_.num_layers);
+  const RunPart& part = run.part;
+  progress.cursor = run.EndsLayer() ? PrefillCursor{part.layer_end, run.prompt.first_token}
+                                    : PrefillCursor{part.layer_begin, part.token_end};
+  const bool ends = run.Ends(limits_.num_layers);
   const int64_t seen = sequence->SeenAfterReading();
   StepRecord& step = ledger_.current();
-  step.work += WorkOf(slice);
-  step.prefill.push_back(
-      {{CacheId::Of(sequence), ends ? seen : kNoIndex, ends && slice.sampling.logprobs},
+  step.work += WorkOf(run);
+  step.parts.push_back(
+      {{CacheId::Of(sequence), ends ? seen : kNoIndex, ends && sequence->output.sampling.logprobs},
        std::move(samples),
-       {slice.token_begin, slice.ScoredEnd(limits_.num_layers)}});
+       {part.token_begin, run.ScoredEnd(limits_.num_layers)}});
   if (!ends) return;
   space_.CloseArena(&cache.space);
   sequence->MoveTo(Phase::kRunning);
@@ -146,10 +143,10 @@ void BatchBuilder::Advance(const PrefillSlice& slice, std::vector<RequestHandle>
   if (!cache.keep.empty()) space_.CutTo(cache.keep, seen, &cache.space);
 }
 
-StepWork BatchBuilder::WorkOf(const PrefillSlice& slice) const {
+StepWork BatchBuilder::WorkOf(const TokenRun& run) const {
   const double layers =
-      static_cast<double>(slice.layer_end - slice.layer_begin) / limits_.num_layers;
-  StepWork work = ReadingWork(slice.token_begin, slice.token_end, slice.num_seen);
+      static_cast<double>(run.part.layer_end - run.part.layer_begin) / limits_.num_layers;
+  StepWork work = ReadingWork(run.part.token_begin, run.part.token_end, run.first_position);
   work.prompt_tokens *= layers;
   work.prompt_pairs *= layers;
   return work;

@@ -1,4 +1,4 @@
-// The rows of a step: a decode row for each running sequence, slices of prompts under a budget, and
+// The runs of a step: a decoded token of each running sequence, parts of prompts under a budget, and
 // the record of both in the ledger. Owned by the scheduler's thread.
 #ifndef HYDRANT_SCHEDULER_BATCH_BUILDER_H_
 #define HYDRANT_SCHEDULER_BATCH_BUILDER_H_
@@ -29,10 +29,10 @@ class BatchBuilder {
   void AddPrefill(TimeUs now, Batch* batch);
 
  private:
-  PrefillSlice SliceOf(const PrefillRun& run, const Sequence& sequence) const;
-  void Advance(const PrefillSlice& slice, std::vector<RequestHandle> samples, Sequence* sequence);
-  std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice, Batch* batch);
-  StepWork WorkOf(const PrefillSlice& slice) const;
+  TokenRun RunOf(const RunPart& part, const Sequence& sequence) const;
+  void Advance(const TokenRun& run, std::vector<RequestHandle> samples, Sequence* sequence);
+  std::vector<RequestHandle> AddSamples(const Sequence& sequence, Batch* batch);
+  StepWork WorkOf(const TokenRun& run) const;
 
   const EngineLimits& limits_;
   SequenceTable& table_;

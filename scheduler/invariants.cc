@@ -253,7 +253,7 @@ absl::Status CheckQueue(const SchedulerState& state) {
 
 absl::Status CheckSteps(const SchedulerState& state) {
   for (const StepRecord& step : state.ledger.in_flight()) {
-    for (const ScheduledToken& row : step.decode) {
+    for (const ScheduledToken& row : step.decoded) {
       const Sequence* sequence = row.cache.sequence;
       if (sequence->HasEnded() == (state.table.Find(sequence->handle) != nullptr))
         return Broken("a step names a sequence that is neither live nor has ended");

@@ -36,43 +36,43 @@ std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_lay
 }
 
 // Whole layers if the share covers about one or more, else an even part of the rest of the layer.
-PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share,
-                  const PrefillCosts& costs) {
+RunPart NextPart(const OpenPrompt& prompt, int num_layers, double share,
+                 const PrefillCosts& costs) {
   const auto [layer, token] = prompt.cursor;
-  PrefillRun run{.layer_begin = layer,
-                 .layer_end = layer + 1,
-                 .token_begin = token,
-                 .token_end = prompt.num_tokens};
+  RunPart part = {.layer_begin = layer,
+                  .layer_end = layer + 1,
+                  .token_begin = token,
+                  .token_end = prompt.num_tokens};
   const double layer_rest = costs.Of(token, prompt.num_tokens);
   const double parts = std::round(layer_rest / share);
   if (parts <= 1.0) {
-    if (token > prompt.first_token) return run;
+    if (token > prompt.first_token) return part;
     const double layers = std::min<double>(num_layers, std::round(share / layer_rest));
-    run.layer_end = std::min(num_layers, layer + std::max(1, static_cast<int>(layers)));
-    return run;
+    part.layer_end = std::min(num_layers, layer + std::max(1, static_cast<int>(layers)));
+    return part;
   }
   const double end = costs.TokenAt(costs.UpTo(token) + layer_rest / parts);
   const int tiles = std::max(1, static_cast<int>(std::lround((end - token) / kQueryTile)));
-  run.token_end = std::min(prompt.num_tokens, token + tiles * kQueryTile);
-  return run;
+  part.token_end = std::min(prompt.num_tokens, token + tiles * kQueryTile);
+  return part;
 }
 
 }  // namespace
 
-std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
+std::vector<PromptPart> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
                                     double budget, const PrefillCosts& costs) {
-  std::vector<PrefillRun> runs;
-  if (prompts.empty()) return runs;
+  std::vector<PromptPart> planned;
+  if (prompts.empty()) return planned;
   const std::vector<double> share = ShareBudget(prompts, num_layers, budget, costs);
   for (size_t i = 0; i < prompts.size(); ++i) {
     const OpenPrompt& prompt = prompts[i];
     const int tile_end = std::min(prompt.num_tokens, prompt.cursor.token + kQueryTile);
     const bool worth_a_tile = share[i] >= costs.Of(prompt.cursor.token, tile_end);
     if (i > 0 && !worth_a_tile) continue;
-    runs.push_back(CutRun(prompt, num_layers, std::max(share[i], 1.0), costs));
-    runs.back().prompt = static_cast<int>(i);
+    planned.push_back(
+        {static_cast<int>(i), NextPart(prompt, num_layers, std::max(share[i], 1.0), costs)});
   }
-  return runs;
+  return planned;
 }
 
 }  // namespace hydrant

@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/run/step/batch.h"
+
 namespace hydrant {
 
 // Cost of tokens through one layer.
@@ -38,19 +40,16 @@ struct OpenPrompt {
   int first_token = 0;  // earlier tokens are cached
 };
 
-// A run as in engine/run/step/batch.h: several whole layers, or some tokens of one layer.
-struct PrefillRun {
+// The next part of a prompt: several whole layers, or some tokens of one layer.
+struct PromptPart {
   int prompt = 0;  // index into the open prompts
-  int layer_begin = 0;
-  int layer_end = 0;
-  int token_begin = 0;
-  int token_end = 0;
+  RunPart part;
 };
 
-// `prompts`: oldest first, none finished. At most one run each; the oldest always gets one. Runs
+// `prompts`: oldest first, none finished. At most one part each; the oldest always gets one. Parts
 // are cut near their share, at tile borders: the step's cost stays below 1.5 * budget, except for
 // one tile of the oldest.
-std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
+std::vector<PromptPart> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
                                     double budget, const PrefillCosts& costs = {});
 
 }  // namespace hydrant

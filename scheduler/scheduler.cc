@@ -112,9 +112,6 @@ const Batch& Scheduler::Schedule(TimeUs now) {
 void Scheduler::BeginBatch(TimeUs now) {
   batch_.Clear();
   std::swap(batch_.list, ended_updates_.list);
-  batch_.decode.clear();
-  batch_.prefill.clear();
-  batch_.masks.clear();
   arena_wanted_ = false;
   ledger_.Begin(now);
   table_.queue().ForgetIdle();
@@ -292,69 +289,62 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(!ledger_.Empty());
   // It stays in the ledger meanwhile, where a sequence that ends is kept.
   const StepRecord& step = ledger_.oldest();
-  HYDRANT_CHECK(result.decode_tokens.size() == step.decode.size());
-  HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
-  HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
-  HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
-  LogprobReader logprobs(step, result);
-  delivery_.Reserve(step.decode.size() + step.prefill.size());  // most rows bring one
+  ResultReader reader(step, result);
+  delivery_.Reserve(step.decoded.size() + step.parts.size());  // most rows bring one
   ++num_steps_;
-  for (size_t i = 0; i < step.decode.size(); ++i) {
-    const ScheduledToken& row = step.decode[i];
-    const TokenLogprobs* of_token = logprobs.Next(row);
+  for (const ScheduledToken& row : step.decoded) {
+    const ResultReader::Token sampled = reader.Next(row.logprobs);
     Sequence* const sequence = row.cache.Live();
-    if (sequence != nullptr) Sampled(row.index, result.decode_tokens[i], of_token, now, sequence);
+    if (sequence != nullptr) Sampled(row.index, sampled, now, sequence);
   }
-  ApplyPrefill(step, result, &logprobs, now);
+  ApplyParts(step, result, &reader, now);
   ApplyCuts(step, result);
   slo_.ObserveStep(step, now);
   if (Empty()) slo_.Idle();
   ledger_.RemoveOldest();
 }
 
-void Scheduler::ApplyPrefill(const StepRecord& step, const StepResult& result,
-                             LogprobReader* logprobs, TimeUs now) {
-  std::span<const TokenId> more = result.more_tokens;
-  for (size_t i = 0; i < step.prefill.size(); ++i) {
-    const ScheduledSlice& slice = step.prefill[i];
-    Sequence* const sequence = slice.cache.Live();
-    const TokenLogprobs* of_token = logprobs->Next(slice);
-    const std::span<const TokenLogprobs> of_prompt = logprobs->NextOfPrompt(slice);
-    HYDRANT_CHECK(more.size() >= slice.samples.size());
-    ApplySamples(slice, more.first(slice.samples.size()), logprobs, now);
-    more = more.subspan(slice.samples.size());
+void Scheduler::ApplyParts(const StepRecord& step, const StepResult& result, ResultReader* reader,
+                           TimeUs now) {
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    const ScheduledPart& part = step.parts[i];
+    Sequence* const sequence = part.cache.Live();
+    const std::span<const TokenLogprobs> of_prompt = reader->NextOfPrompt(part);
+    if (sequence != nullptr && !sequence->progress.prefilled)
+      AddPromptLogprobs(part.scored.begin, of_prompt, sequence);
+    if (!part.EndsRun()) continue;
+    const ResultReader::Token sampled = reader->Next(part.logprobs);
+    ApplySamples(part, reader, now);
     if (sequence == nullptr) continue;
-    if (!sequence->progress.prefilled) AddPromptLogprobs(slice.scored.begin, of_prompt, sequence);
-    if (slice.index == kNoIndex) continue;
     PromptRead(sequence);
-    const bool compresses = slice.index == sequence->progress.num_context_tokens;
+    const bool compresses = part.index == sequence->progress.num_context_tokens;
     const bool pools = sequence->request.pooling != EmbeddingPooling::kNone;
-    if (slice.cache.IsOpen() && compresses) {  // else it was appended
+    if (part.cache.IsOpen() && compresses) {  // else it was appended
       Compressed(result.prompt_reports[i], sequence);
       // A prompt without a finite result is not for others.
-      if (result.prefill_tokens[i] != kNoToken || pools) reuse_.Filled(sequence);
+      if (sampled.token != kNoToken || pools) reuse_.Filled(sequence);
     }
     if (pools) {
-      End(delivery_.Pooled(result.embeddings.at(i), now, sequence), now, sequence);
+      const size_t run = step.decoded.size() + i;
+      End(delivery_.Pooled(result.embeddings.at(run), now, sequence), now, sequence);
     } else {
-      Sampled(slice.index, result.prefill_tokens[i], of_token, now, sequence);
+      Sampled(part.index, sampled, now, sequence);
     }
   }
 }
 
 // First tokens of other samples of a prompt.
-void Scheduler::ApplySamples(const ScheduledSlice& slice, std::span<const TokenId> tokens,
-                             LogprobReader* logprobs, TimeUs now) {
-  const Sequence* const parent = slice.cache.Live();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const TokenLogprobs* of_token = logprobs->NextOfSample(slice);
-    Sequence* const sample = table_.Find(slice.samples[i]);
+void Scheduler::ApplySamples(const ScheduledPart& part, ResultReader* reader, TimeUs now) {
+  const Sequence* const parent = part.cache.Live();
+  for (const RequestHandle handle : part.samples) {
+    const ResultReader::Token sampled = reader->Next(part.logprobs);
+    Sequence* const sample = table_.Find(handle);
     if (sample == nullptr || !sample->IsWaiting()) continue;
     const int64_t index = sample->progress.num_prompt_tokens;
     if (sample->progress.NumKnown() > index) continue;
     if (parent != nullptr && !sample->account.prefill_started_at.has_value())
       sample->account.prefill_started_at = parent->account.prefill_started_at;
-    Sampled(index, tokens[i], of_token, now, sample);
+    Sampled(index, sampled, now, sample);
   }
 }
 
@@ -388,9 +378,10 @@ void Scheduler::ApplyCuts(const StepRecord& step, const StepResult& result) {
   }
 }
 
-void Scheduler::Sampled(int64_t index, TokenId token, const TokenLogprobs* logprobs, TimeUs now,
+void Scheduler::Sampled(int64_t index, const ResultReader::Token& sampled, TimeUs now,
                         Sequence* sequence) {
-  std::optional<Ending> ending = delivery_.Sampled(index, token, logprobs, now, sequence);
+  std::optional<Ending> ending =
+      delivery_.Sampled(index, sampled.token, sampled.logprobs, now, sequence);
   if (ending.has_value()) End(*std::move(ending), now, sequence);
 }
 

@@ -140,15 +140,13 @@ class Scheduler {
   void Admit(Sequence* sequence, TimeUs now);
   void Resume(Sequence* sequence, TimeUs now);
   bool WaitsForRoom() const;
-  void ApplyPrefill(const StepRecord& step, const StepResult& result, LogprobReader* logprobs,
-                    TimeUs now);
-  void ApplySamples(const ScheduledSlice& slice, std::span<const TokenId> tokens,
-                    LogprobReader* logprobs, TimeUs now);
+  void ApplyParts(const StepRecord& step, const StepResult& result, ResultReader* reader,
+                  TimeUs now);
+  void ApplySamples(const ScheduledPart& part, ResultReader* reader, TimeUs now);
   void ApplyCuts(const StepRecord& step, const StepResult& result);
   void PromptRead(Sequence* sequence);
   void Compressed(const CacheReport& report, Sequence* sequence);
-  void Sampled(int64_t index, TokenId token, const TokenLogprobs* logprobs, TimeUs now,
-               Sequence* sequence);
+  void Sampled(int64_t index, const ResultReader::Token& sampled, TimeUs now, Sequence* sequence);
   void End(Ending ending, TimeUs now, Sequence* sequence);
   std::shared_ptr<const Context> Keep(const Sequence& sequence);
 

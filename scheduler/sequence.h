@@ -89,7 +89,7 @@ struct SequenceCache {
   CacheSpec spec{};
   KeptSpace swapped{};          // in host memory, while kSwapped
   PrefixLease prefix{};         // while the prompt is being read
-  std::vector<int32_t> keep{};  // of the turn that is being read: PrefillSlice::keep
+  std::vector<int32_t> keep{};  // of the turn that is being read: TokenRun::keep
 
   bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
 };
@@ -101,7 +101,6 @@ struct SequenceOutput {
   OutputProcessor text;
   bool waits_for_mask = false;  // for a grammar mask that takes longer than a step may wait
   std::vector<TokenLogprobs> prompt_logprobs{};  // of prompt tokens read so far, from the second on
-  std::vector<SampledRow> sample_rows{};         // in this step: PrefillSlice::more_samples
 };
 
 // Latency targets: the work of the prompt, and when it must begin.

@@ -426,13 +426,12 @@ void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
 }
 
 void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
-  double tokens = static_cast<double>(batch.decode.size());
-  for (const PrefillSlice& slice : batch.prefill) {
-    tokens += static_cast<double>(slice.token_end - slice.token_begin) *
-              (slice.layer_end - slice.layer_begin) / limits_.num_layers;
+  auto tokens = static_cast<double>(batch.NumDecoded());
+  for (const TokenRun& run : batch.InArena()) {
+    tokens += static_cast<double>(run.part.token_end - run.part.token_begin) *
+              (run.part.layer_end - run.part.layer_begin) / limits_.num_layers;
   }
-  histograms_.batch_sequences.Observe(
-      static_cast<double>(batch.decode.size() + batch.prefill.size()));
+  histograms_.batch_sequences.Observe(static_cast<double>(batch.runs.size()));
   histograms_.batch_tokens.Observe(tokens);
 }
 

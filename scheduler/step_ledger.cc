@@ -6,8 +6,8 @@ namespace hydrant {
 
 // Keeps the vectors' memory.
 void StepLedger::Begin(TimeUs now) {
-  current_.decode.clear();
-  current_.prefill.clear();
+  current_.decoded.clear();
+  current_.parts.clear();
   current_.cut.clear();
   current_.swaps = false;
   current_.work = StepWork();
@@ -42,18 +42,25 @@ bool StepLedger::SwapsInFlight() const {
                      [](const StepRecord& step) { return step.swaps; });
 }
 
-LogprobReader::LogprobReader(const StepRecord& step, const StepResult& result)
-    : next_(result.logprobs.data()), next_of_prompts_(result.prompt_logprobs.data()) {
-  const auto wants = [](const ScheduledToken& row) { return row.logprobs; };
-  next_of_samples_ = next_ + std::ranges::count_if(step.decode, wants) +
-                     std::ranges::count_if(step.prefill, wants);
-  size_t of_samples = 0, of_prompts = 0;
-  for (const ScheduledSlice& slice : step.prefill) {
-    if (slice.logprobs) of_samples += slice.samples.size();
-    of_prompts += slice.scored.end - slice.scored.begin;
+ResultReader::ResultReader(const StepRecord& step, const StepResult& result)
+    : next_(result.tokens.data()),
+      next_logprobs_(result.logprobs.data()),
+      next_of_prompts_(result.prompt_logprobs.data()) {
+  size_t tokens = 0, logprobs = 0, of_prompts = 0;
+  const auto add = [&](const ScheduledToken& row, size_t count) {
+    tokens += count;
+    if (row.logprobs) logprobs += count;
+  };
+  for (const ScheduledToken& row : step.decoded) add(row, 1);
+  for (const ScheduledPart& part : step.parts) {
+    if (part.EndsRun()) add(part, 1 + part.samples.size());
+    of_prompts += part.scored.end - part.scored.begin;
   }
-  HYDRANT_CHECK(result.logprobs.size() == next_of_samples_ - next_ + of_samples);
+  HYDRANT_CHECK(result.tokens.size() == tokens);
+  HYDRANT_CHECK(result.logprobs.size() == logprobs);
   HYDRANT_CHECK(result.prompt_logprobs.size() == of_prompts);
+  HYDRANT_CHECK(result.prompt_reports.size() == step.parts.size());
+  HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
 }
 
 }  // namespace hydrant

@@ -42,15 +42,18 @@ struct ScheduledToken {
 };
 inline constexpr int64_t kNoIndex = -1;
 
-struct ScheduledSlice : ScheduledToken {
-  std::vector<RequestHandle> samples = {};  // of its more_samples
+// A part of a run in the arena; it samples if the run ends.
+struct ScheduledPart : ScheduledToken {
+  std::vector<RequestHandle> samples = {};  // sequences with further samples at its end
   TokenRange scored = {};                   // prompt tokens whose successors are scored
+
+  bool EndsRun() const { return index != kNoIndex; }
 };
 
 // A step whose result has not returned, or that is being scheduled.
 struct StepRecord {
-  std::vector<ScheduledToken> decode;   // [batch.decode.size()]
-  std::vector<ScheduledSlice> prefill;  // [batch.prefill.size()]
+  std::vector<ScheduledToken> decoded;  // of batch.Decoded()
+  std::vector<ScheduledPart> parts;     // of batch.InArena()
   std::vector<CacheId> cut;             // [batch.Count<SlotCut>()]
   // Sequences that ended while this step was the newest: it and older ones may name them.
   std::vector<std::unique_ptr<Sequence>> ended;
@@ -96,23 +99,25 @@ inline bool HasSwaps(const CacheUpdates& updates) {
   return updates.Count<SwapOut>() + updates.Count<SwapIn>() > 0;
 }
 
-// Hands out the logprobs of a step's result in the order of its batch.
-class LogprobReader {
+// Hands out the sampled tokens and logprobs of a step's result, in the order of its batch.
+class ResultReader {
  public:
-  LogprobReader(const StepRecord& step, const StepResult& result);
-  // Null: the row did not ask for them.
-  const TokenLogprobs* Next(const ScheduledToken& row) { return row.logprobs ? next_++ : nullptr; }
-  const TokenLogprobs* NextOfSample(const ScheduledToken& prompt) {
-    return prompt.logprobs ? next_of_samples_++ : nullptr;
-  }
-  std::span<const TokenLogprobs> NextOfPrompt(const ScheduledSlice& slice) {
-    const size_t count = slice.scored.end - slice.scored.begin;
+  // Borrows the result.
+  ResultReader(const StepRecord& step, const StepResult& result);
+
+  struct Token {
+    TokenId token = kNoToken;
+    const TokenLogprobs* logprobs = nullptr;  // null: not requested
+  };
+  Token Next(bool logprobs) { return {*next_++, logprobs ? next_logprobs_++ : nullptr}; }
+  std::span<const TokenLogprobs> NextOfPrompt(const ScheduledPart& part) {
+    const size_t count = part.scored.end - part.scored.begin;
     return {std::exchange(next_of_prompts_, next_of_prompts_ + count), count};
   }
 
  private:
-  const TokenLogprobs* next_;             // of decode rows, then of prompts that end
-  const TokenLogprobs* next_of_samples_;  // of further samples of these
+  const TokenId* next_;
+  const TokenLogprobs* next_logprobs_;
   const TokenLogprobs* next_of_prompts_;
 };
 

@@ -80,6 +80,16 @@ struct SlotCut {
   std::optional<CachePlan> plan = {};
 };
 
+// Appends the first tokens of a run that was committed later (Commit::kLater,
+// engine/run/step/batch.h), as a run with Commit::kAppend would: the pages hold room for them. The
+// run has gone through all layers, and no other run of the slot since.
+struct SlotCommit {
+  int slot = 0;
+  std::span<const uint32_t> tokens = {};  // the first of the run's; valid during Enqueue()
+  int32_t first_position = 0;             // of the run
+  int arena_begin = 0;                    // of the run, whose room in the arena is still its own
+};
+
 // Copies a slot's cache to host memory, with the lengths, caps and victims of its heads under the
 // number `kept` in [0, max_kept_caches).
 struct SwapOut {
@@ -106,7 +116,7 @@ struct TableWrites {
 };
 
 using CacheUpdate = std::variant<SlotDecision, SlotTurn, SlotSetup, SlotFork, SlotCopies, TableRow,
-                                 TableWrites, SlotCut, SwapOut, SwapIn>;
+                                 TableWrites, SlotCut, SlotCommit, SwapOut, SwapIn>;
 
 // Applied in the order of `list`, the order in which the host made the changes. So a page that one
 // update frees may be written by any later one, and by none before it.

@@ -34,7 +34,8 @@ struct EngineLimits {
   int max_num_seqs = 0;            // slots
   int max_model_len = 0;           // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;    // tokens of all open prompts together; at least max_model_len
-  int max_shared_statistics = 0;   // distinct statistics of a slice with sharing slots
+  int max_shared_statistics = 0;   // distinct statistics of a prompt with sharing slots
+  int max_held_tokens = 0;         // tokens of a run that is committed later; 0: no such runs
   int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
   bool learned_positions = false;  // no position past max_model_len exists, even in rolling heads
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
@@ -72,6 +73,8 @@ struct EngineLimits {
     }
     return pages;
   }
+  // Rows of a step that tokens are sampled from.
+  int MaxSampledRows() const { return max_num_seqs * std::max(1, max_held_tokens); }
   // Host pages, and kept caches, for contexts.
   int NumContextPages() const { return num_host_pages - num_swap_pages; }
   int MaxContexts() const { return max_kept_caches - (num_swap_pages > 0 ? max_num_seqs : 0); }

@@ -6,8 +6,8 @@
 
 #include "engine/run/decode_shape.h"
 #include "engine/run/engine_sizing.h"
+#include "engine/run/forward/forward.h"
 #include "engine/run/forward/pooler.h"
-#include "engine/run/forward/prefill.h"
 #include "engine/run/forward/transformer.h"
 #include "engine/run/logit_edits.h"
 #include "engine/run/logprob_rows.h"
@@ -52,26 +52,26 @@ struct Engine::Impl {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvState> kv;
-  std::unique_ptr<PrefillRunner> prefill;
-  Activations act;  // rows: max(max_num_seqs, prefill_rows)
+  std::unique_ptr<Forward> forward;
+  Activations act;  // rows: max(limits.MaxSampledRows(), prefill_rows)
 
-  // Decode and sampling, max_num_seqs rows each.
+  // Sampling, limits.MaxSampledRows() rows each.
   StepRows rows;
   DeviceArray<TokenId> tokens;       // of the sampled rows
   DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
-  DeviceArray<float> hidden, k, v, logits;
-  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
+  DeviceArray<float> logits;
+  DeviceArray<uint16_t> seen;  // [slots, vocab] (kernels/ops/penalize.h)
   MaskThread masks;
   LogitEdits edits;
   LogprobRows logprobs;
   Pooler pooler;
-  std::vector<const float*> embeddings;  // of the step's slices
+  std::vector<const float*> embeddings;  // of the step's runs
   StepResults results;
-  std::vector<StepResults::Report> reports;  // of the step's slices and cuts
+  std::vector<StepResults::Report> reports;  // of the step's prompts and cuts
 
   absl::Status Allocate();
   void Decode(const DecodeShape& shape);
-  DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
+  DecodeShape ShapeOf(std::span<const TokenRun> decoded) const;
   bool PlansDecode() const;
   DecodeShape WithoutBounds(DecodeShape shape) const;
   static DecodeShape Greedy(DecodeShape shape);
@@ -87,7 +87,7 @@ struct Engine::Impl {
                       std::span<const TokenId> output = {});
   bool SamplesHere(const Batch& batch, int padded_rows) const;
   uint8_t SamplingOfRows() const;
-  void SampleRows(int decoded);
+  void SampleRows(const Batch& batch);
   void Draw(int begin, int end, uint8_t sampling);
   void StoreTokens(int num_rows);
   void DrawRows(int begin, int end);
@@ -97,32 +97,28 @@ struct Engine::Impl {
 
 absl::Status Engine::Impl::Allocate() {
   const ModelConfig& config = model->config();
-  const size_t rows = limits.max_num_seqs;
+  const int rows = limits.MaxSampledRows();
   absl::Status status =
       act.Allocate(*backend, config, backend->ActivationDType(model->weight_dtype()),
-                   std::max(limits.max_num_seqs, limits.prefill_rows));
+                   std::max(rows, limits.prefill_rows));
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
   allocate(tokens, rows);
-  allocate(last_tokens, rows);
-  allocate(hidden, rows * config.hidden_size);
-  allocate(k, rows * config.KvDim());
-  allocate(v, rows * config.KvDim());
-  allocate(logits, rows * config.vocab_size);
-  allocate(seen, rows * config.vocab_size);
-  if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
-  if (status.ok()) status = edits.Allocate(backend.get(), limits.max_num_seqs, config.vocab_size);
+  allocate(last_tokens, limits.max_num_seqs);
+  allocate(logits, static_cast<size_t>(rows) * config.vocab_size);
+  allocate(seen, static_cast<size_t>(limits.max_num_seqs) * config.vocab_size);
+  if (status.ok()) status = this->rows.Allocate(*backend, rows);
+  if (status.ok()) status = edits.Allocate(backend.get(), rows, config.vocab_size);
   if (status.ok()) {
-    status = logprobs.Allocate(backend.get(), model.get(), SampledVocab(), limits.max_num_seqs,
+    status = logprobs.Allocate(backend.get(), model.get(), SampledVocab(), rows,
                                limits.prefill_arena_tokens);
   }
   if (status.ok()) {
     status = pooler.Allocate(backend.get(), model.get(), limits.max_num_seqs);
   }
   if (status.ok()) {
-    status = results.Allocate(backend.get(), limits.max_num_seqs, limits.prefill_arena_tokens,
-                              limits.BudgetHeads(), config.hidden_size);
+    status = results.Allocate(backend.get(), limits, config.hidden_size);
   }
   return status;
 }
@@ -165,9 +161,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
                                        DefaultedDType(options), limits.max_model_len, progress));
   impl->limits = limits;
   HYDRANT_RETURN_IF_ERROR(impl->Allocate());
-  HYDRANT_ASSIGN_OR_RETURN(impl->prefill,
-                           PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
-                                                 limits, layout.dtype));
+  HYDRANT_ASSIGN_OR_RETURN(impl->forward, Forward::Create(impl->backend.get(), impl->model.get(),
+                                                          &impl->act, limits, layout.dtype));
 
   // The pool comes last: it may take all memory that is left.
   if (!asked_blocks.has_value()) {
@@ -221,24 +216,27 @@ std::string Engine::Description() const {
 
 void Engine::Enqueue(const Batch& batch) {
   Impl& impl = *impl_;
-  const int decoded = static_cast<int>(batch.decode.size());
-  impl.prefill->cutter().samples().SetUp(batch);
-  impl.kv->Apply(batch, [&](const SlotCut& cut) { impl.Cut(cut); });
-  DecodeShape shape = impl.ShapeOf(batch.decode);
-  impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
+  AttentionMixer& attention = impl.forward->attention();
+  const std::span<const TokenRun> decoded = batch.Decoded();
+  attention.cutter().samples().SetUp(batch);
+  impl.kv->Apply(
+      batch, [&](const SlotCut& cut) { impl.Cut(cut); },
+      [&](const SlotCommit& commit) { attention.CommitHeld(commit, *impl.kv); });
+  DecodeShape shape = impl.ShapeOf(decoded);
+  impl.rows.Write(*impl.backend, batch, *impl.kv, shape.rows);
   if (impl.SamplesHere(batch, shape.rows)) shape.sampling = impl.SamplingOfRows();
   impl.masks.Start(batch.masks);
-  impl.logprobs.Begin(batch, impl.limits.num_layers);
+  impl.logprobs.Begin(batch);
   impl.MarkSeenTokens(batch);
-  if (decoded > 0) impl.Decode(shape);
-  impl.prefill->Run(batch.prefill, *impl.kv);
+  if (!decoded.empty()) impl.Decode(shape);
+  impl.forward->Read(batch.InArena(), *impl.kv);
   impl.ScorePrompts(batch);
   const bool drawn = shape.sampling != DecodeShape::kNotHere;
   if (!drawn) impl.GatherFinalRows(batch);
   impl.PoolPrompts(batch);
   impl.masks.Wait();
-  impl.edits.Write(batch, impl.limits.num_layers);
-  if (!drawn && impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
+  impl.edits.Write(batch);
+  if (!drawn && impl.rows.num_sampled() > 0) impl.SampleRows(batch);
   impl.PushResults(batch);
 }
 
@@ -247,13 +245,14 @@ absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(res
 void Engine::Impl::Cut(const SlotCut& cut) {
   if (cut.plan.has_value()) kv->SetPlan(cut.slot, *cut.plan);
   const CachePlan& plan = kv->plan(cut.slot);
-  prefill->cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot, cut.tokens, *kv);
+  forward->attention().cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot,
+                                    cut.tokens, *kv);
 }
 
 StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   StepResults::Report report;
   const CachePlan& plan = kv->plan(slot);
-  const PromptCompressor& compressor = prefill->compressor();
+  const PromptCompressor& compressor = forward->attention().compressor();
   report.num_observations = plan.scorer->NumObservations(plan);
   if (report.num_observations > 0) report.observations = compressor.observations(slot);
   // Samples stand for several tokens: their retained mass is undefined.
@@ -270,10 +269,10 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
 
 void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
-  for (const PrefillSlice& slice : batch.prefill) {
-    const bool ends = slice.EndsPrompt(limits.num_layers) && !slice.Appends();
-    for (const int slot : slice.Slots())
-      reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
+  for (const TokenRun& run : batch.InArena()) {
+    const bool built = run.Ends(limits.num_layers) && run.BuildsCache();
+    for (const int slot : run.Slots())
+      reports.push_back(built ? ReportPrompt(slot) : StepResults::Report());
   }
   // The lengths are copied after the step's rows: a head that was cut to its cap keeps its length.
   batch.ForEach<SlotCut>([&](const SlotCut& cut) {
@@ -281,22 +280,21 @@ void Engine::Impl::PushResults(const Batch& batch) {
     const CachePlan& plan = kv->plan(cut.slot);
     if (plan.life->HeadsDiffer(plan)) report.entries = kv->budget().lengths(cut.slot);
   });
-  results.Push(batch, limits.num_layers,
-               {.tokens = tokens.data(),
-                .logprobs = logprobs.results(),
-                .num_logprobs = logprobs.num_drawn(),
-                .num_prompt_logprobs = logprobs.num_of_prompts(),
-                .reports = reports,
-                .embeddings = embeddings});
+  results.Push(batch, {.tokens = tokens.data(),
+                       .logprobs = logprobs.results(),
+                       .num_logprobs = logprobs.num_drawn(),
+                       .num_prompt_logprobs = logprobs.num_of_prompts(),
+                       .reports = reports,
+                       .embeddings = embeddings});
 }
 
-DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
+DecodeShape Engine::Impl::ShapeOf(std::span<const TokenRun> decoded) const {
   DecodeShape shape;
-  shape.rows = static_cast<int>(decode.size());
+  shape.rows = static_cast<int>(decoded.size());
   int64_t entries_of_rows = 0;  // of an average head, summed over rows
-  for (const DecodeRow& row : decode) {
-    const CachePlan& plan = kv->plan(row.slot);
-    const int64_t tokens = int64_t{row.position} + 1;
+  for (const TokenRun& run : decoded) {
+    const CachePlan& plan = kv->plan(run.slot);
+    const int64_t tokens = int64_t{run.first_position} + 1;
     const int entries = plan.EntriesAfter(tokens);
     entries_of_rows += plan.MeanEntriesAfter(tokens);
     shape.max_entries = std::max(shape.max_entries, entries);
@@ -334,7 +332,7 @@ absl::Status Engine::Impl::RecordSteps() {
     const DecodeShape shape = RoundedUp(WithoutBounds({.rows = num_rows}), limits.max_num_seqs);
     if (shape.rows == recorded) continue;
     recorded = shape.rows;
-    rows.Write(*backend, none, *kv, limits.num_layers, shape.rows);
+    rows.Write(*backend, none, *kv, shape.rows);
     for (int i = 0; i < 2; ++i) Decode(shape);  // the first call of a shape is not recorded
     if (!model->FusesLogits(shape.rows)) continue;
     for (int i = 0; i < 2; ++i) Decode(Greedy(shape));
@@ -347,15 +345,14 @@ DecodeShape Engine::Impl::Greedy(DecodeShape shape) {
   return shape;
 }
 
-// Whether sampling is part of the recorded step: all sampled rows are decode rows, their logits are
+// Whether sampling is part of the recorded step: all sampled rows are decoded rows, their logits are
 // neither edited nor reported, and the product of the logits is fused.
 bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
-  if (batch.decode.empty() || rows.num_sampled() != static_cast<int>(batch.decode.size()) ||
-      rows.any_penalties() || !batch.masks.empty() || !model->FusesLogits(padded_rows))
+  if (batch.sampled.empty() || batch.sampled.size() != batch.NumDecoded() || rows.any_penalties() ||
+      !batch.masks.empty() || !model->FusesLogits(padded_rows))
     return false;
-  return std::ranges::all_of(batch.decode, [](const DecodeRow& row) {
-    const SampledRow& wish = row.sampling;
-    return wish.mask.empty() && wish.biases.empty() && !wish.logprobs;
+  return std::ranges::all_of(batch.sampled, [](const SampledRow& row) {
+    return row.mask.empty() && row.biases.empty() && !row.logprobs;
   });
 }
 
@@ -374,83 +371,43 @@ void Engine::Impl::Decode(const DecodeShape& shape) {
 
 // Its operations depend on `shape` alone: all other inputs are at fixed addresses.
 void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
-  const ModelConfig& config = model->config();
-  const int num_rows = shape.rows;
   backend->ReadLastTokens({.tokens = rows.ids(),
                            .slots = rows.slots(),
-                           .num_rows = num_rows,
+                           .num_rows = shape.rows,
                            .last_tokens = last_tokens.data()});
-  model->Embed(rows.ids(), rows.positions(), num_rows, hidden.data());
-  const KvDestination destination = {
-      .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
-  bool prepared = false;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const GroupLayer at = kv->At(layer);
-    const GroupShape bounds = shape.Of(at.group.group().kind);
-    model->ProjectAndRotate(layer, hidden.data(), rows.rope_positions(), num_rows, act, prepared,
-                            destination);
-    if (bounds.weighted) {
-      prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
-    }
-    backend->DecodeAttention({.num_rows = num_rows,
-                              .slots = rows.slots(),
-                              .positions = rows.positions(),
-                              .q = act.q.data(),
-                              .k = k.data(),
-                              .v = v.data(),
-                              .layer = at.layer,
-                              .num_heads = config.num_heads,
-                              .scale = static_cast<float>(config.AttentionScale()),
-                              .softcap = static_cast<float>(config.attention_softcap),
-                              .sink_logits = model->SinkLogitsOf(layer),
-                              .rotary = model->RotaryOf(layer),
-                              .pages = kv->pages(),
-                              .tables = at.group.tables(),
-                              .max_entries = bounds.max_entries,
-                              .max_scored_entries = bounds.max_scored_entries,
-                              .weighted = bounds.weighted,
-                              .out = act.attended.data(),
-                              .out_dtype = act.input_dtype,
-                              .mean_entries = bounds.mean_entries});
-    if (bounds.revised) {
-      backend->ReviseScores({.num_rows = num_rows,
-                             .slots = rows.slots(),
-                             .positions = rows.positions(),
-                             .layer = at.layer,
-                             .pages = kv->pages(),
-                             .tables = at.group.tables()});
-    }
-    prepared = model->FinishLayer(layer, hidden.data(), num_rows, act, true);
-  }
+  forward->Decode({.ids = rows.ids(),
+                   .slots = rows.slots(),
+                   .positions = rows.positions(),
+                   .rope_positions = rows.rope_positions(),
+                   .shape = shape},
+                  *kv);
   if (shape.sampling == DecodeShape::kNotHere) return;
-  model->FinalNorm(hidden.data(), num_rows, 0, act);
-  model->Logits(act, num_rows, logits.data());
-  Draw(0, num_rows, shape.sampling);
-  StoreTokens(num_rows);
+  model->FinalNorm(forward->DecodedHidden(), shape.rows, 0, act);
+  model->Logits(act, shape.rows, logits.data());
+  Draw(0, shape.rows, shape.sampling);
+  StoreTokens(shape.rows);
 }
 
 // Writes the final norm of all sampled rows to act.normed.
 void Engine::Impl::GatherFinalRows(const Batch& batch) {
-  int row = static_cast<int>(batch.decode.size());
-  if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
-  for (const PrefillSlice& slice : batch.prefill) {
-    if (!slice.EndsPrompt(limits.num_layers)) continue;
-    model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
-  }
-  for (const PrefillSlice& slice : batch.prefill) {
-    for (size_t i = 0; i < slice.more_samples.size(); ++i)
-      model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
+  const auto decoded = static_cast<int>(batch.NumDecoded());
+  if (decoded > 0) model->FinalNorm(forward->DecodedHidden(), decoded, 0, act);
+  for (int row = decoded; row < rows.num_sampled(); ++row) {
+    const SampledRow& sampled = batch.sampled[row];
+    const TokenRun& run = batch.runs[sampled.run];
+    const int64_t token = sampled.position - 1 - run.first_position;
+    model->FinalNorm(forward->Hidden(run) + token * model->config().hidden_size, 1, row, act);
   }
 }
 
 void Engine::Impl::PoolPrompts(const Batch& batch) {
-  embeddings.assign(batch.prefill.size(), nullptr);
-  for (size_t i = 0; i < batch.prefill.size(); ++i) {
-    const PrefillSlice& slice = batch.prefill[i];
-    if (slice.pooling == EmbeddingPooling::kNone || !slice.EndsPrompt(limits.num_layers)) continue;
+  embeddings.clear();
+  for (size_t i = batch.NumDecoded(); i < batch.runs.size(); ++i) {
+    const TokenRun& run = batch.runs[i];
+    if (run.prompt.pooling == EmbeddingPooling::kNone || !run.Ends(limits.num_layers)) continue;
     const int index = static_cast<int>(i);
-    pooler.Pool(slice.pooling, prefill->Hidden(slice), static_cast<int>(slice.prompt.size()),
-                index);
+    pooler.Pool(run.prompt.pooling, forward->Hidden(run), run.NumTokens(), index);
+    embeddings.resize(batch.runs.size(), nullptr);
     embeddings[i] = pooler.embedding(index);
   }
 }
@@ -463,10 +420,9 @@ void Engine::Impl::MarkSeenTokens(const Batch& batch) {
   batch.ForEach<SlotFork>([&](const SlotFork& fork) {
     if (!fork.prompt.empty()) MarkSeenTokens(fork.slot, fork.prompt);
   });
-  for (const PrefillSlice& slice : batch.prefill) {
-    const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
-    if (!begins || !slice.sampling.penalties.Any()) continue;
-    MarkSeenTokens(slice.slot, slice.whole_prompt);
+  for (const TokenRun& run : batch.InArena()) {
+    const bool begins = run.part.layer_begin == 0 && run.BeginsLayer() && run.BuildsCache();
+    if (begins && run.prompt.penalties) MarkSeenTokens(run.slot, run.prompt.whole_prompt);
   }
 }
 
@@ -481,15 +437,15 @@ void Engine::Impl::MarkSeenTokens(int slot, std::span<const TokenId> prompt,
 }
 
 void Engine::Impl::ScorePrompts(const Batch& batch) {
-  for (const PrefillSlice& slice : batch.prefill)
-    if (slice.prompt_logprobs) logprobs.ScorePrompt(slice, prefill->Hidden(slice), act);
+  for (const TokenRun& run : batch.InArena())
+    if (run.prompt.logprobs) logprobs.ScorePrompt(run, forward->Hidden(run), act);
 }
 
-void Engine::Impl::SampleRows(int decoded) {
+void Engine::Impl::SampleRows(const Batch& batch) {
   model->Logits(act, rows.num_sampled(), logits.data());
-  // The input of a decode row is its sequence's newest output token; a prompt that ended has none.
+  // A decoded token is its sequence's newest output token; a prompt that ended has none.
   if (rows.any_penalties()) {
-    backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
+    backend->CopyOnDevice(rows.newest(), rows.ids(), batch.NumDecoded() * sizeof(TokenId));
     for (const int row : rows.rows_in_prompt())
       backend->CopyToDevice(rows.newest() + row, &kNoToken, sizeof(TokenId));
   }
@@ -498,12 +454,12 @@ void Engine::Impl::SampleRows(int decoded) {
     DrawRows(begin, end);
     begin = end;
   }
-  StoreTokens(rows.num_sampled() - rows.num_more());
+  StoreTokens(rows.num_sampled());
 }
 
 void Engine::Impl::StoreTokens(int num_rows) {
   backend->StoreLastTokens({.tokens = tokens.data(),
-                            .slots = rows.sampled_slots(),
+                            .slots = rows.newest_slots(),
                             .num_rows = num_rows,
                             .last_tokens = last_tokens.data()});
 }

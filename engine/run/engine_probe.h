@@ -30,8 +30,7 @@ class EngineProbe {
   std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;
   // [layers * KV heads] entries
   std::vector<int32_t> ReadLengths(int slot) const;
-  // Logits of the step enqueued last, after biases, masks and penalties: rows of batch.decode
-  // first, then the slices that ended their prompt.
+  // Logits of the step enqueued last, after biases, masks and penalties: of Batch::sampled.
   std::vector<float> ReadLogits() const;
 
  private:

@@ -180,6 +180,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
   limits.query_blocks = (config.num_heads / config.num_kv_heads + 1) / 2;
   SetWindow(config, &limits);
   limits.max_shared_statistics = options.max_shared_statistics;
+  limits.max_held_tokens = options.max_held_tokens;
   limits.prefill_arena_tokens =
       options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
   if (limits.prefill_arena_tokens < limits.max_model_len) {
@@ -238,7 +239,7 @@ std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout&
 absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                            const EngineLimits& limits, Backend* backend) {
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend->Memory());
-  const bool on_host = backend->Name() != "cuda";
+  const bool on_host = !IsGpu(backend->Name());
   const int64_t pool = limits.num_blocks * static_cast<int64_t>(layout.PageBytes()) +
                        limits.table_entries * static_cast<int64_t>(sizeof(PageIds));
   const int64_t bookkeeping =

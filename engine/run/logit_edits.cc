@@ -35,13 +35,14 @@ absl::Status LogitEdits::Allocate(Backend* backend, int max_rows, int vocab) {
   return status;
 }
 
-void LogitEdits::Write(const Batch& batch, int num_layers) {
+void LogitEdits::Write(const Batch& batch) {
   bias_rows_.clear();
   biases_.clear();
   mask_rows_.clear();
   masks_.clear();
-  int32_t index = 0;
-  batch.ForEachSampled(num_layers, [&](int /*slot*/, const SampledRow& row) {
+  for (size_t i = 0; i < batch.sampled.size(); ++i) {
+    const SampledRow& row = batch.sampled[i];
+    const auto index = static_cast<int32_t>(i);
     HYDRANT_CHECK(row.biases.size() <= kMostBiases);
     bias_rows_.insert(bias_rows_.end(), row.biases.size(), index);
     biases_.insert(biases_.end(), row.biases.begin(), row.biases.end());
@@ -50,8 +51,7 @@ void LogitEdits::Write(const Batch& batch, int num_layers) {
       masks_.insert(masks_.end(), row.mask.begin(), row.mask.end());
       masks_.resize(mask_rows_.size() * MaskWords(vocab_));
     }
-    ++index;
-  });
+  }
   device_bias_rows_.Write(*backend_, 0, bias_rows_);
   device_biases_.Write(*backend_, 0, biases_);
   device_mask_rows_.Write(*backend_, 0, mask_rows_);

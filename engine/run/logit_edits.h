@@ -18,8 +18,8 @@ class LogitEdits {
   // Borrows the backend. max_rows: sampled rows of a step.
   absl::Status Allocate(Backend* backend, int max_rows, int vocab);
 
-  // Copies masks and biases of the sampled rows, in the order of Batch::ForEachSampled().
-  void Write(const Batch& batch, int num_layers);
+  // Copies masks and biases of the sampled rows.
+  void Write(const Batch& batch);
   // Edits rows [begin, end) of `logits`. logits: [rows, vocab] of all sampled rows.
   void Apply(int begin, int end, float* logits) const;
 

@@ -24,25 +24,21 @@ absl::Status LogprobRows::Allocate(Backend* backend, const Transformer* model, i
   return status;
 }
 
-void LogprobRows::Begin(const Batch& batch, int num_layers) {
+void LogprobRows::Begin(const Batch& batch) {
   wanted_.clear();
   num_of_prompts_ = 0;
-  int32_t index = 0;
-  batch.ForEachSampled(num_layers, [&](int /*slot*/, const SampledRow& row) {
-    if (row.logprobs) wanted_.push_back(index);
-    ++index;
-  });
+  for (size_t i = 0; i < batch.sampled.size(); ++i)
+    if (batch.sampled[i].logprobs) wanted_.push_back(static_cast<int32_t>(i));
 }
 
-void LogprobRows::ScorePrompt(const PrefillSlice& slice, const float* hidden,
-                              const Activations& act) {
+void LogprobRows::ScorePrompt(const TokenRun& run, const float* hidden, const Activations& act) {
   const ModelConfig& config = model_->config();
-  const int end = slice.ScoredEnd(config.num_layers);
-  for (int begin = slice.token_begin; begin < end; begin += kRowsHeld) {
+  const int end = run.ScoredEnd(config.num_layers);
+  for (int begin = run.part.token_begin; begin < end; begin += kRowsHeld) {
     const int rows = std::min(kRowsHeld, end - begin);
     model_->FinalNorm(hidden + static_cast<size_t>(begin) * config.hidden_size, rows, 0, act);
     model_->Logits(act, rows, logits_.data());
-    tokens_.Write(*backend_, 0, slice.whole_prompt.subspan(begin + 1, rows));
+    tokens_.Write(*backend_, 0, run.prompt.whole_prompt.subspan(begin + 1, rows));
     backend_->Logprobs({.logits = logits_.data(),
                         .num_rows = rows,
                         .vocab = vocab_,

@@ -22,10 +22,10 @@ class LogprobRows {
                         int max_prompt_tokens);
 
   // Finds the sampled rows that request logprobs.
-  void Begin(const Batch& batch, int num_layers);
-  // Logprobs of a slice's prompt tokens. hidden: [tokens, hidden] of its whole prompt, after the
+  void Begin(const Batch& batch);
+  // Logprobs of a run's prompt tokens. hidden: [tokens, hidden] of its whole prompt, after the
   // last layer. `act` is scratch.
-  void ScorePrompt(const PrefillSlice& slice, const float* hidden, const Activations& act);
+  void ScorePrompt(const TokenRun& run, const float* hidden, const Activations& act);
 
   // The end of the group of rows from `begin` on that are sampled together: room for logits limits
   // the rows in it that request logprobs.

@@ -1,17 +1,14 @@
 #include "engine/run/step_results.h"
 
-#include <algorithm>
-
 #include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
-absl::Status StepResults::Allocate(Backend* backend, int max_rows, int max_prompt_tokens,
-                                   int num_heads, int hidden_size) {
+absl::Status StepResults::Allocate(Backend* backend, const EngineLimits& limits, int hidden_size) {
   backend_ = backend;
-  num_heads_ = num_heads;
+  num_heads_ = limits.BudgetHeads();
   hidden_size_ = hidden_size;
   absl::Status status;
   const auto allocate = [&](DeviceBuffer& buffer, size_t bytes) {
@@ -20,10 +17,11 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int max_promp
     status = allocated.status();
     if (status.ok()) buffer = *std::move(allocated);
   };
-  const size_t rows = max_rows;
+  const size_t sampled = limits.MaxSampledRows();
+  const size_t rows = limits.max_num_seqs;
   for (Step& step : steps_) {
-    allocate(step.tokens, rows * sizeof(TokenId));
-    allocate(step.logprobs, (rows + max_prompt_tokens) * sizeof(TokenLogprobs));
+    allocate(step.tokens, sampled * sizeof(TokenId));
+    allocate(step.logprobs, (sampled + limits.prefill_arena_tokens) * sizeof(TokenLogprobs));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
     allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
@@ -42,17 +40,11 @@ absl::Status StepResults::AllocateRows(int block_size, int64_t table_entries) {
   return absl::OkStatus();
 }
 
-void StepResults::Push(const Batch& batch, int num_layers, const OnDevice& left) {
+void StepResults::Push(const Batch& batch, const OnDevice& left) {
   const int index = (oldest_ + in_flight_) % kMostInFlight;
   ++in_flight_;
   Step& step = steps_[index];
-  step.decoded = batch.decode.size();
-  step.ends.clear();
-  step.more = 0;
-  for (const PrefillSlice& slice : batch.prefill) {
-    step.ends.push_back(slice.EndsPrompt(num_layers));
-    step.more += slice.more_samples.size();
-  }
+  step.sampled = batch.sampled.size();
   step.cuts = batch.Count<SlotCut>();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
@@ -86,9 +78,8 @@ void StepResults::Push(const Batch& batch, int num_layers, const OnDevice& left)
     backend_->CopyToHostLater(static_cast<float*>(step.embeddings.get()) + i * hidden_size_,
                               left.embeddings[i], hidden_size_ * sizeof(float));
   }
-  const size_t rows =
-      step.decoded + std::count(step.ends.begin(), step.ends.end(), true) + step.more;
-  if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), left.tokens, rows * sizeof(TokenId));
+  if (step.sampled > 0)
+    backend_->CopyToHostLater(step.tokens.get(), left.tokens, step.sampled * sizeof(TokenId));
   step.logprobs_drawn = left.num_logprobs;
   step.logprobs_of_prompts = left.num_prompt_logprobs;
   const size_t logprobs = step.logprobs_drawn + step.logprobs_of_prompts;
@@ -138,11 +129,7 @@ absl::Status StepResults::Pop(StepResult* result) {
   oldest_ = (oldest_ + 1) % kMostInFlight;
   --in_flight_;
   const auto* tokens = static_cast<const TokenId*>(step.tokens.get());
-  result->decode_tokens.assign(tokens, tokens + step.decoded);
-  result->prefill_tokens.clear();
-  const TokenId* next = tokens + step.decoded;
-  for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
-  result->more_tokens.assign(next, next + step.more);
+  result->tokens.assign(tokens, tokens + step.sampled);
   const auto* logprobs = static_cast<const TokenLogprobs*>(step.logprobs.get());
   const TokenLogprobs* of_prompts = logprobs + step.logprobs_drawn;
   result->logprobs.assign(logprobs, of_prompts);

@@ -19,8 +19,7 @@ class StepResults {
   static constexpr int kMostInFlight = 2;
 
   // Borrows the backend and its events.
-  absl::Status Allocate(Backend* backend, int max_rows, int max_prompt_tokens, int num_heads,
-                        int hidden_size);
+  absl::Status Allocate(Backend* backend, const EngineLimits& limits, int hidden_size);
   // Buffers for table rows, once the size of the table arena is known. REQUIRES: Allocate()
   absl::Status AllocateRows(int block_size, int64_t table_entries);
 
@@ -36,17 +35,17 @@ class StepResults {
 
   // The results of a step on the device.
   struct OnDevice {
-    const TokenId* tokens = nullptr;          // in the order of Batch::ForEachSampled()
+    const TokenId* tokens = nullptr;          // of Batch::sampled
     const TokenLogprobs* logprobs = nullptr;  // StepResult::logprobs, then its prompt_logprobs
     int num_logprobs = 0;
     int num_prompt_logprobs = 0;
-    // For every slice's Slots(), in slice order, then for the cuts.
+    // Of the Slots() of the runs in the arena, in the order of the runs, then of the cuts.
     std::span<const Report> reports;
-    std::span<const float* const> embeddings;  // of the slices, null where there is none
+    std::span<const float* const> embeddings;  // of the runs, null where there is none; or empty
   };
   // Enqueues the copies after a step's operations.
   // REQUIRES: fewer than kMostInFlight are in flight.
-  void Push(const Batch& batch, int num_layers, const OnDevice& left);
+  void Push(const Batch& batch, const OnDevice& left);
   // Waits for the oldest step. After an error none is in flight.
   absl::Status Pop(StepResult* result);
 
@@ -60,17 +59,15 @@ class StepResults {
   };
   // Host buffers of a step.
   struct Step {
-    DeviceBuffer tokens;
-    DeviceBuffer logprobs;         // [max_rows + max_prompt_tokens]
-    DeviceBuffer entries, masses;  // [max_rows, heads]: one row per report
+    DeviceBuffer tokens;           // [sampled rows]
+    DeviceBuffer logprobs;         // [sampled rows + arena]
+    DeviceBuffer entries, masses;  // [slots, heads]: one row per report
     DeviceBuffer rows;             // [table_entries]: rows of the reports, concatenated
-    DeviceBuffer observations;     // [max_rows, kMaxObservations, heads]
-    DeviceBuffer embeddings;       // [max_rows, hidden]
-    std::vector<bool> pooled;      // [slices] whether it has an embedding
-    size_t decoded = 0;
+    DeviceBuffer observations;     // [slots, kMaxObservations, heads]
+    DeviceBuffer embeddings;       // [slots, hidden]
+    std::vector<bool> pooled;      // [runs] whether it has an embedding; or empty
+    size_t sampled = 0;
     size_t logprobs_drawn = 0, logprobs_of_prompts = 0;
-    std::vector<bool> ends;  // [slices] whether it ends its prompt
-    size_t more = 0;         // tokens of the slices' more_samples
     std::vector<Reported> reports;
     size_t cuts = 0;  // number of cuts; their reports are the last ones
   };

@@ -1,6 +1,5 @@
 // The inputs of a step's rows in device memory at fixed addresses, written by one copy a step.
-// Decode rows come first, padded for graphs; sampled rows are the decode rows, then the prompts
-// that end in the step, then further samples from these (PrefillSlice::more_samples).
+// Decoded rows come first, padded for graphs; sampled rows are those of Batch::sampled.
 #ifndef HYDRANT_ENGINE_RUN_STEP_ROWS_H_
 #define HYDRANT_ENGINE_RUN_STEP_ROWS_H_
 
@@ -21,11 +20,10 @@ class StepRows {
   absl::Status Allocate(Backend& backend, int max_rows);
 
   // Sampled rows are padded to padded_rows as well, with greedy rows.
-  // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
-  void Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
-             int padded_rows);
+  // REQUIRES: padded_rows >= batch.NumDecoded(); neither decoded nor sampled rows exceed max_rows.
+  void Write(Backend& backend, const Batch& batch, const KvState& kv, int padded_rows);
 
-  // Decode rows, [max_rows].
+  // Decoded rows, [max_rows].
   TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's last sampled token
   int32_t* positions() const { return At<int32_t>(1); }
   int32_t* slots() const { return At<int32_t>(2); }  // -1: padding
@@ -35,32 +33,32 @@ class StepRows {
   // Sampled rows, [max_rows].
   int32_t* sampled_slots() const { return At<int32_t>(4); }  // -1: padding
   TokenId* newest() const { return At<TokenId>(5); }         // kNoToken
-  SamplingRow* sampling() const { return At<SamplingRow>(6); }
+  // The slot whose newest token is sampled; -1: none (SampledRow::is_newest).
+  int32_t* newest_slots() const { return At<int32_t>(6); }
+  SamplingRow* sampling() const { return At<SamplingRow>(7); }
 
   int num_sampled() const { return num_sampled_; }
-  int num_more() const { return num_more_; }  // the last sampled rows: not stored in last_tokens
   bool any_penalties() const { return any_penalties_; }
   bool any_drawn() const { return any_drawn_; }  // of the sampled rows
   bool any_top_k() const { return any_top_k_; }
   bool any_top_p() const { return any_top_p_; }
-  const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decode rows
+  const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decoded rows
 
  private:
   template <typename T>
   T* At(int array) const {
     return reinterpret_cast<T*>(device_.data() + Offset(array));
   }
-  // Six arrays of four bytes an element, then the sampling rows.
+  // Seven arrays of four bytes an element, then the sampling rows.
   size_t Offset(int array) const { return static_cast<size_t>(array) * stride_; }
   template <typename T>
   T* Host(int array) {
     return reinterpret_cast<T*>(host_.data() + Offset(array));
   }
-  void AddSampled(int slot, const SamplingRow& sampling);
+  void AddSampled(int slot, const SampledRow& sampled);
 
   size_t stride_ = 0;  // bytes from one array to the next
   int num_sampled_ = 0;
-  int num_more_ = 0;
   bool any_penalties_ = false;
   bool any_drawn_ = false, any_top_k_ = false, any_top_p_ = false;
   std::vector<int> rows_in_prompt_;

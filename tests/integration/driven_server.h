@@ -210,11 +210,11 @@ class Server {
 inline void Server::Step() {
   const Batch& batch = scheduler_->Schedule(++now_);
   std::vector<int> read;  // slots that end their prompts in this step
-  for (const PrefillSlice& slice : batch.prefill) {
-    if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
+  for (const TokenRun& run : batch.InArena()) {
+    if (run.Ends(engine_->limits().num_layers)) read.push_back(run.slot);
   }
   if (!read.empty()) last_read_slot_ = read.back();
-  if (batch.decode.size() == 1) last_slot_ = batch.decode[0].slot;
+  if (batch.NumDecoded() == 1) last_slot_ = batch.runs[0].slot;
   StepResult result;
   const absl::Status status = engine_->Execute(batch, &result);
   ASSERT_TRUE(status.ok()) << status;

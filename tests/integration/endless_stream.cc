@@ -102,13 +102,18 @@ class Reader {
     batch.Add(SlotSetup{0, plan});
     batch.Add(TableRow{0, 0, width});
     for (int32_t page = 0; page < pages; ++page) batch.AddTableWrite({page, page});
-    batch.prefill.push_back({0, prompt_, 0, 0, limits.num_layers, 0, position_, {}});
-    Run(batch);
+    batch.runs.push_back({.commit = Commit::kCompress,
+                          .in_prompt = true,
+                          .tokens = prompt_,
+                          .part = {.layer_end = limits.num_layers, .token_end = position_}});
+    batch.AddSampled(SamplingRow{.position = position_});
+    Execute(batch);
   }
   void Read(TokenId token) {
     Batch batch;
-    batch.decode.push_back({0, token, position_++, {}});
-    Run(batch);
+    batch.runs.push_back({.tokens = std::span(&token, 1), .first_position = position_++});
+    batch.AddSampled(SamplingRow{.position = position_});
+    Execute(batch);
   }
   std::vector<float> Logits() const {
     return EngineProbe(*engine_).ReadLogits();
@@ -123,7 +128,7 @@ class Reader {
   }
 
  private:
-  void Run(const Batch& batch) {
+  void Execute(const Batch& batch) {
     StepResult result;
     if (const absl::Status status = engine_->Execute(batch, &result); !status.ok()) Fail(status);
   }

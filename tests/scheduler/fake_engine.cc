@@ -48,12 +48,14 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
       kept_(limits.max_kept_caches),
       prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
-absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
+absl::Status FakeEngine::RunStep(const Batch& batch, StepResult* result) {
   if (!next_error.ok()) return next_error;
   ++num_steps_;
   EXPECT_TRUE(batch.HasWork());
-  last_step_ = {
-      .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.table.size()};
+  last_step_ = {.decoded = {batch.Decoded().begin(), batch.Decoded().end()},
+                .parts = {batch.InArena().begin(), batch.InArena().end()},
+                .sampled = batch.sampled,
+                .num_updates = batch.table.size()};
   result->cut_reports.clear();
   const TableUpdate* next = batch.table.data();
   batch.Visit(
@@ -67,40 +69,58 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   CheckArena(batch);
   CheckSamples(batch);
   std::set<int> used;
-  result->more_tokens.clear();
-  result->decode_tokens.clear();
-  result->prefill_tokens.clear();
+  result->tokens.clear();
   result->prompt_reports.clear();
-  result->embeddings.assign(batch.prefill.size(), {});
+  result->embeddings.assign(batch.runs.size(), {});
   result->logprobs.clear();
   result->prompt_logprobs.clear();
-  std::vector<TokenLogprobs> of_samples;
-  for (const DecodeRow& row : batch.decode) {
-    EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
-    slots_[row.slot].latest = Decode(row);
-    AddLogprobs(row.sampling, slots_[row.slot].latest, &result->logprobs);
-    result->decode_tokens.push_back(slots_[row.slot].latest);
-  }
-  for (const PrefillSlice& slice : batch.prefill) {
-    EXPECT_TRUE(used.insert(slice.slot).second)
-        << "slot " << slice.slot << " is in the batch twice";
-    slots_[slice.slot].latest = Prefill(slice);
-    result->prefill_tokens.push_back(slots_[slice.slot].latest);
-    result->prompt_reports.push_back(Report(slice));
-    if (slice.EndsPrompt(limits_.num_layers))
-      AddLogprobs(slice.sampling, slots_[slice.slot].latest, &result->logprobs);
-    for (int token = slice.token_begin; token < slice.ScoredEnd(limits_.num_layers); ++token) {
-      result->prompt_logprobs.push_back(LogprobsOf(slice.whole_prompt[token + 1], token + 1));
+  std::span<const SampledRow> rows = batch.sampled;
+  for (size_t i = 0; i < batch.runs.size(); ++i) {
+    const TokenRun& run = batch.runs[i];
+    EXPECT_TRUE(used.insert(run.slot).second) << "slot " << run.slot << " is in the batch twice";
+    EXPECT_EQ(run.IsDecoded(), i < batch.NumDecoded()) << "decoded runs come first";
+    if (run.IsDecoded()) {
+      last_step_.tokens.push_back(run.tokens.front());
+      Decode(run);
+      Sample(batch, i, true, &rows, result);
+      continue;
     }
-    for (const SampledRow& sampling : slice.more_samples) {
-      result->more_tokens.push_back(Choose(slots_[slice.slot], sampling));
-      AddLogprobs(sampling, result->more_tokens.back(), &of_samples);
+    const bool ends = Prefill(run);
+    slots_[run.slot].latest = kNoToken;
+    Sample(batch, i, ends, &rows, result);
+    result->prompt_reports.push_back(Report(run));
+    for (int token = run.part.token_begin; token < run.ScoredEnd(limits_.num_layers); ++token) {
+      result->prompt_logprobs.push_back(LogprobsOf(run.prompt.whole_prompt[token + 1], token + 1));
     }
-    last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
-                                       (slice.layer_end - slice.layer_begin);
+    last_step_.prefill_token_layers +=
+        static_cast<double>(run.part.token_end - run.part.token_begin) *
+        (run.part.layer_end - run.part.layer_begin);
   }
-  result->logprobs.insert(result->logprobs.end(), of_samples.begin(), of_samples.end());
+  EXPECT_TRUE(rows.empty()) << "rows are in the order of the runs";
   return absl::OkStatus();
+}
+
+// Samples the rows of a run, and removes them from `rows`.
+void FakeEngine::Sample(const Batch& batch, size_t run, bool ends,
+                        std::span<const SampledRow>* rows, StepResult* result) {
+  Slot& slot = slots_[batch.runs[run].slot];
+  size_t count = 0;
+  for (; !rows->empty() && rows->front().run == static_cast<int>(run); ++count) {
+    const SampledRow& row = rows->front();
+    EXPECT_EQ(row.position, slot.fed);
+    EXPECT_EQ(row.is_newest, count == 0);
+    const TokenId token = Choose(slot, row);
+    if (row.is_newest) slot.latest = token;
+    result->tokens.push_back(token);
+    AddLogprobs(row, token, &result->logprobs);
+    *rows = rows->subspan(1);
+  }
+  EXPECT_EQ(count > 0, ends) << "a run samples where it ends";
+  EXPECT_TRUE(count <= 1 || batch.runs[run].BuildsCache());
+}
+
+void FakeEngine::Apply(const SlotCommit& /*commit*/) {
+  ADD_FAILURE() << "the scheduler commits no run later";
 }
 
 // The pool page that contains a state.
@@ -170,16 +190,10 @@ void FakeEngine::Apply(const SlotFork& fork) {
   ++num_forks_;
 }
 
-// Samples start at a prompt's last slice, and there are rows for them.
+// There are rows for all runs and for further samples of prompts.
 void FakeEngine::CheckSamples(const Batch& batch) {
-  size_t rows = batch.decode.size() + batch.prefill.size();
-  for (const PrefillSlice& slice : batch.prefill) {
-    rows += slice.more_samples.size();
-    EXPECT_TRUE(slice.more_samples.empty() || slice.EndsPrompt(limits_.num_layers));
-    for (const SamplingRow& sampling : slice.more_samples)
-      EXPECT_EQ(sampling.position, slice.sampling.position);
-  }
-  EXPECT_LE(rows, static_cast<size_t>(limits_.max_num_seqs));
+  const auto more = std::ranges::count(batch.sampled, false, &SampledRow::is_newest);
+  EXPECT_LE(batch.runs.size() + more, static_cast<size_t>(limits_.max_num_seqs));
 }
 
 void FakeEngine::Apply(const SwapIn& swap) {
@@ -305,11 +319,11 @@ CacheReport FakeEngine::Cut(const SlotCut& cut) {
 
 void FakeEngine::CheckArena(const Batch& batch) {
   std::vector<std::pair<int, int>> ranges;
-  for (const PrefillSlice& slice : batch.prefill) {
-    const int end = slice.arena_begin + static_cast<int>(slice.prompt.size());
-    EXPECT_GE(slice.arena_begin, 0);
+  for (const TokenRun& run : batch.InArena()) {
+    const int end = run.arena_begin + static_cast<int>(run.tokens.size());
+    EXPECT_GE(run.arena_begin, 0);
     EXPECT_LE(end, limits_.prefill_arena_tokens);
-    ranges.emplace_back(slice.arena_begin, end);
+    ranges.emplace_back(run.arena_begin, end);
   }
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 1; i < ranges.size(); ++i) {
@@ -416,10 +430,10 @@ void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entri
   }
 }
 
-CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
-  const Slot& slot = slots_[slice.slot];
+CacheReport FakeEngine::Report(const TokenRun& run) const {
+  const Slot& slot = slots_[run.slot];
   CacheReport report;
-  if (!slice.EndsPrompt(limits_.num_layers) || slice.Appends()) return report;
+  if (!run.Ends(limits_.num_layers) || !run.BuildsCache()) return report;
   for (int i = 0; IsOpen(slot.plan) && i < kTrials * NumHeads(); ++i)
     report.observations.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
   if (!slot.plan.Compresses()) return report;
@@ -517,19 +531,19 @@ TokenId FakeEngine::ChooseFromAll(const Slot& slot, const SamplingRow& sampling)
   return token;
 }
 
-TokenId FakeEngine::Decode(const DecodeRow& row) {
-  Slot& slot = slots_[row.slot];
+void FakeEngine::Decode(const TokenRun& run) {
+  Slot& slot = slots_[run.slot];
   EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "decodes before its prompt was read";
-  EXPECT_EQ(row.position, slot.fed);
-  EXPECT_EQ(row.sampling.position, slot.fed + 1);
-  EXPECT_TRUE(slot.plan.rule.rolling || row.sampling.position < limits_.max_model_len);
+  EXPECT_EQ(run.first_position, slot.fed);
+  EXPECT_TRUE(slot.plan.rule.rolling || run.first_position + 1 < limits_.max_model_len);
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
   EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
       << "the cache was to be cut first";
+  ASSERT_EQ(run.tokens.size(), 1u);
   // A failed sequence continues with token 0 until the host knows.
   const TokenId latest = slot.latest == kNoToken ? 0 : slot.latest;
-  AppendEntry(&slot, row.position, row.token == kNoToken ? latest : row.token);
-  return Choose(slot, row.sampling);
+  const TokenId token = run.tokens.front();
+  AppendEntry(&slot, run.first_position, token == kNoToken ? latest : token);
 }
 
 void FakeEngine::Feed(Slot* slot, TokenId token) {
@@ -553,25 +567,25 @@ void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
   ++slot->fed;
 }
 
-void FakeEngine::BeginRun(const PrefillSlice& slice) {
-  Slot& slot = slots_[slice.slot];
-  EXPECT_EQ(slice.num_seen, slot.fed);
+void FakeEngine::BeginRun(const TokenRun& run) {
+  Slot& slot = slots_[run.slot];
+  EXPECT_EQ(run.first_position, slot.fed);
   EXPECT_TRUE(slot.plan.AppendsRuns() && !IsOpen(slot.plan));
   EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "follows nothing";
-  slot.run.assign(slice.prompt.begin(), slice.prompt.end());
-  slot.arena_begin = slice.arena_begin;
+  slot.run.assign(run.tokens.begin(), run.tokens.end());
+  slot.arena_begin = run.arena_begin;
   slot.layer = slot.token = slot.first_token = 0;
   slot.cached_blocks.clear();
   slot.new_blocks.clear();
 }
 
-void FakeEngine::BeginPrompt(const PrefillSlice& slice) {
-  Slot& slot = slots_[slice.slot];
-  slot.prompt.assign(slice.prompt.begin(), slice.prompt.end());
-  slot.arena_begin = slice.arena_begin;
-  slot.first_token = slot.token = slice.first_token;
-  slot.cached_blocks.assign(slice.cached_blocks.begin(), slice.cached_blocks.end());
-  slot.new_blocks.assign(slice.new_blocks.begin(), slice.new_blocks.end());
+void FakeEngine::BeginPrompt(const TokenRun& run) {
+  Slot& slot = slots_[run.slot];
+  slot.prompt.assign(run.tokens.begin(), run.tokens.end());
+  slot.arena_begin = run.arena_begin;
+  slot.first_token = slot.token = run.prompt.first_token;
+  slot.cached_blocks.assign(run.prompt.cached_blocks.begin(), run.prompt.cached_blocks.end());
+  slot.new_blocks.assign(run.prompt.new_blocks.begin(), run.prompt.new_blocks.end());
   std::set<int32_t> blocks;
   for (const std::vector<int32_t>* ids : {&slot.cached_blocks, &slot.new_blocks}) {
     for (const int32_t id : *ids) {
@@ -583,143 +597,145 @@ void FakeEngine::BeginPrompt(const PrefillSlice& slice) {
 }
 
 // Prefix blocks match the setup, and no query that a statistic needs is skipped.
-void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
-  const Slot& slot = slots_[slice.slot];
+void FakeEngine::CheckPrefix(const TokenRun& run) {
+  const Slot& slot = slots_[run.slot];
   const auto same = [](const std::vector<int32_t>& a, std::span<const int32_t> b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   };
-  EXPECT_EQ(slice.first_token, slot.first_token);
-  EXPECT_LE(slot.shared_tokens, slice.first_token);
-  EXPECT_TRUE(same(slot.cached_blocks, slice.cached_blocks));
-  EXPECT_TRUE(same(slot.new_blocks, slice.new_blocks));
-  EXPECT_EQ(slice.first_token % kPrefixBlockTokens, 0);
-  EXPECT_LT(slice.first_token, slot.plan.prompt.tokens);
-  EXPECT_EQ(slice.cached_blocks.size(), CachedContents(slice).size());
-  EXPECT_LE(slice.new_blocks.size(), NewContents(slice).size());
-  EXPECT_TRUE(std::is_sorted(slice.checkpoints.begin(), slice.checkpoints.end()));
-  for (const PromptStatistic& one :
-       StatisticsOf(slot.plan, static_cast<int>(slice.prompt.size()))) {
+  EXPECT_EQ(run.prompt.first_token, slot.first_token);
+  EXPECT_LE(slot.shared_tokens, run.prompt.first_token);
+  EXPECT_TRUE(same(slot.cached_blocks, run.prompt.cached_blocks));
+  EXPECT_TRUE(same(slot.new_blocks, run.prompt.new_blocks));
+  EXPECT_EQ(run.prompt.first_token % kPrefixBlockTokens, 0);
+  EXPECT_LT(run.prompt.first_token, slot.plan.prompt.tokens);
+  EXPECT_EQ(run.prompt.cached_blocks.size(), CachedContents(run).size());
+  EXPECT_LE(run.prompt.new_blocks.size(), NewContents(run).size());
+  EXPECT_TRUE(std::is_sorted(run.prompt.checkpoints.begin(), run.prompt.checkpoints.end()));
+  for (const PromptStatistic& one : StatisticsOf(slot.plan, static_cast<int>(run.tokens.size()))) {
     if (!one.reading.has_value() || one.reading->end_query <= 0) continue;
     const ColumnStatistic& reading = *one.reading;
     const int asked = reading.first_query > 0 ? reading.first_query : reading.end_query;
-    EXPECT_LE(slice.first_token, asked);
+    EXPECT_LE(run.prompt.first_token, asked);
     if (reading.first_query > 0) continue;
-    for (const int32_t checkpoint : slice.checkpoints) EXPECT_LE(checkpoint, asked);
+    for (const int32_t checkpoint : run.prompt.checkpoints) EXPECT_LE(checkpoint, asked);
   }
 }
 
 // Hash of the prompt's tokens before `end`.
-uint64_t FakeEngine::HashOf(const PrefillSlice& slice, int end) {
+uint64_t FakeEngine::HashOf(const TokenRun& run, int end) {
   uint64_t hash = 0;
-  for (const TokenId token : slice.prompt.first(end)) hash = Mix(hash, token);
+  for (const TokenId token : run.tokens.first(end)) hash = Mix(hash, token);
   return hash;
 }
 
 // Contents of the blocks of tokens [begin, end): keys and values, and queries if there is an echo.
-void FakeEngine::AddTokens(const PrefillSlice& slice, int begin, int end,
+void FakeEngine::AddTokens(const TokenRun& run, int begin, int end,
                            std::vector<uint64_t>* contents) const {
-  const CachePlan& plan = slots_[slice.slot].plan;
+  const CachePlan& plan = slots_[run.slot].plan;
   const int parts = plan.scorer->Echo(plan).empty() ? 1 : 1 + limits_.query_blocks;
   for (int token = begin; token + kPrefixBlockTokens <= end; token += kPrefixBlockTokens) {
     for (int part = 0; part < parts; ++part)
-      contents->push_back(Mix(HashOf(slice, token + kPrefixBlockTokens), part));
+      contents->push_back(Mix(HashOf(run, token + kPrefixBlockTokens), part));
   }
 }
 
 // Contents of blocks of sums: statistics over all queries before a checkpoint.
-void FakeEngine::AddSums(const PrefillSlice& slice, int checkpoint,
+void FakeEngine::AddSums(const TokenRun& run, int checkpoint,
                          std::vector<uint64_t>* contents) const {
-  const CachePlan& plan = slots_[slice.slot].plan;
-  for (const PromptStatistic& one : StatisticsOf(plan, static_cast<int>(slice.prompt.size()))) {
+  const CachePlan& plan = slots_[run.slot].plan;
+  for (const PromptStatistic& one : StatisticsOf(plan, static_cast<int>(run.tokens.size()))) {
     if (!one.reading.has_value() || one.reading->end_query <= 0) continue;
     if (one.reading->first_query > 0) continue;
     const uint64_t what =
         1000 + 10 * static_cast<int>(one.reading->kind) + static_cast<int>(one.reading->reduce);
     for (int i = 0; i * limits_.sums_a_prefix_block < checkpoint; ++i)
-      contents->push_back(Mix(Mix(HashOf(slice, checkpoint), what), i));
+      contents->push_back(Mix(Mix(HashOf(run, checkpoint), what), i));
   }
 }
 
-std::vector<uint64_t> FakeEngine::CachedContents(const PrefillSlice& slice) const {
+std::vector<uint64_t> FakeEngine::CachedContents(const TokenRun& run) const {
   std::vector<uint64_t> contents;
-  AddTokens(slice, 0, slice.first_token, &contents);
-  AddSums(slice, slice.first_token, &contents);
+  AddTokens(run, 0, run.prompt.first_token, &contents);
+  AddSums(run, run.prompt.first_token, &contents);
   return contents;
 }
 
-std::vector<uint64_t> FakeEngine::NewContents(const PrefillSlice& slice) const {
+std::vector<uint64_t> FakeEngine::NewContents(const TokenRun& run) const {
   std::vector<uint64_t> contents;
-  const auto end = static_cast<int>(slots_[slice.slot].plan.prompt.tokens);
-  AddTokens(slice, slice.first_token, end, &contents);
-  for (const int32_t checkpoint : slice.checkpoints) AddSums(slice, checkpoint, &contents);
+  const auto end = static_cast<int>(slots_[run.slot].plan.prompt.tokens);
+  AddTokens(run, run.prompt.first_token, end, &contents);
+  for (const int32_t checkpoint : run.prompt.checkpoints) AddSums(run, checkpoint, &contents);
   return contents;
 }
 
-void FakeEngine::LoadPrefix(const PrefillSlice& slice, int layer) {
-  const std::vector<uint64_t> contents = CachedContents(slice);
-  for (size_t i = 0; i < slice.cached_blocks.size(); ++i) {
-    const int32_t block = slice.cached_blocks[i];
+void FakeEngine::LoadPrefix(const TokenRun& run, int layer) {
+  const std::vector<uint64_t> contents = CachedContents(run);
+  for (size_t i = 0; i < run.prompt.cached_blocks.size(); ++i) {
+    const int32_t block = run.prompt.cached_blocks[i];
     EXPECT_EQ(prefix_[static_cast<size_t>(block) * limits_.num_layers + layer], contents[i])
         << "prefix block " << block << " holds something else";
   }
 }
 
-void FakeEngine::SavePrefix(const PrefillSlice& slice, int layer) {
-  const std::vector<uint64_t> contents = NewContents(slice);
-  for (size_t i = 0; i < slice.new_blocks.size(); ++i)
-    prefix_[static_cast<size_t>(slice.new_blocks[i]) * limits_.num_layers + layer] = contents[i];
+void FakeEngine::SavePrefix(const TokenRun& run, int layer) {
+  const std::vector<uint64_t> contents = NewContents(run);
+  for (size_t i = 0; i < run.prompt.new_blocks.size(); ++i)
+    prefix_[static_cast<size_t>(run.prompt.new_blocks[i]) * limits_.num_layers + layer] =
+        contents[i];
 }
 
-// Checks that the slice is the next of a prefill of `tokens`; returns whether it is the last.
-bool FakeEngine::Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens) {
-  Slot& slot = slots_[slice.slot];
-  const int n = static_cast<int>(slice.prompt.size());
+// Checks that the run is the next of a prefill of `tokens`; returns whether it is the last.
+bool FakeEngine::Read(const TokenRun& run, const std::vector<TokenId>& tokens) {
+  Slot& slot = slots_[run.slot];
+  const int n = static_cast<int>(run.tokens.size());
   EXPECT_TRUE(slot.IsReading());
-  EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), slice.prompt.begin(), slice.prompt.end()));
-  EXPECT_EQ(slice.arena_begin, slot.arena_begin);
-  EXPECT_EQ(slice.first_token, slot.first_token);
-  EXPECT_EQ(slice.layer_begin, slot.layer);
-  EXPECT_EQ(slice.token_begin, slot.token);
-  EXPECT_LT(slice.token_begin, slice.token_end);
-  EXPECT_LE(slice.token_end, n);
-  EXPECT_LE(slice.layer_end, limits_.num_layers);
-  EXPECT_EQ(slice.token_begin % kQueryTile, 0);
-  EXPECT_TRUE(slice.token_end % kQueryTile == 0 || slice.token_end == n);
-  const bool whole = slice.BeginsLayer() && slice.token_end == n;
-  EXPECT_TRUE(slice.layer_end == slice.layer_begin + 1 ||
-              (whole && slice.layer_end > slice.layer_begin));
-  for (int layer = slice.layer_begin; layer < slice.layer_end; ++layer) {
-    if (slice.Appends()) {  // names no blocks
-      EXPECT_TRUE(slice.cached_blocks.empty() && slice.new_blocks.empty());
-      EXPECT_TRUE(slice.checkpoints.empty());
+  EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), run.tokens.begin(), run.tokens.end()));
+  EXPECT_EQ(run.arena_begin, slot.arena_begin);
+  EXPECT_EQ(run.prompt.first_token, slot.first_token);
+  EXPECT_EQ(run.part.layer_begin, slot.layer);
+  EXPECT_EQ(run.part.token_begin, slot.token);
+  EXPECT_LT(run.part.token_begin, run.part.token_end);
+  EXPECT_LE(run.part.token_end, n);
+  EXPECT_LE(run.part.layer_end, limits_.num_layers);
+  EXPECT_EQ(run.part.token_begin % kQueryTile, 0);
+  EXPECT_TRUE(run.part.token_end % kQueryTile == 0 || run.part.token_end == n);
+  const bool whole = run.BeginsLayer() && run.part.token_end == n;
+  EXPECT_TRUE(run.part.layer_end == run.part.layer_begin + 1 ||
+              (whole && run.part.layer_end > run.part.layer_begin));
+  for (int layer = run.part.layer_begin; layer < run.part.layer_end; ++layer) {
+    if (!run.BuildsCache()) {  // names no blocks
+      EXPECT_TRUE(run.prompt.cached_blocks.empty() && run.prompt.new_blocks.empty());
+      EXPECT_TRUE(run.prompt.checkpoints.empty());
       continue;
     }
-    if (slice.BeginsLayer()) LoadPrefix(slice, layer);
-    if (slice.token_end == n) SavePrefix(slice, layer);
+    if (run.BeginsLayer()) LoadPrefix(run, layer);
+    if (run.part.token_end == n) SavePrefix(run, layer);
   }
-  slot.layer = slice.token_end == n ? slice.layer_end : slice.layer_begin;
-  slot.token = slice.token_end == n ? slice.first_token : slice.token_end;
-  if (!slice.EndsPrompt(limits_.num_layers)) return false;
+  slot.layer = run.part.token_end == n ? run.part.layer_end : run.part.layer_begin;
+  slot.token = run.part.token_end == n ? run.prompt.first_token : run.part.token_end;
+  if (!run.Ends(limits_.num_layers)) return false;
   slot.arena_begin = -1;
   return true;
 }
 
-TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
-  Slot& slot = slots_[slice.slot];
-  if (slice.Appends()) {
-    if (!slot.IsReading()) BeginRun(slice);
-    if (!Read(slice, slot.run)) return kNoToken;
-    ++num_appended_;
-    for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
-    CutTo(slice.keep, &slot);
-  } else {
-    if (slot.prompt.empty()) BeginPrompt(slice);
-    CheckPrefix(slice);
-    if (!Read(slice, slot.prompt)) return kNoToken;
+// Returns whether the run ends.
+bool FakeEngine::Prefill(const TokenRun& run) {
+  Slot& slot = slots_[run.slot];
+  if (run.BuildsCache()) {
+    EXPECT_EQ(run.first_position, 0);
+    if (slot.prompt.empty()) BeginPrompt(run);
+    CheckPrefix(run);
+    if (!Read(run, slot.prompt)) return false;
     CompressPrompt(&slot);
+    return true;
   }
-  EXPECT_EQ(slice.sampling.position, slot.fed);
-  return Choose(slot, slice.sampling);
+  EXPECT_EQ(run.commit, Commit::kAppend);
+  if (!slot.IsReading()) BeginRun(run);
+  if (!Read(run, slot.run)) return false;
+  ++num_appended_;
+  for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
+  CutTo(run.keep, &slot);
+  return true;
 }
 
 // In each head that became shorter, the last entry moves to the front.
@@ -744,7 +760,7 @@ void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
   MoveLastEntries(*slot, lengths);
 }
 
-// After the prompt's last slice.
+// After the prompt's last run.
 void FakeEngine::CompressPrompt(Slot* slot) {
   slot->fed = slot->plan.prompt.tokens;  // a probe leaves no entries
   for (int i = 0; i < slot->fed; ++i) Feed(slot, slot->prompt[i]);

@@ -43,8 +43,10 @@ class FakeEngine : public ImmediateExecutor {
 
   // Contents of the last step.
   struct Step {
-    std::vector<DecodeRow> decode;
-    std::vector<PrefillSlice> prefill;  // their prompts dangle
+    std::vector<TokenRun> decoded,
+        parts;                         // of batch.Decoded() and batch.InArena(); their spans dangle
+    std::vector<TokenId> tokens = {};  // of `decoded`
+    std::vector<SampledRow> sampled;   // their spans dangle
     double prefill_token_layers = 0;
     size_t num_updates = 0;
   };
@@ -61,7 +63,7 @@ class FakeEngine : public ImmediateExecutor {
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
 
  protected:
-  absl::Status Run(const Batch& batch, StepResult* result) override;
+  absl::Status RunStep(const Batch& batch, StepResult* result) override;
 
  private:
   struct Slot {
@@ -96,6 +98,7 @@ class FakeEngine : public ImmediateExecutor {
   void Apply(const SlotFork& fork);
   void Apply(const SlotCopies& list);
   void Apply(const TableRow& row);
+  static void Apply(const SlotCommit& commit);
   void Apply(const SwapOut& swap);
   void Apply(const SwapIn& swap);
   void WriteTable(std::span<const TableUpdate> writes);
@@ -103,31 +106,32 @@ class FakeEngine : public ImmediateExecutor {
   void CheckSamples(const Batch& batch);
   static void Feed(Slot* slot, TokenId token);
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
-  TokenId Decode(const DecodeRow& row);
-  TokenId Prefill(const PrefillSlice& slice);
-  bool Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens);
+  void Decode(const TokenRun& run);
+  bool Prefill(const TokenRun& run);
+  void Sample(const Batch& batch, size_t run, bool ends, std::span<const SampledRow>* rows,
+              StepResult* result);
+  bool Read(const TokenRun& run, const std::vector<TokenId>& tokens);
   void CompressPrompt(Slot* slot);
   void CutTo(std::span<const int32_t> keep, Slot* slot);
   void MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths);
-  void BeginRun(const PrefillSlice& slice);
+  void BeginRun(const TokenRun& run);
   void AppendEntry(Slot* slot, int32_t position, TokenId token);
-  void BeginPrompt(const PrefillSlice& slice);
-  void CheckPrefix(const PrefillSlice& slice);
-  static uint64_t HashOf(const PrefillSlice& slice, int end);
-  void AddTokens(const PrefillSlice& slice, int begin, int end,
-                 std::vector<uint64_t>* contents) const;
-  void AddSums(const PrefillSlice& slice, int checkpoint, std::vector<uint64_t>* contents) const;
-  std::vector<uint64_t> CachedContents(const PrefillSlice& slice) const;
-  std::vector<uint64_t> NewContents(const PrefillSlice& slice) const;
-  void LoadPrefix(const PrefillSlice& slice, int layer);
-  void SavePrefix(const PrefillSlice& slice, int layer);
+  void BeginPrompt(const TokenRun& run);
+  void CheckPrefix(const TokenRun& run);
+  static uint64_t HashOf(const TokenRun& run, int end);
+  void AddTokens(const TokenRun& run, int begin, int end, std::vector<uint64_t>* contents) const;
+  void AddSums(const TokenRun& run, int checkpoint, std::vector<uint64_t>* contents) const;
+  std::vector<uint64_t> CachedContents(const TokenRun& run) const;
+  std::vector<uint64_t> NewContents(const TokenRun& run) const;
+  void LoadPrefix(const TokenRun& run, int layer);
+  void SavePrefix(const TokenRun& run, int layer);
   void CheckArena(const Batch& batch);
   // NumHeads: heads in the budget group. AllHeads: with heads of window layers.
   int NumHeads() const { return limits_.BudgetHeads(); }
   int AllHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
   void AssignPages(const Slot& slot, const std::vector<int32_t>& entries);
-  CacheReport Report(const PrefillSlice& slice) const;
+  CacheReport Report(const TokenRun& run) const;
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot carry its stamps; returns a hash of their positions.
   uint64_t ReadEntries(const Slot& slot);

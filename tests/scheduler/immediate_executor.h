@@ -15,7 +15,7 @@ class ImmediateExecutor : public StepExecutor {
   void Enqueue(const Batch& batch) final {
     for (RowMask* mask : batch.masks) mask->Make();
     Outcome& outcome = outcomes_.emplace_back();
-    outcome.status = Run(batch, &outcome.result);
+    outcome.status = RunStep(batch, &outcome.result);
   }
   absl::Status Collect(StepResult* result) final {
     const Outcome outcome = std::move(outcomes_.front());
@@ -26,7 +26,7 @@ class ImmediateExecutor : public StepExecutor {
   }
 
  protected:
-  virtual absl::Status Run(const Batch& batch, StepResult* result) = 0;
+  virtual absl::Status RunStep(const Batch& batch, StepResult* result) = 0;
 
  private:
   struct Outcome {

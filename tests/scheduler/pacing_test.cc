@@ -33,11 +33,11 @@ constexpr TimeUs kStepUs = 2000, kRowUs = 500, kTokenUs = 50;
 constexpr double kPairUs = 0.02;
 
 TimeUs StepTime(const Batch& batch) {
-  double us = kStepUs + kRowUs * static_cast<double>(batch.decode.size());
-  for (const PrefillSlice& slice : batch.prefill) {
-    const double layers = (slice.layer_end - slice.layer_begin) / 4.0;
-    const double tokens = slice.token_end - slice.token_begin;
-    us += layers * tokens * (kTokenUs + kPairUs * (slice.token_begin + slice.token_end) / 2);
+  double us = kStepUs + kRowUs * static_cast<double>(batch.NumDecoded());
+  for (const TokenRun& run : batch.InArena()) {
+    const double layers = (run.part.layer_end - run.part.layer_begin) / 4.0;
+    const double tokens = run.part.token_end - run.part.token_begin;
+    us += layers * tokens * (kTokenUs + kPairUs * (run.part.token_begin + run.part.token_end) / 2);
   }
   return static_cast<TimeUs>(us);
 }
@@ -171,7 +171,7 @@ TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
     machine->h.step_time = [&h = machine->h](const Batch& batch) {
       const ServingStats stats = h.scheduler.Stats();
       const TimeUs pages = stats.pages_total - stats.pages_free;
-      return StepTime(batch) + (batch.decode.empty() ? 0 : kPageUs * pages);
+      return StepTime(batch) + (batch.Decoded().empty() ? 0 : kPageUs * pages);
     };
     machine->WarmUp();
     for (int i = 0; i < clients; ++i) {
@@ -552,10 +552,10 @@ TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
   constexpr TimeUs kSlowTokenUs = 20'000, kMostSilenceUs = 2'000'000;
   Machine machine;
   machine.h.step_time = [](const Batch& batch) {
-    TimeUs us = 20'000 + 100'000 * static_cast<TimeUs>(batch.decode.size());
-    for (const PrefillSlice& slice : batch.prefill)
-      us += (slice.token_end - slice.token_begin) * (slice.layer_end - slice.layer_begin) *
-            kSlowTokenUs / 4;
+    TimeUs us = 20'000 + 100'000 * static_cast<TimeUs>(batch.NumDecoded());
+    for (const TokenRun& run : batch.InArena())
+      us += (run.part.token_end - run.part.token_begin) *
+            (run.part.layer_end - run.part.layer_begin) * kSlowTokenUs / 4;
     return us;
   };
   const RequestHandle first = machine.h.Add(MakeRequest(1, 1));  // warm-up, as in the daemon

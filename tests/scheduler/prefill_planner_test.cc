@@ -22,27 +22,27 @@ TEST(PrefillPlannerTest, AShortPromptGoesThroughAllLayersInOneStep) {
   const std::vector<OpenPrompt> prompts = {{100, {}}};
   const auto runs = PlanPrefill(prompts, 32, 512 * 32);
   ASSERT_EQ(runs.size(), 1u);
-  EXPECT_EQ(runs[0].layer_begin, 0);
-  EXPECT_EQ(runs[0].layer_end, 32);
-  EXPECT_EQ(runs[0].token_end, 100);
+  EXPECT_EQ(runs[0].part.layer_begin, 0);
+  EXPECT_EQ(runs[0].part.layer_end, 32);
+  EXPECT_EQ(runs[0].part.token_end, 100);
 }
 
 TEST(PrefillPlannerTest, WhatNeedNotBeReadIsSkippedInEveryLayer) {
   const std::vector<OpenPrompt> prompts = {{1000, {0, 960}, 960}};
   const auto runs = PlanPrefill(prompts, 32, 512 * 32);
   ASSERT_EQ(runs.size(), 1u);
-  EXPECT_EQ(runs[0].layer_end, 32);
-  EXPECT_EQ(runs[0].token_begin, 960);
-  EXPECT_EQ(runs[0].token_end, 1000);
+  EXPECT_EQ(runs[0].part.layer_end, 32);
+  EXPECT_EQ(runs[0].part.token_begin, 960);
+  EXPECT_EQ(runs[0].part.token_end, 1000);
 }
 
 TEST(PrefillPlannerTest, ALongPromptIsCutInEvenPartsOfOneLayer) {
   const std::vector<OpenPrompt> prompts = {{65536, {}}};
   const auto runs = PlanPrefill(prompts, 32, 512 * 32);
   ASSERT_EQ(runs.size(), 1u);
-  EXPECT_EQ(runs[0].layer_end, 1);
-  EXPECT_EQ(runs[0].token_end % kQueryTile, 0);
-  EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 512 * 32, 512 * 32 * 0.1);
+  EXPECT_EQ(runs[0].part.layer_end, 1);
+  EXPECT_EQ(runs[0].part.token_end % kQueryTile, 0);
+  EXPECT_NEAR(kCosts.Of(0, runs[0].part.token_end), 512 * 32, 512 * 32 * 0.1);
 }
 
 // Later chunks attend to more context and are shorter, so that steps cost the same.
@@ -51,16 +51,16 @@ TEST(PrefillPlannerTest, ChunksShrinkAsTheContextGrows) {
   const std::vector<OpenPrompt> late = {{65536, {3, 49152}}};
   const auto first = PlanPrefill(early, 32, 16384)[0];
   const auto last = PlanPrefill(late, 32, 16384)[0];
-  EXPECT_GT(first.token_end, 3 * (last.token_end - 49152));
+  EXPECT_GT(first.part.token_end, 3 * (last.part.token_end - 49152));
 }
 
 TEST(PrefillPlannerTest, TheOldestHasHalfAndTheShortestComesNext) {
   const std::vector<OpenPrompt> prompts = {{65536, {}}, {3000, {}}, {64, {}}};
   const auto runs = PlanPrefill(prompts, 4, 4 * 512);
   ASSERT_EQ(runs.size(), 3u);
-  EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 1024, 200);
-  EXPECT_EQ(runs[2].layer_end, 4);  // all 64 tokens at once
-  EXPECT_NEAR(kCosts.Of(0, runs[1].token_end), 1024 - 4 * 64, 200);
+  EXPECT_NEAR(kCosts.Of(0, runs[0].part.token_end), 1024, 200);
+  EXPECT_EQ(runs[2].part.layer_end, 4);  // all 64 tokens at once
+  EXPECT_NEAR(kCosts.Of(0, runs[1].part.token_end), 1024 - 4 * 64, 200);
 }
 
 TEST(PrefillPlannerTest, ATinyBudgetStillMovesTheOldest) {
@@ -68,7 +68,7 @@ TEST(PrefillPlannerTest, ATinyBudgetStillMovesTheOldest) {
   const auto runs = PlanPrefill(prompts, 32, 1);
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].prompt, 0);
-  EXPECT_EQ(runs[0].token_end, 64000 + kQueryTile);
+  EXPECT_EQ(runs[0].part.token_end, 64000 + kQueryTile);
 }
 
 // Random prompts, prefilled to their ends: every run obeys the contract, no step exceeds its bound,
@@ -98,8 +98,8 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
       ASSERT_FALSE(runs.empty());
       ASSERT_EQ(runs[0].prompt, 0);
       double cost = 0, tiles = 0;
-      for (const PrefillRun& run : runs) {
-        OpenPrompt& prompt = open[run.prompt];
+      for (const auto& [index, run] : runs) {
+        OpenPrompt& prompt = open[index];
         ASSERT_EQ(run.layer_begin, prompt.cursor.layer);
         ASSERT_EQ(run.token_begin, prompt.cursor.token);
         ASSERT_GT(run.token_end, run.token_begin);

@@ -105,7 +105,7 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
   harness_.engine.choose = Accidents;
   harness_.engine.checks_replays = true;
   harness_.step_time = [this](const Batch& batch) {
-    return 200 + 100 * static_cast<TimeUs>(batch.decode.size()) +
+    return 200 + 100 * static_cast<TimeUs>(batch.NumDecoded()) +
            static_cast<TimeUs>(times_() % 2'000);
   };
 }

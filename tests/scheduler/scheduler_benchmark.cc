@@ -35,13 +35,12 @@ class Model {
  public:
   void Answer(const Batch& batch, StepResult* result) {
     batch.ForEach<SlotSetup>([&](const SlotSetup& setup) { plans_[setup.slot] = setup.plan; });
-    result->decode_tokens.assign(batch.decode.size(), 300);
-    result->prefill_tokens.assign(batch.prefill.size(), kNoToken);
-    result->prompt_reports.assign(batch.prefill.size(), {});
-    for (size_t i = 0; i < batch.prefill.size(); ++i) {
-      if (!batch.prefill[i].EndsPrompt(32)) continue;
-      result->prefill_tokens[i] = 300;
-      const CachePlan& plan = plans_.at(batch.prefill[i].slot);
+    result->tokens.assign(batch.sampled.size(), 300);
+    result->prompt_reports.assign(batch.InArena().size(), {});
+    for (size_t i = 0; i < batch.InArena().size(); ++i) {
+      const TokenRun& run = batch.InArena()[i];
+      if (!run.Ends(32)) continue;
+      const CachePlan& plan = plans_.at(run.slot);
       if (plan.life->ReportsPrompt()) result->prompt_reports[i].entries = Entries(plan);
     }
   }

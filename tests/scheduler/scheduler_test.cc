@@ -397,12 +397,12 @@ TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   h.Step();
   const RequestHandle b = h.Add(MakeRequest(8, 2, 2));
   h.Step();
-  EXPECT_EQ(h.engine.last_step().decode.size(), 1u);
-  EXPECT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().decoded.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().parts.size(), 1u);
   h.Step();
-  EXPECT_EQ(h.engine.last_step().decode.size(), 2u);
+  EXPECT_EQ(h.engine.last_step().decoded.size(), 2u);
   h.Step();  // b's second token was its last
-  EXPECT_EQ(h.engine.last_step().decode.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().decoded.size(), 1u);
   for (int i = 0; i < Late() - 1; ++i) h.Step();
   EXPECT_EQ(h[b].num_deltas, 2);
   EXPECT_TRUE(h[b].Ended());
@@ -418,8 +418,8 @@ TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
   h.Step();
   for (int step = 0; step < 3; ++step) {
     h.Step();
-    ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
-    EXPECT_EQ(h.engine.last_step().decode[0].token == kNoToken, Late() > 0);
+    ASSERT_EQ(h.engine.last_step().decoded.size(), 1u);
+    EXPECT_EQ(h.engine.last_step().tokens[0] == kNoToken, Late() > 0);
   }
   EXPECT_EQ(h.engine.num_steps(), 4);
   EXPECT_EQ(h[a].token_ids.size(), 4u - Late());
@@ -1071,19 +1071,19 @@ TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   const Request request = WithQuestion(30, 4, 3, 8);
   const RequestHandle a = h.Add(request);
   h.Step();
-  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
-  EXPECT_EQ(h.engine.last_step().prefill[0].prompt.size(), 26u) << "the context";
+  ASSERT_EQ(h.engine.last_step().parts.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().parts[0].tokens.size(), 26u) << "the context";
   h.Step();
-  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
-  const PrefillSlice& question = h.engine.last_step().prefill[0];
-  EXPECT_EQ(question.prompt.size(), 4u);
-  EXPECT_EQ(question.num_seen, 26);
-  EXPECT_EQ(question.sampling.position, 30);
-  EXPECT_TRUE(h.engine.last_step().decode.empty());
+  ASSERT_EQ(h.engine.last_step().parts.size(), 1u);
+  const TokenRun& question = h.engine.last_step().parts[0];
+  EXPECT_EQ(question.tokens.size(), 4u);
+  EXPECT_EQ(question.first_position, 26);
+  EXPECT_EQ(h.engine.last_step().sampled[0].position, 30);
+  EXPECT_TRUE(h.engine.last_step().decoded.empty());
   h.Step();
-  ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
-  EXPECT_EQ(h.engine.last_step().decode[0].position, 30);
-  EXPECT_FALSE(h.engine.last_step().decode[0].in_prompt);
+  ASSERT_EQ(h.engine.last_step().decoded.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().decoded[0].first_position, 30);
+  EXPECT_FALSE(h.engine.last_step().decoded[0].in_prompt);
   h.RunToEnd();
   EXPECT_EQ(h[a].token_ids.size(), 3u);
   const Usage& usage = h[a].finished->usage;
@@ -1132,19 +1132,20 @@ TEST_P(SchedulerTest, AQuestionIsFedTokenByToken) {
   request.cache.policy = "random";
   const RequestHandle a = h.Add(request);
   h.Step();
-  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
-  EXPECT_EQ(h.engine.last_step().prefill[0].prompt.size(), 26u) << "the context";
-  EXPECT_EQ(h.engine.last_step().prefill[0].whole_prompt.size(), 30u) << "what penalties see";
-  EXPECT_EQ(h.engine.last_step().prefill[0].sampling.position, 26);
+  ASSERT_EQ(h.engine.last_step().parts.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().parts[0].tokens.size(), 26u) << "the context";
+  EXPECT_EQ(h.engine.last_step().parts[0].prompt.whole_prompt.size(), 30u) << "what penalties see";
+  EXPECT_EQ(h.engine.last_step().sampled[0].position, 26);
   for (int position = 26; position < 32; ++position) {
     SCOPED_TRACE(position);
     h.Step();
-    ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
-    const DecodeRow& row = h.engine.last_step().decode[0];
-    EXPECT_EQ(row.position, position);
+    ASSERT_EQ(h.engine.last_step().decoded.size(), 1u);
+    const TokenRun& row = h.engine.last_step().decoded[0];
+    EXPECT_EQ(row.first_position, position);
     EXPECT_EQ(row.in_prompt, position < 30);
     if (position < 30) {
-      EXPECT_EQ(row.token, request.prompt[position]) << "known, whatever was sampled before it";
+      EXPECT_EQ(h.engine.last_step().tokens[0], request.prompt[position])
+          << "known, whatever was sampled before it";
       // No answer token so far: the first is sampled from the question's last token.
       EXPECT_EQ(h[a].token_ids.size(), position == 29 && Late() == 0 ? 1u : 0u);
     }
@@ -1279,10 +1280,10 @@ TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {
   const auto instruction =
       static_cast<int>(h.tokenizer.Encode("\n\nRepeat the previous context:", {}).value().size());
   h.Step();
-  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
+  ASSERT_EQ(h.engine.last_step().parts.size(), 1u);
   const int read = 40 + instruction + 40;
-  EXPECT_EQ(static_cast<int>(h.engine.last_step().prefill[0].prompt.size()), read);
-  EXPECT_EQ(h.engine.last_step().prefill[0].whole_prompt.size(), 45u);
+  EXPECT_EQ(static_cast<int>(h.engine.last_step().parts[0].tokens.size()), read);
+  EXPECT_EQ(h.engine.last_step().parts[0].prompt.whole_prompt.size(), 45u);
   h.RunToEnd();
   ASSERT_TRUE(h[a].finished.has_value());
   const Usage& usage = h[a].finished->usage;
@@ -1459,7 +1460,7 @@ TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
     h.Add(request);
   }
   h.Step();
-  EXPECT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().parts.size(), 1u);
   EXPECT_EQ(h.scheduler.Stats().waiting, 2);
   h.RunToEnd();
   for (auto& [handle, stream] : h.streams) EXPECT_EQ(stream.token_ids.size(), 3u);

@@ -35,7 +35,7 @@ class HeldEngine : public ImmediateExecutor {
  public:
   HeldEngine() : engine_(SmallLimits()) {}
   const EngineLimits& limits() const override { return engine_.limits(); }
-  absl::Status Run(const Batch& batch, StepResult* result) override {
+  absl::Status RunStep(const Batch& batch, StepResult* result) override {
     std::unique_lock<std::mutex> lock(mutex_);
     entered_ = true;
     changed_.notify_all();
@@ -410,7 +410,7 @@ class EngineWithAnEnd : public ImmediateExecutor {
   EngineWithAnEnd(const EngineLimits& limits, int last_step)
       : engine_(limits), steps_left_(last_step) {}
   const EngineLimits& limits() const override { return engine_.limits(); }
-  absl::Status Run(const Batch& batch, StepResult* result) override {
+  absl::Status RunStep(const Batch& batch, StepResult* result) override {
     if (steps_left_-- == 0) engine_.next_error = absl::UnknownError("device gone");
     return engine_.Execute(batch, result);
   }

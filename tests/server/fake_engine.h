@@ -19,7 +19,7 @@ class PausableEngine final : public ImmediateExecutor {
 
   const EngineLimits& limits() const override { return limits_; }
 
-  absl::Status Run(const Batch& batch, StepResult* result) override {
+  absl::Status RunStep(const Batch& batch, StepResult* result) override {
     {
       std::unique_lock lock(mutex_);
       held_ = true;
@@ -29,27 +29,18 @@ class PausableEngine final : public ImmediateExecutor {
       if (paused_) --allowed_;
       if (!lost_.ok()) return lost_;
     }
-    result->decode_tokens.clear();
-    result->prefill_tokens.clear();
-    result->more_tokens.clear();
+    result->tokens.clear();
     result->logprobs.clear();
     result->prompt_logprobs.clear();
-    batch.ForEachSampled(limits_.num_layers, [&](int /*slot*/, const SampledRow& row) {
-      if (row.logprobs)
-        result->logprobs.push_back(LogprobsOf(Next(row.seed, row.position), row.position));
-    });
-    result->prompt_reports.assign(batch.prefill.size(), {});
-    result->embeddings.assign(batch.prefill.size(), {1.0f});
-    for (const DecodeRow& row : batch.decode)
-      result->decode_tokens.push_back(Next(row.sampling.seed, row.position + 1));
-    for (const PrefillSlice& slice : batch.prefill) {
-      const bool ends = slice.EndsPrompt(limits_.num_layers);
-      const auto position = static_cast<int32_t>(slice.prompt.size());
-      for (int i = slice.token_begin; i < slice.ScoredEnd(limits_.num_layers); ++i)
-        result->prompt_logprobs.push_back(LogprobsOf(slice.whole_prompt[i + 1], i + 1));
-      result->prefill_tokens.push_back(ends ? Next(slice.sampling.seed, position) : kNoToken);
-      for (const SamplingRow& row : slice.more_samples)
-        result->more_tokens.push_back(Next(row.seed, position));
+    for (const SampledRow& row : batch.sampled) {
+      result->tokens.push_back(Next(row.seed, row.position));
+      if (row.logprobs) result->logprobs.push_back(LogprobsOf(result->tokens.back(), row.position));
+    }
+    result->prompt_reports.assign(batch.InArena().size(), {});
+    result->embeddings.assign(batch.runs.size(), {1.0f});
+    for (const TokenRun& run : batch.InArena()) {
+      for (int i = run.part.token_begin; i < run.ScoredEnd(limits_.num_layers); ++i)
+        result->prompt_logprobs.push_back(LogprobsOf(run.prompt.whole_prompt[i + 1], i + 1));
     }
     if (after_step) after_step();
     return absl::OkStatus();

@@ -56,19 +56,25 @@ void EngineDriver::PrefillAll(int slot) {
 void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int token_begin,
                                int token_end) {
   const Sequence& sequence = sequences_[slot];
+  const TokenRun run = {.slot = slot,
+                        .commit = Commit::kCompress,
+                        .in_prompt = true,
+                        .tokens = sequence.prompt,
+                        .part = {layer_begin, layer_end, token_begin, token_end},
+                        .arena_begin = sequence.space.arena_begin,
+                        .prompt = {.whole_prompt = sequence.prompt,
+                                   .penalties = sequence.sampling.penalties.Any(),
+                                   .sharing_slots = sequence.sharing_slots,
+                                   .logprobs = sequence.prompt_logprobs}};
   SampledRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
-  batch_.prefill.push_back({.slot = slot,
-                            .prompt = sequence.prompt,
-                            .arena_begin = sequence.space.arena_begin,
-                            .layer_begin = layer_begin,
-                            .layer_end = layer_end,
-                            .token_begin = token_begin,
-                            .token_end = token_end,
-                            .sampling = sampling,
-                            .whole_prompt = sequence.prompt,
-                            .sharing_slots = sequence.sharing_slots,
-                            .prompt_logprobs = sequence.prompt_logprobs});
+  AddRun(run, sampling);
+}
+
+// Adds a part of a run in the arena; where it ends the run, a token is sampled.
+void EngineDriver::AddRun(const TokenRun& run, const SampledRow& sampling) {
+  batch_.runs.push_back(run);
+  if (run.Ends(engine_->limits().num_layers)) batch_.AddSampled(sampling);
 }
 
 void EngineDriver::Decode(int slot) {
@@ -90,7 +96,8 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
     }
   }
   HYDRANT_CHECK(space_.TryGrow(position + 1, &sequence.space, &batch_));
-  batch_.decode.push_back({slot, token, position, sampling});
+  sequence.decoded = token;
+  decoded_.push_back({{.slot = slot, .first_position = position}, sampling});
   sequence.position = position + 1;
 }
 
@@ -115,18 +122,47 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
   Sequence& sequence = sequences_[slot];
   SampledRow sampling = sequence.sampling;
   sampling.position = sequence.position;
-  batch_.prefill.push_back({.slot = slot,
-                            .prompt = sequence.run,
-                            .arena_begin = sequence.space.arena_begin,
-                            .layer_begin = layer_begin,
-                            .layer_end = layer_end,
-                            .token_begin = token_begin,
-                            .token_end = token_end,
-                            .sampling = sampling,
-                            .num_seen = sequence.position - static_cast<int>(sequence.run.size()),
-                            .keep = sequence.keep});
-  if (batch_.prefill.back().EndsPrompt(engine_->limits().num_layers) && !sequence.keep.empty())
+  const TokenRun run = {.slot = slot,
+                        .commit = Commit::kAppend,
+                        .in_prompt = true,
+                        .tokens = sequence.run,
+                        .first_position = sequence.position - static_cast<int>(sequence.run.size()),
+                        .part = {layer_begin, layer_end, token_begin, token_end},
+                        .arena_begin = sequence.space.arena_begin,
+                        .keep = sequence.keep};
+  AddRun(run, sampling);
+  if (run.Ends(engine_->limits().num_layers) && !sequence.keep.empty())
     space_.CutTo(sequence.keep, sequence.position, &sequence.space);
+}
+
+void EngineDriver::Hold(int slot, std::vector<TokenId> tokens) {
+  Sequence& sequence = sequences_[slot];
+  sequence.run = std::move(tokens);
+  const auto n = static_cast<int>(sequence.run.size());
+  space_.CloseArena(&sequence.space);
+  HYDRANT_CHECK(space_.TryOpenArena(n, &sequence.space));
+  batch_.runs.push_back({.slot = slot,
+                         .commit = Commit::kLater,
+                         .tokens = sequence.run,
+                         .first_position = sequence.position,
+                         .part = {.layer_end = engine_->limits().num_layers, .token_end = n},
+                         .arena_begin = sequence.space.arena_begin});
+  for (int i = 0; i < n; ++i) {
+    SampledRow& row = batch_.AddSampled(sequence.sampling);
+    row.position = sequence.position + i + 1;
+    row.is_newest = false;
+  }
+}
+
+void EngineDriver::CommitHeld(int slot, int count) {
+  Sequence& sequence = sequences_[slot];
+  HYDRANT_CHECK(count <= static_cast<int>(sequence.run.size()));
+  HYDRANT_CHECK(space_.TryGrow(sequence.position + count, &sequence.space, &batch_));
+  batch_.Add(SlotCommit{.slot = slot,
+                        .tokens = std::span(sequence.run).first(count),
+                        .first_position = sequence.position,
+                        .arena_begin = sequence.space.arena_begin});
+  sequence.position += count;
 }
 
 void EngineDriver::Shrink(int slot, int32_t mean) {
@@ -140,17 +176,13 @@ void EngineDriver::Shrink(int slot, int32_t mean) {
 
 void EngineDriver::Step() {
   StepResult& result = result_;
+  AddDecoded();
   const absl::Status status = engine_->Execute(batch_, &result);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   HYDRANT_CHECK(status.ok());
   logits_.clear();
   for (Sequence& sequence : sequences_) sequence.logits_row = -1;
   const Batch ran = std::exchange(batch_, {});
-  int row = 0;
-  for (size_t i = 0; i < ran.decode.size(); ++i) {
-    sequences_[ran.decode[i].slot].newest = result.decode_tokens[i];
-    sequences_[ran.decode[i].slot].logits_row = row++;
-  }
   size_t next_cut = 0;
   ran.ForEach<SlotCut>([&](const SlotCut& cut) {
     const std::vector<int32_t>& entries = result.cut_reports[next_cut++].entries;
@@ -159,20 +191,45 @@ void EngineDriver::Step() {
     sequence.entries = entries;
     space_.Cap(entries, &sequence.space);
   });
+  TakeTokens(ran);
   size_t report = 0;
-  for (size_t i = 0; i < ran.prefill.size(); ++i) {
-    const PrefillSlice& slice = ran.prefill[i];
-    const bool ends = slice.EndsPrompt(engine_->limits().num_layers);
-    for (const int slot : slice.Slots()) {
+  for (const TokenRun& run : ran.InArena()) {
+    for (const int slot : run.Slots()) {
       const CacheReport& of_slot = result.prompt_reports[report++];
-      if (!ends) continue;
-      sequences_[slot].newest = result.prefill_tokens[i];
-      sequences_[slot].logits_row = row;
-      if (!slice.Appends()) TakeReport(slot, of_slot);
+      if (run.Ends(engine_->limits().num_layers) && run.BuildsCache()) TakeReport(slot, of_slot);
     }
-    if (ends) ++row;
   }
   for (Sequence& sequence : sequences_) space_.PackState(&sequence.space, &batch_);
+}
+
+// Decoded runs come first in a batch, whatever was added first.
+void EngineDriver::AddDecoded() {
+  std::vector<TokenRun> runs;
+  std::vector<SampledRow> sampled;
+  for (auto& [run, row] : decoded_) {
+    run.tokens = std::span(&sequences_[run.slot].decoded, 1);
+    row.run = static_cast<int>(runs.size());
+    runs.push_back(run);
+    sampled.push_back(row);
+  }
+  for (SampledRow& row : batch_.sampled) row.run += static_cast<int>(runs.size());
+  batch_.runs.insert(batch_.runs.begin(), runs.begin(), runs.end());
+  batch_.sampled.insert(batch_.sampled.begin(), sampled.begin(), sampled.end());
+  decoded_.clear();
+}
+
+// Sampled tokens; sharing slots get that of their prompt.
+void EngineDriver::TakeTokens(const Batch& ran) {
+  for (const TokenRun& run : ran.runs) sequences_[run.slot].held_samples.clear();
+  for (size_t row = 0; row < ran.sampled.size(); ++row) {
+    const TokenRun& run = ran.runs[ran.sampled[row].run];
+    const TokenId token = result_.tokens[row];
+    for (const int slot : run.Slots()) {
+      sequences_[slot].newest = token;
+      sequences_[slot].logits_row = static_cast<int>(row);
+      if (run.commit == Commit::kLater) sequences_[slot].held_samples.push_back(token);
+    }
+  }
 }
 
 // A prompt was compressed into a cache.
@@ -203,9 +260,18 @@ std::vector<TokenId> EngineDriver::Generate(int slot, int count) {
 }
 
 std::span<const float> EngineDriver::LogitsRow(int slot) {
+  return LogitsAt(sequences_[slot].logits_row);
+}
+
+std::span<const float> EngineDriver::HeldLogits(int slot, int i) {
+  const auto count = static_cast<int>(sequences_[slot].held_samples.size());
+  return LogitsAt(sequences_[slot].logits_row - (count - 1 - i));
+}
+
+std::span<const float> EngineDriver::LogitsAt(int row) {
   if (logits_.empty()) logits_ = EngineProbe(*engine_).ReadLogits();
   const size_t vocab = engine_->config().vocab_size;
-  return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
+  return {logits_.data() + row * vocab, vocab};
 }
 
 }  // namespace hydrant::eval

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/cache/cache_space.h"
@@ -26,21 +27,30 @@ class EngineDriver {
           const SampledRow& sampling = Greedy(), bool prompt_logprobs = false);
 
   // Takes the next slot for another cache of the same prefill as `slot`, which must not have begun:
-  // both plans have the same prompt length (PrefillSlice::sharing_slots).
+  // both plans have the same prompt length (PromptRun::sharing_slots).
   int AddSharing(int slot, const CachePlan& plan, int new_tokens);
 
-  // Adds a slice to the step being built; all layers and tokens, or the given part.
+  // Adds the prompt's run to the step being built; all layers and tokens, or the given part.
   void PrefillAll(int slot);
   void PrefillPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
-  // Adds a decode row. Without a token: the newest sampled one.
+  // Adds a decoded token. Without a token: the newest sampled one.
   void Decode(int slot);
   void DecodeToken(int slot, TokenId token, int position);
 
-  // Adds a slice that appends `tokens` to the slot's sequence (PrefillSlice::num_seen); or begins
-  // an append in slices added by AppendPart(). keep: PrefillSlice::keep.
+  // Adds a run that appends `tokens` to the slot's sequence (Commit::kAppend); or begins one in
+  // parts, which AppendPart() adds. keep: TokenRun::keep.
   void Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
+
+  // Adds a run of `tokens` that is committed later (Commit::kLater), with a sampled row after each
+  // of them; then keeps the first `count` before the slot's next run. HeldSamples(): the sampled
+  // tokens, after Step().
+  void Hold(int slot, std::vector<TokenId> tokens);
+  void CommitHeld(int slot, int count);
+  const std::vector<TokenId>& HeldSamples(int slot) const { return sequences_[slot].held_samples; }
+  // Logits after the i-th token of the run, as LogitsRow().
+  std::span<const float> HeldLogits(int slot, int i);
 
   // Shrinks the slot's cache to `mean` entries per head before its next token. REQUIRES: as
   // hydrant::Shrink
@@ -76,7 +86,9 @@ class EngineDriver {
  private:
   struct Sequence {
     std::vector<TokenId> prompt = {};
-    std::vector<TokenId> run = {};  // tokens to append
+    std::vector<TokenId> run = {};  // tokens to append or to hold
+    TokenId decoded = kNoToken;     // input of the decoded run
+    std::vector<TokenId> held_samples = {};
     std::vector<int32_t> keep = {};
     SampledRow sampling = {};
     bool prompt_logprobs = false;
@@ -91,14 +103,19 @@ class EngineDriver {
     std::vector<int32_t> entries = {};  // kept by each head, if its plan is ragged
   };
   int Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens);
+  void AddRun(const TokenRun& run, const SampledRow& sampling);
+  std::span<const float> LogitsAt(int row);
+  void AddDecoded();
+  void TakeTokens(const Batch& ran);
   void TakeReport(int slot, const CacheReport& report);
 
   Engine* engine_;
   CacheSpace space_;
   std::vector<Sequence> sequences_;
   Batch batch_;
-  StepResult result_;          // of the last step
-  std::vector<float> logits_;  // of the last step, copied on demand
+  std::vector<std::pair<TokenRun, SampledRow>> decoded_;  // of the step being built
+  StepResult result_;                                     // of the last step
+  std::vector<float> logits_;                             // of the last step, copied on demand
 };
 
 }  // namespace hydrant::eval

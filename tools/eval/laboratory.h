@@ -1,5 +1,5 @@
 // Compares policies on one model in process, without scheduler or server. A prompt is computed once
-// for all arms (PrefillSlice::sharing_slots); then all caches, the full one included, decode in one
+// for all arms (PromptRun::sharing_slots); then all caches, the full one included, decode in one
 // batch, from the same tokens or from their own.
 #ifndef HYDRANT_TOOLS_EVAL_LABORATORY_H_
 #define HYDRANT_TOOLS_EVAL_LABORATORY_H_

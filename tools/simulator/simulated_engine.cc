@@ -38,15 +38,13 @@ CacheReport SimulatedEngine::Cut(const SlotCut& cut) {
 void SimulatedEngine::Enqueue(const Batch& batch) {
   StepResult& result = results_.emplace_back();
   UpdatePlans(batch, &result);
-  result.decode_tokens.assign(batch.decode.size(), kToken);
-  for (const PrefillSlice& slice : batch.prefill) {
-    const bool ends = slice.EndsPrompt(limits_.num_layers);
-    result.prefill_tokens.push_back(ends ? kToken : kNoToken);
-    result.more_tokens.insert(result.more_tokens.end(), slice.more_samples.size(), kToken);
-    for (const int slot : slice.Slots())
-      result.prompt_reports.push_back(ends ? ReportPrompt(slice, slot) : CacheReport());
+  result.tokens.assign(batch.sampled.size(), kToken);
+  for (const TokenRun& run : batch.InArena()) {
+    const bool ends = run.Ends(limits_.num_layers);
+    for (const int slot : run.Slots())
+      result.prompt_reports.push_back(ends ? ReportPrompt(run, slot) : CacheReport());
   }
-  result.embeddings.resize(batch.prefill.size());
+  result.embeddings.resize(batch.runs.size());
 }
 
 absl::Status SimulatedEngine::Collect(StepResult* result) {
@@ -55,10 +53,10 @@ absl::Status SimulatedEngine::Collect(StepResult* result) {
   return absl::OkStatus();
 }
 
-CacheReport SimulatedEngine::ReportPrompt(const PrefillSlice& slice, int slot) {
+CacheReport SimulatedEngine::ReportPrompt(const TokenRun& run, int slot) {
   CacheReport report;
   const CachePlan& plan = plans_[slot];
-  if (slice.Appends()) return report;
+  if (!run.BuildsCache()) return report;
   report.observations.resize(static_cast<size_t>(plan.scorer->NumObservations(plan)) *
                              static_cast<size_t>(NumHeads()));
   for (float& observation : report.observations) observation = static_cast<float>(Draw());

@@ -24,7 +24,7 @@ class SimulatedEngine final : public StepExecutor {
  private:
   CacheReport Cut(const SlotCut& cut);
   void UpdatePlans(const Batch& batch, StepResult* result);
-  CacheReport ReportPrompt(const PrefillSlice& slice, int slot);
+  CacheReport ReportPrompt(const TokenRun& run, int slot);
   std::vector<int32_t> ShareOut(const CachePlan& plan, int32_t widest);
   double Draw() { return std::uniform_real_distribution<double>(0.0, 1.0)(random_); }
   int NumHeads() const { return limits_.BudgetHeads(); }

@@ -41,19 +41,19 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
   }
 }
 
-void PageCutter::CutLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  const auto n = static_cast<int32_t>(slice.prompt.size());
+void PageCutter::CutLayer(int layer, const TokenRun& run, const KvState& kv) {
+  const CachePlan& plan = kv.plan(run.slot);
+  const auto n = static_cast<int32_t>(run.tokens.size());
   const size_t heads = limits_.num_kv_heads;
-  budgets_.Set(layer, std::span(slice.keep).subspan(layer * heads, heads));
+  budgets_.Set(layer, std::span(run.keep).subspan(layer * heads, heads));
   backend_->Compact({.keep = budgets_.keep(layer),
                      .sinks = plan.rule.sinks,
                      .recent = std::min(plan.rule.recent, n),
-                     .next_position = slice.num_seen + n,
-                     .max_length = plan.EntriesAfter(slice.num_seen + n),
-                     .slot = slice.slot,
+                     .next_position = run.first_position + n,
+                     .max_length = plan.EntriesAfter(run.first_position + n),
+                     .slot = run.slot,
                      .layer = layer,
-                     .pages = kv.budget().PagesOf(slice.slot),
+                     .pages = kv.budget().PagesOf(run.slot),
                      .tables = kv.tables()});
 }
 

@@ -27,8 +27,8 @@ class PageCutter {
   // tokens: seen by the slot so far.
   void Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens, const KvState& kv);
 
-  // Compacts one layer by slice.keep, after a slice that appends has run through it.
-  void CutLayer(int layer, const PrefillSlice& slice, const KvState& kv);
+  // Compacts one layer by run.keep, after the appended run has left it.
+  void CutLayer(int layer, const TokenRun& run, const KvState& kv);
 
  private:
   Backend* backend_ = nullptr;

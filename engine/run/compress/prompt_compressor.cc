@@ -16,9 +16,9 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
          std::max(a->first_query, 0) == std::max(b->first_query, 0);
 }
 
-// Whether an appending run evicts entries by attention from its last queries (PrefillSlice::keep).
-bool RanksAnew(const GroupState& group, const PrefillSlice& slice) {
-  return !slice.keep.empty() && group.IsBudget();
+// Whether an appending run evicts entries by attention from its last queries (TokenRun::keep).
+bool RanksAnew(const GroupState& group, const TokenRun& run) {
+  return !run.keep.empty() && group.IsBudget();
 }
 
 }  // namespace
@@ -52,53 +52,54 @@ bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatist
   return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
 }
 
-// The distinct statistics of the slice's slots; the i-th is gathered in shared_[i].
+// The distinct statistics of the run's slots; the i-th is gathered in shared_[i].
 std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const GroupState& group,
-                                                                 const PrefillSlice& slice) const {
+                                                                 const TokenRun& run) const {
   std::vector<Gathered> distinct;
-  for (const int slot : slice.Slots()) {
+  for (const int slot : run.Slots()) {
     for (const PromptStatistic& one :
-         StatisticsOf(group.plan(slot), static_cast<int>(slice.prompt.size()))) {
+         StatisticsOf(group.plan(slot), static_cast<int>(run.tokens.size()))) {
       const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
       if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
-      distinct.push_back({one, shared_.at(distinct.size()).data() + slice.arena_begin});
+      distinct.push_back({one, shared_.at(distinct.size()).data() + run.arena_begin});
     }
   }
   return distinct;
 }
 
-// For a slice that appends: the attention that each new entry receives, if it ranks entries.
-std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(
-    const GroupState& group, const PrefillSlice& slice) const {
-  const DecodeRule& rule = group.plan(slice.slot).rule;
-  const bool ranks_anew = RanksAnew(group, slice);
+// For an appended run: the attention that each new entry receives, if it ranks entries.
+std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const GroupState& group,
+                                                                     const TokenRun& run) const {
+  if (run.commit != Commit::kAppend) return {};
+  const DecodeRule& rule = group.plan(run.slot).rule;
+  const bool ranks_anew = RanksAnew(group, run);
   if (!ranks_anew && (!rule.scored || rule.by_position)) return {};
   Gathered received;
   received.reading = ColumnStatistic{.reduce = rule.reduce};
   if (ranks_anew)
-    received.reading->first_query = static_cast<int32_t>(slice.prompt.size()) - kMassQueries;
-  received.out = statistics_[0].data() + slice.arena_begin;
+    received.reading->first_query = static_cast<int32_t>(run.tokens.size()) - kMassQueries;
+  received.out = statistics_[0].data() + run.arena_begin;
   return {received};
 }
 
-// All statistics to gather for the slice, with their arrays.
-std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(
-    const GroupState& group, const PrefillSlice& slice) const {
-  if (slice.Appends()) return ReceivedBy(group, slice);
-  if (!slice.sharing_slots.empty()) return Shared(group, slice);
+// All statistics to gather for the run, with their arrays.
+std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const GroupState& group,
+                                                                     const TokenRun& run) const {
+  if (!run.BuildsCache()) return ReceivedBy(group, run);
+  if (!run.prompt.sharing_slots.empty()) return Shared(group, run);
   std::vector<Gathered> all;
   for (const PromptStatistic& one :
-       StatisticsOf(group.plan(slice.slot), static_cast<int>(slice.prompt.size())))
-    all.push_back({one, statistics_[one.place].data() + slice.arena_begin});
+       StatisticsOf(group.plan(run.slot), static_cast<int>(run.tokens.size())))
+    all.push_back({one, statistics_[one.place].data() + run.arena_begin});
   return all;
 }
 
 std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const GroupState& group,
-                                                                     const PrefillSlice& slice,
+                                                                     const TokenRun& run,
                                                                      bool of_echo) const {
   std::vector<Statistics> passes;
   size_t count = 0;
-  for (const Gathered& one : GatheredBy(group, slice)) {
+  for (const Gathered& one : GatheredBy(group, run)) {
     std::optional<ColumnStatistic> statistic = of_echo ? one.echo : one.reading;
     if (!statistic.has_value()) continue;
     statistic->out = one.out;
@@ -109,65 +110,65 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const Group
   return passes;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(
-    const GroupState& group, const PrefillSlice& slice) const {
-  std::vector<Statistics> passes = PassesOf(group, slice, false);
+std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const GroupState& group,
+                                                                   const TokenRun& run) const {
+  std::vector<Statistics> passes = PassesOf(group, run, false);
   if (passes.empty()) passes.emplace_back();
   return passes;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(
-    const GroupState& group, const PrefillSlice& slice) const {
-  return PassesOf(group, slice, true);
+std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const GroupState& group,
+                                                                       const TokenRun& run) const {
+  return PassesOf(group, run, true);
 }
 
-void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState& kv) {
+void PromptCompressor::Begin(int layer, const TokenRun& run, const KvState& kv) {
   const GroupState& group = kv.At(layer).group;
-  for (const Gathered& one : GatheredBy(group, slice)) {
+  for (const Gathered& one : GatheredBy(group, run)) {
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
-      backend_->Zero(one.out + row, slice.prompt.size() * sizeof(float));
+      backend_->Zero(one.out + row, run.tokens.size() * sizeof(float));
     }
   }
-  if (slice.first_token == 0) return;
-  const PrefixLayout layout = LayoutOf(group, slice);
+  if (run.prompt.first_token == 0) return;
+  const PrefixLayout layout = LayoutOf(group, run);
   if (layout.sums().empty()) return;
-  const size_t tokens = slice.first_token / kPrefixBlockTokens * layout.parts();
+  const size_t tokens = run.prompt.first_token / kPrefixBlockTokens * layout.parts();
   ForSums(
-      layer, slice.cached_blocks.subspan(tokens), layout, slice.first_token, slice, kv,
+      layer, run.prompt.cached_blocks.subspan(tokens), layout, run.prompt.first_token, run, kv,
       [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(sums, kept, bytes); });
 }
 
-void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
-                                const KvState& kv) {
-  if (!std::binary_search(slice.checkpoints.begin(), slice.checkpoints.end(), token)) return;
-  const PrefixLayout layout = LayoutOf(kv.At(layer).group, slice);
+void PromptCompressor::KeepSums(int layer, const TokenRun& run, int token, const KvState& kv) {
+  if (!std::binary_search(run.prompt.checkpoints.begin(), run.prompt.checkpoints.end(), token))
+    return;
+  const PrefixLayout layout = LayoutOf(kv.At(layer).group, run);
   if (layout.sums().empty()) return;
-  const int64_t blocks = kv.plan(slice.slot).prompt.tokens / kPrefixBlockTokens;
-  size_t first = (blocks - slice.first_token / kPrefixBlockTokens) * layout.parts();
-  for (const int32_t checkpoint : slice.checkpoints) {
+  const int64_t blocks = kv.plan(run.slot).prompt.tokens / kPrefixBlockTokens;
+  size_t first = (blocks - run.prompt.first_token / kPrefixBlockTokens) * layout.parts();
+  for (const int32_t checkpoint : run.prompt.checkpoints) {
     if (checkpoint < token) first += layout.SumBlocks(checkpoint);
   }
-  if (first >= slice.new_blocks.size()) return;
+  if (first >= run.prompt.new_blocks.size()) return;
   ForSums(
-      layer, slice.new_blocks.subspan(first), layout, token, slice, kv,
+      layer, run.prompt.new_blocks.subspan(first), layout, token, run, kv,
       [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(kept, sums, bytes); });
 }
 
-PrefixLayout PromptCompressor::LayoutOf(const GroupState& group, const PrefillSlice& slice) const {
-  return {group.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
+PrefixLayout PromptCompressor::LayoutOf(const GroupState& group, const TokenRun& run) const {
+  return {group.plan(run.slot), static_cast<int>(run.tokens.size()), limits_};
 }
 
 // Calls move(sums of a head, their place in a block, bytes) for all sums over the first `tokens`
 // tokens. `blocks`: their sum blocks, or the first part of these.
 template <typename Move>
 void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
-                               const PrefixLayout& layout, int tokens, const PrefillSlice& slice,
+                               const PrefixLayout& layout, int tokens, const TokenRun& run,
                                const KvState& kv, const Move& move) const {
   const int a_block = kv.prefix().SumsAHead();
   size_t next = 0;
   for (const PromptStatistic& one : layout.sums()) {
-    float* const sums = statistics_[one.place].data() + slice.arena_begin;
+    float* const sums = statistics_[one.place].data() + run.arena_begin;
     for (int begin = 0; begin < tokens; begin += a_block) {
       if (next == blocks.size()) return;
       float* const kept = kv.prefix().SumsAt(blocks[next++], layer);
@@ -179,26 +180,26 @@ void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
 }
 
 // Copies a slot's statistics from the shared ones, because a scorer may change its arrays.
-void PromptCompressor::TakeShared(const GroupState& group, const PrefillSlice& slice, int slot) {
-  const std::vector<Gathered> shared = Shared(group, slice);
+void PromptCompressor::TakeShared(const GroupState& group, const TokenRun& run, int slot) {
+  const std::vector<Gathered> shared = Shared(group, run);
   for (const PromptStatistic& one :
-       StatisticsOf(group.plan(slot), static_cast<int>(slice.prompt.size()))) {
+       StatisticsOf(group.plan(slot), static_cast<int>(run.tokens.size()))) {
     const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
     const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
-    float* to = statistics_[one.place].data() + slice.arena_begin;
+    float* to = statistics_[one.place].data() + run.arena_begin;
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
-      backend_->CopyOnDevice(to + row, from + row, slice.prompt.size() * sizeof(float));
+      backend_->CopyOnDevice(to + row, from + row, run.tokens.size() * sizeof(float));
     }
   }
 }
 
-PromptLayer PromptCompressor::LayerOf(int slot, const GroupLayer& at, const PrefillSlice& slice,
+PromptLayer PromptCompressor::LayerOf(int slot, const GroupLayer& at, const TokenRun& run,
                                       const LayerKv& layer_kv) const {
   const CachePlan& plan = at.group.plan(slot);
   const size_t head = static_cast<size_t>(at.layer) * limits_.num_kv_heads;
   float* const observations = observations_.data() + slot * kMaxObservations * NumHeads() + head;
-  const auto place = [&](const auto& array) { return array.data() + slice.arena_begin; };
+  const auto place = [&](const auto& array) { return array.data() + run.arena_begin; };
   return {.backend = backend_,
           .plan = &plan,
           .slot = slot,
@@ -215,32 +216,32 @@ PromptLayer PromptCompressor::LayerOf(int slot, const GroupLayer& at, const Pref
           .observation_stride = static_cast<int64_t>(NumHeads())};
 }
 
-void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+void PromptCompressor::Compress(int layer, const TokenRun& run, const LayerKv& layer_kv,
                                 const KvState& kv) {
   const GroupLayer at = kv.At(layer);
-  for (const int slot : slice.Slots()) {
-    if (!slice.sharing_slots.empty()) TakeShared(at.group, slice, slot);
-    CompressSlot(slot, at, slice, layer_kv, kv);
+  for (const int slot : run.Slots()) {
+    if (!run.prompt.sharing_slots.empty()) TakeShared(at.group, run, slot);
+    CompressSlot(slot, at, run, layer_kv, kv);
   }
 }
 
-void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+void PromptCompressor::Append(int layer, const TokenRun& run, const LayerKv& layer_kv,
                               const KvState& kv) {
   const GroupLayer at = kv.At(layer);
-  const bool ranks_anew = RanksAnew(at.group, slice);
+  const bool ranks_anew = RanksAnew(at.group, run);
   backend_->AppendPages({.k = layer_kv.k,
                          .v = layer_kv.v,
                          .kv_head_stride = layer_kv.head_stride,
-                         .sums = statistics_[0].data() + slice.arena_begin,
+                         .sums = statistics_[0].data() + run.arena_begin,
                          .sum_stride = arena_tokens_,
                          .write_scores = ranks_anew,
-                         .num_tokens = static_cast<int>(slice.prompt.size()),
-                         .first_position = slice.num_seen,
-                         .slot = slice.slot,
+                         .num_tokens = static_cast<int>(run.tokens.size()),
+                         .first_position = run.first_position,
+                         .slot = run.slot,
                          .layer = at.layer,
-                         .pages = at.group.PagesOf(slice.slot),
+                         .pages = at.group.PagesOf(run.slot),
                          .tables = at.group.tables()});
-  if (ranks_anew) cutter_.CutLayer(at.layer, slice, kv);
+  if (ranks_anew) cutter_.CutLayer(at.layer, run, kv);
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
@@ -253,10 +254,10 @@ ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
           .tables = entries.tables};
 }
 
-void PromptCompressor::CompressSlot(int slot, const GroupLayer& at, const PrefillSlice& slice,
+void PromptCompressor::CompressSlot(int slot, const GroupLayer& at, const TokenRun& run,
                                     const LayerKv& layer_kv, const KvState& kv) {
   const CachePlan& plan = at.group.plan(slot);
-  const PromptLayer prompt = LayerOf(slot, at, slice, layer_kv);
+  const PromptLayer prompt = LayerOf(slot, at, run, layer_kv);
   const LayerCut cut = plan.life->CutLayer(plan, at.layer);
   if (cut.samples != nullptr) {
     cutter_.samples().BuildLayer(*cut.samples, prompt, kv);
@@ -326,8 +327,8 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                               static_cast<size_t>(layer.layer) * layer.num_kv_heads});
 }
 
-void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
-  for (const int slot : slice.Slots()) FinishSlot(slot, kv);
+void PromptCompressor::Finish(const TokenRun& run, const KvState& kv) {
+  for (const int slot : run.Slots()) FinishSlot(slot, kv);
 }
 
 void PromptCompressor::FinishSlot(int slot, const KvState& kv) {

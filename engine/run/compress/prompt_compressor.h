@@ -32,30 +32,30 @@ namespace hydrant {
 
 class PromptCompressor {
  public:
-  // Borrows the backend. Slices lie in the prefill arena of the limits.
+  // Borrows the backend. Runs lie in the prefill arena of the limits.
   static absl::StatusOr<std::unique_ptr<PromptCompressor>> Create(Backend* backend,
                                                                   const EngineLimits& limits);
 
   // The statistics that attention gathers in one pass over the keys.
   using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
-  // Called before a layer of the slice runs. Here and below, `layer` is a layer of the model.
-  void Begin(int layer, const PrefillSlice& slice, const KvState& kv);
+  // Called before the run enters a layer. Here and below, `layer` is a layer of the model.
+  void Begin(int layer, const TokenRun& run, const KvState& kv);
   // Called after the layer's tokens before `token` have run: saves their sums, if `token` is one of
-  // the slice's checkpoints and has prefix blocks.
-  void KeepSums(int layer, const PrefillSlice& slice, int token, const KvState& kv);
+  // the run's checkpoints and has prefix blocks.
+  void KeepSums(int layer, const TokenRun& run, int token, const KvState& kv);
   // The passes of a layer's prefill: at least one, more where other slots need more statistics.
-  std::vector<Statistics> Passes(const GroupState& group, const PrefillSlice& slice) const;
-  // The passes of the echo of the slice's prompt; none where no slot needs an echo.
-  std::vector<Statistics> EchoPasses(const GroupState& group, const PrefillSlice& slice) const;
+  std::vector<Statistics> Passes(const GroupState& group, const TokenRun& run) const;
+  // The passes of the echo of the run's prompt; none where no slot needs an echo.
+  std::vector<Statistics> EchoPasses(const GroupState& group, const TokenRun& run) const;
   // Called after the whole layer has run: writes the kept entries of each slot, by its plan in the
   // layer's group.
-  void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
-  // As Compress() for a slice that appends: entries and new tokens compete for each head's slots.
-  void Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
+  void Compress(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
+  // As Compress() for an appended run: entries and new tokens compete for each head's slots.
+  void Append(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
   // Scratch for the scores of a layer's entries while attention adds to them.
   ScoreRowsArgs EntryScores(const PagedPrefix& entries);
   // Called after the last layer has been compressed.
-  void Finish(const PrefillSlice& slice, const KvState& kv);
+  void Finish(const TokenRun& run, const KvState& kv);
 
   // For cuts while decoding.
   PageCutter& cutter() { return cutter_; }
@@ -74,23 +74,23 @@ class PromptCompressor {
   size_t NumHeads() const { return static_cast<size_t>(limits_.BudgetHeads()); }
 
   struct Gathered : PromptStatistic {
-    float* out = nullptr;  // [kv_heads, arena], from the slice's first token on
+    float* out = nullptr;  // [kv_heads, arena], from the run's first token on
   };
   static bool SameNumbers(const PromptStatistic& a, const PromptStatistic& b);
-  std::vector<Gathered> Shared(const GroupState& group, const PrefillSlice& slice) const;
-  std::vector<Gathered> ReceivedBy(const GroupState& group, const PrefillSlice& slice) const;
-  std::vector<Gathered> GatheredBy(const GroupState& group, const PrefillSlice& slice) const;
-  std::vector<Statistics> PassesOf(const GroupState& group, const PrefillSlice& slice,
+  std::vector<Gathered> Shared(const GroupState& group, const TokenRun& run) const;
+  std::vector<Gathered> ReceivedBy(const GroupState& group, const TokenRun& run) const;
+  std::vector<Gathered> GatheredBy(const GroupState& group, const TokenRun& run) const;
+  std::vector<Statistics> PassesOf(const GroupState& group, const TokenRun& run,
                                    bool of_echo) const;
-  PrefixLayout LayoutOf(const GroupState& group, const PrefillSlice& slice) const;
+  PrefixLayout LayoutOf(const GroupState& group, const TokenRun& run) const;
   template <typename Move>
   void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int tokens,
-               const PrefillSlice& slice, const KvState& kv, const Move& move) const;
-  void TakeShared(const GroupState& group, const PrefillSlice& slice, int slot);
-  void CompressSlot(int slot, const GroupLayer& at, const PrefillSlice& slice,
-                    const LayerKv& layer_kv, const KvState& kv);
+               const TokenRun& run, const KvState& kv, const Move& move) const;
+  void TakeShared(const GroupState& group, const TokenRun& run, int slot);
+  void CompressSlot(int slot, const GroupLayer& at, const TokenRun& run, const LayerKv& layer_kv,
+                    const KvState& kv);
   void FinishSlot(int slot, const KvState& kv);
-  PromptLayer LayerOf(int slot, const GroupLayer& at, const PrefillSlice& slice,
+  PromptLayer LayerOf(int slot, const GroupLayer& at, const TokenRun& run,
                       const LayerKv& layer_kv) const;
   void Select(const PromptLayer& layer, const float* scores);
   void Write(const PromptLayer& layer, const float* scores, const LayerCut& cut, bool everything,

@@ -27,20 +27,20 @@ class PrefixTransfer {
  public:
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  // Copies block ids to the device; called before the first layer of a slice that begins layers.
-  void Begin(const PrefillSlice& slice, const KvState& kv);
+  // Copies block ids to the device; called before the first layer of a run that begins layers.
+  void Begin(const TokenRun& run, const KvState& kv);
   // Loads keys and values of the cached tokens.
-  void LoadKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
+  void LoadKv(int layer, const TokenRun& run, const TokenRows& k, const TokenRows& v,
               const KvState& kv);
   // Saves keys and values of the other tokens, after all have run through the layer.
-  void SaveKv(int layer, const PrefillSlice& slice, const TokenRows& k, const TokenRows& v,
+  void SaveKv(int layer, const TokenRun& run, const TokenRows& k, const TokenRows& v,
               const KvState& kv);
   // Copies `num_heads` query heads before RoPE, of tokens [begin, end), cached or not; `q` begins
   // at token `begin`. Tokens of an incomplete last block are left out.
   // REQUIRES: begin is a multiple of kPrefixBlockTokens
-  void LoadQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+  void LoadQueries(int layer, const TokenRun& run, int begin, int end, int num_heads,
                    const TokenRows& q, const KvState& kv);
-  void SaveQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+  void SaveQueries(int layer, const TokenRun& run, int begin, int end, int num_heads,
                    const TokenRows& q, const KvState& kv);
 
  private:
@@ -53,13 +53,13 @@ class PrefixTransfer {
     // New blocks in a part.
     int NewOf(int part) const { return new_ids > part ? (new_ids - part - 1) / parts + 1 : 0; }
   };
-  Blocks BlocksOf(const PrefillSlice& slice, const KvState& kv) const;
+  Blocks BlocksOf(const TokenRun& run, const KvState& kv) const;
   // Device ids of a part, from the prompt's first block on.
-  int32_t* IdsOf(const PrefillSlice& slice, const Blocks& blocks, int part) const;
-  PrefixBlocksArgs ArgsOf(int layer, const PrefillSlice& slice, const Blocks& blocks, int part,
+  int32_t* IdsOf(const TokenRun& run, const Blocks& blocks, int part) const;
+  PrefixBlocksArgs ArgsOf(int layer, const TokenRun& run, const Blocks& blocks, int part,
                           int first_block, const KvState& kv) const;
   template <typename Move>
-  void ForQueries(int layer, const PrefillSlice& slice, int begin, int end, int num_heads,
+  void ForQueries(int layer, const TokenRun& run, int begin, int end, int num_heads,
                   const TokenRows& q, const KvState& kv, const Move& move) const;
 
   Backend* backend_ = nullptr;

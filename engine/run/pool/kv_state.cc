@@ -143,8 +143,9 @@ absl::Status KvState::AllocatePrefix() {
   return absl::OkStatus();
 }
 
-void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut) {
-  // Only cuts and decisions read the table: writes are batched until the next one, or the end.
+void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut,
+                    const std::function<void(const SlotCommit&)>& commit) {
+  // Only cuts, commits and decisions read the table: writes are batched until the next one, or the end.
   std::span<const TableUpdate> left = updates.table;
   size_t waiting = 0;
   const auto write_table = [&] {
@@ -155,6 +156,10 @@ void KvState::Apply(const CacheUpdates& updates, const std::function<void(const 
                 [&](const SlotCut& of_slot) {
                   write_table();
                   cut(of_slot);
+                },
+                [&](const SlotCommit& of_slot) {
+                  write_table();
+                  commit(of_slot);
                 },
                 [&](const SlotDecision& decision) {
                   write_table();

@@ -40,8 +40,10 @@ class KvState {
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory = "");
 
-  // Applies updates in the order of the list. Calls cut(SlotCut) with tables up to date.
-  void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut);
+  // Applies updates in the order of the list. Calls cut(SlotCut) and commit(SlotCommit) with tables
+  // up to date.
+  void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut,
+             const std::function<void(const SlotCommit&)>& commit);
 
   const KvPages& pages() const { return pages_; }
   // limits.num_prefix_blocks blocks in host memory.

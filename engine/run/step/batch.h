@@ -1,16 +1,22 @@
 // The scheduler's input to one engine step, and the step's results. Plain data; the engine decides
 // nothing about memory: every block id, table row and length follows from this input.
 //
-// A sequence lives in a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler
-// reuses the slot. Its prompt is prefilled layer by layer (PrefillSlice); after the last slice of a
-// layer the engine compresses the layer by the slot's CachePlan and writes the kept entries into
-// the pages that the table already names. Then it decodes, one row a step. Later tokens, such as a
-// question or a conversation's next turn, are prefilled in slices again where the plan allows it
-// (CachePlan::AppendsRuns), and compete with the entries in the cache.
+// A step is a list of runs. A run is a range of consecutive tokens of one sequence, which lives in
+// a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler reuses the slot:
+//   - a prompt (Commit::kCompress), processed in parts, layer by layer. After the last part of a
+//     layer the engine compresses the layer by the slot's CachePlan and writes the kept entries
+//     into the pages that the table already names.
+//   - a decoded token (Commit::kDecode), a run of one.
+//   - a question or a conversation's next turn (Commit::kAppend), in parts like a prompt, where the
+//     plan allows it (CachePlan::AppendsRuns): its tokens compete with the entries in the cache.
+//   - tokens that may be rejected, such as a draft (Commit::kLater): they attend like an appended
+//     run and write nothing, until a SlotCommit appends the first of them.
 #ifndef HYDRANT_ENGINE_RUN_STEP_BATCH_H_
 #define HYDRANT_ENGINE_RUN_STEP_BATCH_H_
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -42,12 +48,17 @@ class RowMask {
   ~RowMask() = default;
 };
 
-// A row that a token is sampled from, with its request's mask and biases. Its pointers are valid
-// during Enqueue().
+// A row of the step's runs that a token is sampled from, with its request's mask and biases. The
+// sampled token has position `position` and follows the token before it in the run. Its pointers
+// are valid during Enqueue().
 struct SampledRow : SamplingRow {
   SampledRow() = default;
   SampledRow(const SamplingRow& row) : SamplingRow(row) {}  // NOLINT: no mask and no biases
 
+  int run = 0;  // index in Batch::runs
+  // The sampled token is the newest of the run's slot (kNoToken of a later run refers to it). At
+  // most one row a slot.
+  bool is_newest = true;
   // A bit per token, set if it is allowed (kernels/ops/edit_logits.h), for at most the vocabulary;
   // empty: all tokens are allowed. Valid once the masks in Batch::masks have been made.
   std::span<const uint32_t> mask = {};
@@ -59,117 +70,133 @@ struct SampledRow : SamplingRow {
 };
 inline constexpr int kMostBiases = 1024;
 
-// Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
-// Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
-// several layers spans all tokens to prefill.
-struct PrefillSlice {
-  int slot = 0;
-  // All tokens of the prefill: the plan's prompt, then a probe where the plan scores by one. Valid
-  // during Enqueue().
-  std::span<const TokenId> prompt;
-  int arena_begin = 0;  // offset of the prompt in the prefill arena, in tokens
+// How the tokens of a run enter the slot's cache.
+enum class Commit : uint8_t {
+  kDecode,    // a single token, by the plan's decode rule
+  kCompress,  // a new cache: each layer keeps the entries that the plan selects
+  kAppend,    // the tokens compete with the cache's entries (kernels/ops/append_pages.h)
+  kLater,     // nothing is written now; a SlotCommit may append the first tokens
+};
+
+// Work of a step on a run: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
+// Parts of a run come in order: all tokens of a layer before the next layer, so a part of several
+// layers spans all tokens to compute.
+struct RunPart {
   int layer_begin = 0;
   int layer_end = 0;
   int token_begin = 0;  // a multiple of kQueryTile
-  int token_end = 0;    // a multiple of kQueryTile, or the end of the prompt
-  SampledRow sampling;  // the same in all slices; a token is sampled when the slice ends the prompt
-  // In a slice that ends the prompt: further samples from the same logits, for sequences without a
-  // slot yet. Valid as long as `prompt`. A batch has at most as many as there are slots that it
-  // does not name.
-  std::span<const SampledRow> more_samples = {};
-  // The tokens that penalties count as the prompt; valid as long as `prompt`.
+  int token_end = 0;    // a multiple of kQueryTile, or the end of the run
+};
+
+// Inputs and results of a prompt besides its tokens; the same in all parts. Spans are valid during
+// Enqueue().
+struct PromptRun {
+  // The tokens that penalties count as the prompt, if the request has any.
   std::span<const TokenId> whole_prompt = {};
+  bool penalties = false;
   // Shared prefill: other slots that build a cache from the same prefill, each by its own plan for
-  // a prompt of the same length, to compare policies. They get the results of a slice of their own,
-  // except a sampled token; their reports follow the slice's own. The same in all slices; valid as
-  // long as `prompt`.
-  std::span<const int> sharing_slots = {};
-  EmbeddingPooling pooling = EmbeddingPooling::kNone;  // the same in all slices
-  // Requests StepResult::prompt_logprobs of whole_prompt's tokens, except the first. The same in
-  // all slices.
+  // a prompt of the same length, to compare policies. They get the reports of a run of their own,
+  // which follow those of the run's slot.
+  std::span<const int32_t> sharing_slots = {};
+  EmbeddingPooling pooling = EmbeddingPooling::kNone;
+  // Requests StepResult::prompt_logprobs of whole_prompt's tokens, except the first.
   // REQUIRES: all of whole_prompt is prefilled as one prompt, and none of it is cached
-  bool prompt_logprobs = false;
+  bool logprobs = false;
+
   // Tokens before this one are not computed: their data that the plan needs lies in cached_blocks.
-  // A multiple of kPrefixBlockTokens; slices begin there instead of at 0. The same in all slices.
+  // A multiple of kPrefixBlockTokens; parts begin there instead of at 0.
   int first_token = 0;
   // Prefix blocks of the tokens before first_token, all that PrefixLayout::KeysBefore names.
   std::span<const int32_t> cached_blocks = {};
   // Prefix blocks to fill with data of the tokens from first_token on, as PrefixLayout::KeysFrom
   // names them, or the first part of that list; empty: nothing is cached. Each block is complete at
-  // the end of the prefill. `checkpoints`: tokens at which sums are saved, ascending, above
-  // first_token. All valid as long as `prompt`, and the same in all slices.
+  // the end of the run. `checkpoints`: tokens at which sums are saved, ascending, above
+  // first_token.
   std::span<const int32_t> new_blocks = {};
   std::span<const int32_t> checkpoints = {};
-
-  // Tokens that the slot's cache has seen; 0: the slice builds a new cache. Otherwise its tokens
-  // follow them: they attend to the remaining entries and to each other, and each layer keeps as
-  // many of both as it may hold (kernels/ops/append_pages.h). Nothing is reported then. The same in
-  // all slices. REQUIRES, above 0: the plan appends runs; no other slots share it, no blocks are
-  // named and nothing is pooled.
-  int32_t num_seen = 0;
-
-  // For a slice that appends: [heads of the budget group] entries that each head keeps of its old
-  // and new entries, ranked by attention from the run's last kMassQueries queries; at most all
-  // entries, at least the protected ones. Empty: as many as its cap allows. Valid as long as
-  // `prompt`, and the same in all slices. REQUIRES: no pages of the slot have another owner
-  std::span<const int32_t> keep = {};
-
-  bool Appends() const { return num_seen > 0; }
-  // The logprobs of the successors of tokens [token_begin, this) are known after this slice.
-  int ScoredEnd(int num_layers) const {
-    const int last = static_cast<int>(whole_prompt.size()) - 1;  // its successor is sampled
-    if (!prompt_logprobs || layer_end < num_layers) return token_begin;
-    return std::max(token_begin, std::min(token_end, last));
-  }
-  // Its own slot, then sharing_slots: the order of their reports.
-  std::vector<int> Slots() const {
-    std::vector<int> slots = {slot};
-    slots.insert(slots.end(), sharing_slots.begin(), sharing_slots.end());
-    return slots;
-  }
 
   // The first checkpoint after a token; the largest int32 where there is none.
   int32_t NextCheckpoint(int token) const {
     const auto next = std::upper_bound(checkpoints.begin(), checkpoints.end(), token);
     return next == checkpoints.end() ? std::numeric_limits<int32_t>::max() : *next;
   }
-  // Whether the slice holds the first tokens of its first layer.
-  bool BeginsLayer() const { return token_begin == first_token; }
-  bool EndsPrompt(int num_layers) const {
-    return layer_end == num_layers && token_end == static_cast<int>(prompt.size());
+};
+
+// Spans are valid during Enqueue(), and the same in all parts of a run.
+struct TokenRun {
+  int slot = 0;
+  Commit commit = Commit::kDecode;
+  bool in_prompt = false;  // the tokens are of the prompt; else they are output
+  // All tokens of the run; after a prompt a probe where the plan scores by one. kNoToken, in a
+  // decoded run: the slot's newest sampled token, which the host may not have received yet.
+  std::span<const TokenId> tokens = {};
+  int32_t first_position = 0;  // of the first token: the number of tokens that the cache has seen
+
+  // Unused in a decoded run.
+  RunPart part = {};
+  int arena_begin = 0;  // offset of the run in the prefill arena, in tokens
+  // For kAppend: [heads of the budget group] entries that each head keeps of its old and new
+  // entries, ranked by attention from the run's last kMassQueries queries; at most all entries, at
+  // least the protected ones. Empty: as many as its cap allows. REQUIRES: no pages of the slot have
+  // another owner
+  std::span<const int32_t> keep = {};
+  PromptRun prompt = {};  // for kCompress
+
+  int NumTokens() const { return static_cast<int>(tokens.size()); }
+  bool IsDecoded() const { return commit == Commit::kDecode; }
+  bool BuildsCache() const { return commit == Commit::kCompress; }
+  // Whether the part holds the first, or the last, tokens of its first layer.
+  bool BeginsLayer() const { return part.token_begin == prompt.first_token; }
+  bool EndsLayer() const { return part.token_end == NumTokens(); }
+  bool Ends(int num_layers) const { return part.layer_end == num_layers && EndsLayer(); }
+  // The logprobs of the successors of tokens [part.token_begin, this) are known after this part.
+  int ScoredEnd(int num_layers) const {
+    const int last = static_cast<int>(prompt.whole_prompt.size()) - 1;  // its successor is sampled
+    if (!prompt.logprobs || part.layer_end < num_layers) return part.token_begin;
+    return std::max(part.token_begin, std::min(part.token_end, last));
+  }
+  // Its own slot, then the sharing slots: the order of their reports.
+  std::vector<int> Slots() const {
+    std::vector<int> slots = {slot};
+    slots.insert(slots.end(), prompt.sharing_slots.begin(), prompt.sharing_slots.end());
+    return slots;
   }
 };
+inline constexpr std::array<TokenId, 1> kNewestToken = {kNoToken};  // TokenRun::tokens
 
-struct DecodeRow {
-  int slot = 0;
-  TokenId token = 0;     // the input; kNoToken: the slot's last sampled token, which the host may
-                         // not have received yet
-  int32_t position = 0;  // its position
-  SampledRow sampling;
-  bool in_prompt = false;  // the input is a prompt token behind the compressed part
-};
-
-// The engine applies the updates of caches first, then it runs the rows and slices.
+// The engine applies the updates of caches first, then it processes the runs.
 struct Batch : CacheUpdates {
-  std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
-  std::vector<PrefillSlice> prefill;  // every slot at most once
+  std::vector<TokenRun> runs;  // every slot at most once; decoded runs first
+  // Rows to sample from: one of each decoded run, in the order of the runs, then rows of the other
+  // runs that end in this step. A prompt may have several with other seeds at its end, for
+  // sequences without a slot yet, as many as there are slots that the batch does not name; a
+  // kLater run may have one after each token. REQUIRES: rows of kLater runs have no penalties
+  std::vector<SampledRow> sampled;
   // Made one after another before masks are read; complete when Enqueue() returns.
   std::vector<RowMask*> masks;
 
   // Updates count as work: each must reach the engine once.
-  bool HasWork() const { return !decode.empty() || !prefill.empty() || !list.empty(); }
+  bool HasWork() const { return !runs.empty() || !list.empty(); }
+  void Clear() {
+    CacheUpdates::Clear();
+    runs.clear();
+    sampled.clear();
+    masks.clear();
+  }
 
-  // Calls visit(slot, row) for all sampled rows: decode rows, then the slices that end their
-  // prompt, then the slices' more_samples.
-  template <typename Visit>
-  void ForEachSampled(int num_layers, Visit visit) const {
-    for (const DecodeRow& row : decode) visit(row.slot, row.sampling);
-    for (const PrefillSlice& slice : prefill) {
-      if (slice.EndsPrompt(num_layers)) visit(slice.slot, slice.sampling);
-    }
-    for (const PrefillSlice& slice : prefill) {
-      for (const SampledRow& row : slice.more_samples) visit(slice.slot, row);
-    }
+  // The runs of one decoded token, and the other ones, which go through the arena.
+  std::span<const TokenRun> Decoded() const { return std::span(runs).first(NumDecoded()); }
+  std::span<const TokenRun> InArena() const { return std::span(runs).subspan(NumDecoded()); }
+  size_t NumDecoded() const {
+    return std::partition_point(runs.begin(), runs.end(),
+                                [](const TokenRun& run) { return run.IsDecoded(); }) -
+           runs.begin();
+  }
+  // Adds a row of the newest run.
+  SampledRow& AddSampled(const SampledRow& row) {
+    sampled.push_back(row);
+    sampled.back().run = static_cast<int>(runs.size()) - 1;
+    return sampled.back();
   }
 };
 
@@ -186,21 +213,18 @@ struct CacheReport {
   std::vector<float> observations;
 };
 
-// The sampled token of each row; kNoToken where the logits held no finite value: then only that
-// sequence has failed.
 struct StepResult {
-  std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
-  std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken also where the slice
-                                        // does not end its prompt
-  std::vector<TokenId> more_tokens;     // of the slices' more_samples, in slice order
-  // [batch.prefill.size()] pooled hidden states [hidden] of slices that end a prompt and request
-  // them; empty for other slices, and as a whole where no slice does.
+  // [batch.sampled.size()] kNoToken where the logits held no finite value: then only that sequence
+  // has failed.
+  std::vector<TokenId> tokens;
+  // [batch.runs.size()] pooled hidden states [hidden] of prompts that end and request them; empty
+  // for other runs, and as a whole where no run does.
   std::vector<std::vector<float>> embeddings;
-  // For rows that request them, in the order of ForEachSampled().
+  // Of the sampled rows that request them.
   std::vector<TokenLogprobs> logprobs;
-  // In slice order: of the tokens that follow tokens [token_begin, ScoredEnd()).
+  // In the order of the runs: of the tokens that follow tokens [part.token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
-  std::vector<CacheReport> prompt_reports;  // of every slice's Slots()
+  std::vector<CacheReport> prompt_reports;  // of the Slots() of each of batch.InArena()
   std::vector<CacheReport> cut_reports;     // [batch.Count<SlotCut>()]
 };
 

@@ -87,9 +87,13 @@ int32_t EqualBatch::TakeBlock() {
 double EqualBatch::Prefill(int prompt_tokens) {
   const double start = Now();
   for (size_t slot = 0; slot < prompts_.size(); ++slot) {
-    batch_.prefill.push_back({static_cast<int>(slot), prompts_[slot], 0, 0,
-                              engine_->limits().num_layers, 0, prompt_tokens,
-                              SamplingRow{.temperature = 0.0f}});
+    batch_.runs.push_back(
+        {.slot = static_cast<int>(slot),
+         .commit = Commit::kCompress,
+         .in_prompt = true,
+         .tokens = prompts_[slot],
+         .part = {.layer_end = engine_->limits().num_layers, .token_end = prompt_tokens}});
+    batch_.AddSampled(SamplingRow{.temperature = 0.0f, .position = prompt_tokens});
     Execute();
   }
   return Now() - start;
@@ -98,10 +102,14 @@ double EqualBatch::Prefill(int prompt_tokens) {
 double EqualBatch::Decode(int first_position, int steps) {
   const double start = Now();
   for (int step = 0; step < steps; ++step) {
+    std::vector<TokenId> tokens(prompts_.size());
     for (size_t slot = 0; slot < prompts_.size(); ++slot) {
-      batch_.decode.push_back({static_cast<int>(slot),
-                               (prompts_[slot][0] + step) % engine_->config().vocab_size,
-                               first_position + step, SamplingRow{.temperature = 0.0f}});
+      const int position = first_position + step;
+      tokens[slot] = (prompts_[slot][0] + step) % engine_->config().vocab_size;
+      batch_.runs.push_back({.slot = static_cast<int>(slot),
+                             .tokens = std::span(tokens).subspan(slot, 1),
+                             .first_position = position});
+      batch_.AddSampled(SamplingRow{.temperature = 0.0f, .position = position + 1});
     }
     Execute();
   }

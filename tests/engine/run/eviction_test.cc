@@ -127,6 +127,7 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
   options.dtype = WeightDType::kFloat32;
   options.num_blocks_override = 512;
   options.max_num_seqs = 2;
+  options.max_held_tokens = 8;
   // A rolling stream runs past max_model_len.
   if (c.params.count("rolling") > 0) options.max_model_len = std::max(c.prompt, c.budget) + 1;
   return Engine::Create(model, options, nullptr).value();
@@ -355,6 +356,67 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
 
 TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
   AppendRuns(std::get<0>(GetParam()), std::get<1>(GetParam()), {23, 1, 1, 80, 1}, true);
+}
+
+// Runs of tokens that are committed later, and in part: the double model never sees the tokens that
+// were rejected. `behind_the_commit`: the next token is decoded in the step of the commit.
+void HoldRuns(const std::string& device, const Case& c, bool behind_the_commit) {
+  HYDRANT_SKIP_WITHOUT_DEVICE(device);
+  const uint64_t seed = 611 + c.budget + c.prompt;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Pair pair(device, c, seed);
+  if (!pair.plan.AppendsRuns()) GTEST_SKIP() << "the policy reads later tokens one by one";
+  pair.ReadPrompt(c, 300);
+  int position = c.prompt, excused = 0;
+  for (const auto& [count, kept] : {std::pair(5, 3), {1, 1}, {4, 0}, {8, 8}, {7, 1}}) {
+    SCOPED_TRACE(testing::Message() << kept << " of " << count << " tokens at " << position);
+    const std::vector<TokenId> tokens = Draw(count, pair.config.vocab_size, &pair.rng);
+    pair.driver.Hold(pair.slot, tokens);
+    pair.driver.Step();
+    ASSERT_EQ(std::ssize(pair.driver.HeldSamples(pair.slot)), count);
+    for (int i = 0; i < count; ++i) {
+      DoubleModel::Sequence copy = pair.expected;
+      const std::vector<double> logits =
+          copy.Append({tokens.begin(), tokens.begin() + i + 1}, position);
+      const std::span<const float> actual = pair.driver.HeldLogits(pair.slot, i);
+      for (size_t j = 0; j < logits.size(); ++j)
+        ASSERT_NEAR(actual[j], logits[j], 3e-4) << "after token " << i;
+      EXPECT_EQ(pair.driver.HeldSamples(pair.slot)[i],
+                std::ranges::max_element(actual) - actual.begin());
+    }
+    pair.driver.CommitHeld(pair.slot, kept);
+    if (!behind_the_commit) pair.driver.Step();
+    if (kept > 0) pair.expected.Append({tokens.begin(), tokens.begin() + kept}, position);
+    position += kept;
+    for (int layer = 0; layer < pair.config.num_layers && !behind_the_commit; ++layer) {
+      for (int head = 0; head < pair.config.num_kv_heads; ++head) {
+        SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
+        const HeadState state = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
+        DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
+        AdoptTies(state, of_truth, &excused);
+        const bool scored = pair.plan.rule.scored && !pair.plan.rule.by_position;
+        CompareHead(state, of_truth, scored && !pair.expected.InWindow(layer), &excused);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+    const auto next = static_cast<TokenId>(pair.rng() % pair.config.vocab_size);
+    pair.driver.DecodeToken(pair.slot, next, position);
+    pair.driver.Step();
+    const std::vector<double> logits = pair.expected.Step(next, position++);
+    const std::vector<float> actual = pair.driver.Logits(pair.slot);
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
+  }
+  EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
+TEST_P(EvictionTest, RunsCommittedLaterMatchTheDoubleModel) {
+  HoldRuns(std::get<0>(GetParam()), std::get<1>(GetParam()), false);
+}
+
+// A full cache has no near-ties.
+TEST(HeldRuns, ATokenIsDecodedInTheStepOfTheCommit) {
+  for (const char* device : {"reference", "cpu"})
+    HoldRuns(device, {"Full", 6, 2, "full", 512, -1, -1, 45}, true);
 }
 
 // A model with sliding windows in all layers but the last, or in all (as Mistral 7B v0.1).
