@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/run/decode_shape.h"
+#include "engine/run/step/decode_shape.h"
 #include "engine/run/engine_sizing.h"
 #include "engine/run/forward/forward.h"
 #include "engine/run/forward/pooler.h"

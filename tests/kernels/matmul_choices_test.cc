@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/decode_shape.h"
+#include "engine/run/step/decode_shape.h"
 #include "tests/store_folder.h"
 #include "tests/test_files.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/run/decode_shape.h"
+#include "engine/run/step/decode_shape.h"
 #include "engine/run/pool/kv_state.h"
 #include "engine/run/step/batch.h"
 

@@ -1,5 +1,5 @@
 // Keys of recorded decode steps, and the mean entries by which plans estimate their work.
-#include "engine/run/decode_shape.h"
+#include "engine/run/step/decode_shape.h"
 
 #include <gtest/gtest.h>
 

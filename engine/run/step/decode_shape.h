@@ -1,8 +1,8 @@
 // The parameters of a decode step's operations besides the contents of fixed arrays. A device that
 // records graphs keeps one per shape, so sizes are rounded up there to get few shapes: rows are
 // padded, bounds are loose.
-#ifndef HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
-#define HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
+#ifndef HYDRANT_ENGINE_RUN_STEP_DECODE_SHAPE_H_
+#define HYDRANT_ENGINE_RUN_STEP_DECODE_SHAPE_H_
 
 #include <algorithm>
 #include <bit>
@@ -70,4 +70,4 @@ inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_ENGINE_RUN_DECODE_SHAPE_H_
+#endif  // HYDRANT_ENGINE_RUN_STEP_DECODE_SHAPE_H_
