@@ -45,7 +45,7 @@ std::string CompressionText(const v1::Usage& usage) {
 }
 
 // Number and total time of preemptions or swaps; "" for none.
-std::string Absences(std::string_view what, uint32_t count, uint64_t us) {
+std::string FormatIntervals(std::string_view what, uint32_t count, uint64_t us) {
   if (count == 0) return "";
   return fmt::format(", {} {} ({:.0f} ms)", count, what, static_cast<double>(us) * 1e-3);
 }
@@ -81,8 +81,8 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
       usage.cached_tokens() > 0 ? fmt::format(" ({} cached)", usage.cached_tokens()) : "",
       usage.completion_tokens(), KeptText(usage), CompressionText(usage), usage.kv_pages_peak(),
       usage.kv_pages_mean(), usage.queue_us() * 1e-3, usage.prefill_us() * 1e-3, rate,
-      Absences("preemptions", usage.preemptions(), usage.preempted_us()),
-      Absences("swaps", usage.swaps(), usage.swapped_us()),
+      FormatIntervals("preemptions", usage.preemptions(), usage.preempted_us()),
+      FormatIntervals("swaps", usage.swaps(), usage.swapped_us()),
       usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");
 }
 
@@ -215,7 +215,7 @@ void PrintJson(const google::protobuf::Message& message) {
 namespace {
 
 // Updates `rest`, the request for the remaining answer if the stream is lost.
-void Note(const v1::GenerateResponse& response, v1::GenerateRequest* rest) {
+void UpdateRest(const v1::GenerateResponse& response, v1::GenerateRequest* rest) {
   if (response.has_accepted()) {
     rest->clear_request_id();  // the id is taken while the first request still runs
     rest->mutable_sampling()->set_seed(response.accepted().seed());
@@ -244,7 +244,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
     for (v1::GenerateResponse response; reader->Read(&response);) {
       accepted |= response.has_accepted();
       finished |= response.has_finished();
-      Note(response, &rest);
+      UpdateRest(response, &rest);
       printer.Print(response);
       if (OutputFailed()) context.TryCancel();  // the output cannot be written
     }

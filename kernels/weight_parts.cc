@@ -61,7 +61,7 @@ const uint8_t* StoredRow(const WeightPart& part, int row, uint8_t* scratch) {
 }
 
 // Upper bound of a row's bytes in any dtype; a multiple of 64.
-size_t MostRowBytes(int cols) { return (BytesOf(DType::kF32, cols) + 63) / 64 * 64; }
+size_t MaxRowBytes(int cols) { return (BytesOf(DType::kF32, cols) + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -95,7 +95,7 @@ absl::StatusOr<WeightRows> WeightRows::Make(std::span<const WeightPart> parts, W
 
 // The stored row; if it is quantised, also its floats and its blocks.
 size_t WeightRows::scratch_bytes() const {
-  return (Quantises(dtype_) ? 3 : 1) * MostRowBytes(cols());
+  return (Quantises(dtype_) ? 3 : 1) * MaxRowBytes(cols());
 }
 
 WeightRows::Row WeightRows::Get(int row, uint8_t* scratch) const {
@@ -105,8 +105,8 @@ WeightRows::Row WeightRows::Get(int row, uint8_t* scratch) const {
   const uint8_t* stored = StoredRow(part, row, scratch);
   const DType kept = KeptDType(part.dtype, dtype_, part.cols);
   if (!Quantises(dtype_) || kept == part.dtype) return {part.dtype, stored};
-  auto* floats = reinterpret_cast<float*>(scratch + MostRowBytes(part.cols));
-  uint8_t* blocks = scratch + 2 * MostRowBytes(part.cols);
+  auto* floats = reinterpret_cast<float*>(scratch + MaxRowBytes(part.cols));
+  uint8_t* blocks = scratch + 2 * MaxRowBytes(part.cols);
   DequantizeRow(part.dtype, stored, part.cols, floats);
   QuantizeRow(kept, floats, part.cols, blocks);
   return {kept, blocks};

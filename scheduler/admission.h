@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "scheduler/context_table.h"
 #include "scheduler/pool_forecast.h"
 #include "scheduler/prompt_reuse.h"
@@ -22,7 +22,7 @@ class Admission {
  public:
   struct Parts {
     SequenceTable* table;
-    CacheSpace* space;
+    KvCacheManager* kv_cache;
     ContextTable* contexts;
     Reclaimer* reclaimer;
     const PromptReuse* reuse;
@@ -38,12 +38,12 @@ class Admission {
   std::optional<WaitReason> TryAdmit(Sequence* sequence, CacheUpdates* updates);
 
  private:
-  std::optional<WaitReason> TryDecideAndOpen(Sequence* sequence, CacheUpdates* updates);
-  bool TryCompressed(WaitReason lacked, Sequence* sequence, CacheUpdates* updates);
+  std::optional<WaitReason> TryResolveAndOpen(Sequence* sequence, CacheUpdates* updates);
+  bool TryFallback(WaitReason lacked, Sequence* sequence, CacheUpdates* updates);
   std::optional<WaitReason> TryOpen(Sequence* sequence, CacheUpdates* updates);
   std::optional<WaitReason> TrySwapIn(Sequence* sequence, CacheUpdates* updates);
-  CachePlan DecideByRoom(const Sequence& sequence) const;
-  bool HasRoomToComeBack(const Sequence& sequence) const;
+  CachePlan ResolveByRoom(const Sequence& sequence) const;
+  bool HasRoomToResume(const Sequence& sequence) const;
   bool FitsLater(const Sequence& newcomer, int64_t shared);
   PoolForecast::Holder HolderOf(const Sequence& sequence) const;
   int64_t KeptFree() const { return parts_.table->live().empty() ? 0 : watermark_pages_; }

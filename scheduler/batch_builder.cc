@@ -23,9 +23,9 @@ void BatchBuilder::AddDecode(TimeUs now, Batch* batch) {
   StepRecord& step = ledger_.current();
   for (Sequence* sequence : table_.live()) {
     SequenceProgress& progress = sequence->progress;
-    const int64_t pages = sequence->cache.space.num_pages;
-    PageTime& page_time = sequence->account.page_time;
-    if (pages != page_time.pages()) page_time.Hold(pages, now);
+    const int64_t pages = sequence->cache.blocks.num_pages;
+    PageOccupancy& page_occupancy = sequence->account.page_occupancy;
+    if (pages != page_occupancy.pages()) page_occupancy.Hold(pages, now);
     if (sequence->phase == Phase::kResuming) {
       sequence->MoveTo(Phase::kRunning);
       continue;
@@ -34,7 +34,7 @@ void BatchBuilder::AddDecode(TimeUs now, Batch* batch) {
     const auto position = static_cast<int32_t>(progress.num_seen++);
     const bool known = position < progress.NumKnown();
     const TokenId* token = known ? &progress.tokens[position] : kNewestToken.data();
-    batch->runs.push_back({.slot = sequence->cache.space.slot,
+    batch->runs.push_back({.slot = sequence->cache.blocks.slot,
                            .in_prompt = position < progress.num_prompt_tokens,
                            .tokens = {token, 1},
                            .first_position = position});
@@ -74,13 +74,13 @@ void BatchBuilder::AddPrefill(TimeUs now, Batch* batch) {
 TokenRun BatchBuilder::RunOf(const RunPart& part, const Sequence& sequence) const {
   const SequenceProgress& progress = sequence.progress;
   const SequenceCache& cache = sequence.cache;
-  TokenRun run = {.slot = cache.space.slot,
+  TokenRun run = {.slot = cache.blocks.slot,
                   .commit = progress.num_seen > 0 ? Commit::kAppend : Commit::kCompress,
                   .in_prompt = true,
                   .tokens = sequence.PrefillTokens(),
                   .first_position = static_cast<int32_t>(progress.num_seen),
                   .part = part,
-                  .arena_begin = cache.space.arena_begin};
+                  .arena_begin = cache.blocks.arena_begin};
   if (run.commit == Commit::kAppend) {
     run.keep = cache.keep;
     return run;
@@ -99,7 +99,7 @@ TokenRun BatchBuilder::RunOf(const RunPart& part, const Sequence& sequence) cons
 // The newest run of the batch ends: its token is sampled, and first tokens of samples that wait for
 // the prompt, as many as could be forked. Returns these.
 std::vector<RequestHandle> BatchBuilder::AddSamples(const Sequence& sequence, Batch* batch) {
-  const auto position = static_cast<int32_t>(sequence.SeenAfterReading());
+  const auto position = static_cast<int32_t>(sequence.SeenAfterPrefill());
   const auto sample = [&](const Sequence& other) -> SampledRow& {
     SampledRow& row = batch->AddSampled(other.output.sampling);
     row.position = position;
@@ -111,7 +111,7 @@ std::vector<RequestHandle> BatchBuilder::AddSamples(const Sequence& sequence, Ba
   if (position != sequence.progress.num_prompt_tokens) return samples;
   for (const RequestHandle handle : sequence.samples) {
     const Sequence* const other = table_.Find(handle);
-    if (other == nullptr || more_samples_ == space_.NumFreeSlots()) continue;
+    if (other == nullptr || more_samples_ == kv_cache_.NumFreeSlots()) continue;
     if (!other->IsWaiting() || other->progress.NumKnown() > other->progress.num_prompt_tokens)
       continue;
     sample(*other).is_newest = false;
@@ -129,7 +129,7 @@ void BatchBuilder::Advance(const TokenRun& run, std::vector<RequestHandle> sampl
   progress.cursor = run.EndsLayer() ? PrefillCursor{part.layer_end, run.prompt.first_token}
                                     : PrefillCursor{part.layer_begin, part.token_end};
   const bool ends = run.Ends(limits_.num_layers);
-  const int64_t seen = sequence->SeenAfterReading();
+  const int64_t seen = sequence->SeenAfterPrefill();
   StepRecord& step = ledger_.current();
   step.work += WorkOf(run);
   step.parts.push_back(
@@ -137,10 +137,10 @@ void BatchBuilder::Advance(const TokenRun& run, std::vector<RequestHandle> sampl
        std::move(samples),
        {part.token_begin, run.ScoredEnd(limits_.num_layers)}});
   if (!ends) return;
-  space_.CloseArena(&cache.space);
+  kv_cache_.CloseArena(&cache.blocks);
   sequence->MoveTo(Phase::kRunning);
   progress.num_seen = seen;
-  if (!cache.keep.empty()) space_.CutTo(cache.keep, seen, &cache.space);
+  if (!cache.keep.empty()) kv_cache_.CompactTo(cache.keep, seen, &cache.blocks);
 }
 
 StepWork BatchBuilder::WorkOf(const TokenRun& run) const {

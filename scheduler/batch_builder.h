@@ -1,12 +1,12 @@
-// The runs of a step: a decoded token of each running sequence, parts of prompts under a budget, and
-// the record of both in the ledger. Owned by the scheduler's thread.
+// The runs of a step: a decoded token of each running sequence, parts of prompts under a budget,
+// and the record of both in the ledger. Owned by the scheduler's thread.
 #ifndef HYDRANT_SCHEDULER_BATCH_BUILDER_H_
 #define HYDRANT_SCHEDULER_BATCH_BUILDER_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/run/step/batch.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/sequence.h"
@@ -19,9 +19,9 @@ namespace hydrant {
 class BatchBuilder {
  public:
   // Borrows all; they outlive it.
-  BatchBuilder(const EngineLimits& limits, SequenceTable* table, CacheSpace* space,
+  BatchBuilder(const EngineLimits& limits, SequenceTable* table, KvCacheManager* kv_cache,
                StepLedger* ledger, const SloControl* slo)
-      : limits_(limits), table_(*table), space_(*space), ledger_(*ledger), slo_(*slo) {}
+      : limits_(limits), table_(*table), kv_cache_(*kv_cache), ledger_(*ledger), slo_(*slo) {}
 
   // Every running sequence decodes one token; those whose cache comes back in this step run from
   // the next one on.
@@ -36,7 +36,7 @@ class BatchBuilder {
 
   const EngineLimits& limits_;
   SequenceTable& table_;
-  CacheSpace& space_;
+  KvCacheManager& kv_cache_;
   StepLedger& ledger_;
   const SloControl& slo_;
   std::vector<Sequence*> reading_;  // scratch of AddPrefill

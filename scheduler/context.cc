@@ -32,16 +32,16 @@ std::optional<Failed> Invalid(const std::string& message) {
 
 }  // namespace
 
-std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan,
-                                   const CacheSpec& spec, std::span<const TokenRange> ranges,
-                                   std::span<const HeadSpan> spans) {
-  const std::vector<int32_t> now = BudgetOfTurn(plan, spec, turn.end).cut_to;
+std::vector<int32_t> KeepAfterAppend(const TokenRange& turn, const CachePlan& plan,
+                                     const CacheSpec& spec, std::span<const TokenRange> ranges,
+                                     std::span<const HeadSpan> spans) {
+  const std::vector<int32_t> now = BudgetAfterAppend(plan, spec, turn.end).compact_to;
   if (now.empty()) return {};
   int64_t last_end = plan.prompt.tokens;
   for (const TokenRange& range : ranges) {
-    if (range.end <= turn.begin && IsTurn(range, plan)) last_end = range.end;
+    if (range.end <= turn.begin && RaisesBudget(range, plan)) last_end = range.end;
   }
-  std::vector<int32_t> last = BudgetOfTurn(plan, spec, last_end).cut_to;
+  std::vector<int32_t> last = BudgetAfterAppend(plan, spec, last_end).compact_to;
   if (last_end == plan.prompt.tokens) {
     for (size_t layer = 0; layer < last.size(); ++layer)
       last[layer] = plan.LayerBudget(static_cast<int>(layer));
@@ -61,10 +61,10 @@ std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan
   return any_leave ? keep : std::vector<int32_t>();
 }
 
-CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,
-                         const std::vector<TokenRange>& ranges) {
+CachePlan PlanAfterAppends(CachePlan plan, const CacheSpec& spec,
+                           const std::vector<TokenRange>& ranges) {
   for (const TokenRange& range : ranges) {
-    if (IsTurn(range, plan)) plan.cap = BudgetOfTurn(plan, spec, range.end).cap;
+    if (RaisesBudget(range, plan)) plan.cap = BudgetAfterAppend(plan, spec, range.end).cap;
   }
   return plan;
 }
@@ -144,7 +144,7 @@ std::span<const TokenId> MissingEnd(const Context& context, std::span<const Toke
       return answer_end.subspan(n);
   }
   int64_t read = context.first_plan.prompt.tokens;
-  for (const TokenRange& range : context.read_later) read = std::max<int64_t>(read, range.end);
+  for (const TokenRange& range : context.append_ranges) read = std::max<int64_t>(read, range.end);
   return std::cmp_greater(tokens.size(), read) ? answer_end : std::span<const TokenId>();
 }
 

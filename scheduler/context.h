@@ -1,6 +1,6 @@
 // Contexts: caches kept when their requests ended, for other requests to continue. Evicted
-// entries stay evicted; new tokens are added by the cache's own plan. CacheSpace owns the
-// memory (KeptSpace).
+// entries stay evicted; new tokens are added by the cache's own plan. KvCacheManager owns the
+// memory (OffloadedCache).
 #ifndef HYDRANT_SCHEDULER_CONTEXT_H_
 #define HYDRANT_SCHEDULER_CONTEXT_H_
 
@@ -43,10 +43,10 @@ struct Context {
   int64_t num_seen = 0;         // the number of leading tokens in the cache
   // Ranges after the compressed prompt that were prefilled, in order; the other tokens were decoded
   // one by one. Recomputation does the same.
-  std::vector<TokenRange> read_later;
+  std::vector<TokenRange> append_ranges;
   CacheSpec spec;                               // as requested
   CachePlan first_plan;                         // after its first prompt was compressed
-  CachePlan plan;                               // after all turns (PlanAfterTurns)
+  CachePlan plan;                               // after all turns (PlanAfterAppends)
   int64_t entries = 0;                          // over all layers and heads
   int64_t pages = 0;                            // pages of the entries
   std::optional<RetainedMass> retained_mass{};  // of the compressed prompt
@@ -64,20 +64,20 @@ std::span<const TokenId> MissingEnd(const Context& context, std::span<const Toke
 
 // Whether a range is a later turn. A range directly after the compressed prompt is its question: C
 // does not count it, and nothing is evicted for it.
-inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
+inline bool RaisesBudget(const TokenRange& range, const CachePlan& plan) {
   return range.begin != plan.prompt.tokens;
 }
 
 // The number of entries that each KV head of the budget group keeps after a turn has been
 // prefilled: as many as after the previous turn, plus the growth of C. Empty: all. `plan`: of the
 // cache; ranges: read before; spans: of its heads.
-std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan,
-                                   const CacheSpec& spec, std::span<const TokenRange> ranges,
-                                   std::span<const HeadSpan> spans);
+std::vector<int32_t> KeepAfterAppend(const TokenRange& turn, const CachePlan& plan,
+                                     const CacheSpec& spec, std::span<const TokenRange> ranges,
+                                     std::span<const HeadSpan> spans);
 
 // The plan of a cache that began with `plan` and has read these ranges.
-CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,
-                         const std::vector<TokenRange>& ranges);
+CachePlan PlanAfterAppends(CachePlan plan, const CacheSpec& spec,
+                           const std::vector<TokenRange>& ranges);
 
 // The error for a handle without a context: unknown, expired, or of another salt.
 Failed UnknownContext(const std::string& handle);

@@ -8,13 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "scheduler/ask_loop.h"
+#include "scheduler/call_on_loop.h"
 
 namespace hydrant {
 namespace {
 
 // Contexts that may wait to be saved; if the store is too slow, the oldest are dropped.
-constexpr size_t kMostWaiting = 64;
+constexpr size_t kMaxWaiting = 64;
 constexpr std::chrono::milliseconds kSavePatience{30'000};
 constexpr char kLoading[] = "";  // the key shared by all loads
 
@@ -49,7 +49,7 @@ absl::Status Named(const ContextId& id, const absl::Status& status) {
 }
 
 // The error of a call that could not lock the context in time.
-absl::Status StillBusy(const ContextId& id, const StoreWait& wait) {
+absl::Status BusyError(const ContextId& id, const StoreWait& wait) {
   if (wait.stop.stop_requested()) return absl::CancelledError("the caller has gone");
   return Named(id, absl::UnavailableError("another call still saves, loads or deletes one"));
 }
@@ -65,14 +65,15 @@ std::unique_ptr<GuardedStore> Guarded(std::unique_ptr<ContextStore> store,
 
 // Runs `ask` on the loop's thread.
 template <typename Ask>
-auto Asked(ServingLoop* loop, const Ask& ask) {
-  return AskLoop(loop, &ServingLoop::WithContexts, ask);
+auto OnLoop(ServingLoop* loop, const Ask& ask) {
+  return CallOnLoop(loop, &ServingLoop::WithContexts, ask);
 }
 
 }  // namespace
 
-ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
-                               std::unique_ptr<ContextStore> store, ContextArchiveOptions options)
+ContextArchive::ContextArchive(ServingLoop* loop, const OffloadMemory& memory,
+                               const ContextHome& home, std::unique_ptr<ContextStore> store,
+                               ContextArchiveOptions options)
     : loop_(loop),
       memory_(memory),
       home_(home),
@@ -80,7 +81,7 @@ ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, cons
       store_(Guarded(std::move(store), options_.on_circuit)) {
   if (store_ == nullptr) return;
   queue_ = std::make_unique<SaveQueue<ContextId>>(
-      kMostWaiting, 1, [this](std::span<const ContextId> ids) { SaveKept(ids.front()); });
+      kMaxWaiting, 1, [this](std::span<const ContextId> ids) { SaveKept(ids.front()); });
   loop_->OnKept([this](const std::shared_ptr<const Context>& context) {
     queue_->Add(std::span(&context->id, 1));
   });
@@ -109,12 +110,12 @@ absl::Status ContextArchive::Save(const ContextId& id, const StoreWait& wait) {
 
 absl::Status ContextArchive::TrySave(const ContextId& id, const StoreWait& wait) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto turn = turns_.Take(KeyOf(id), wait);
-  if (!turn.has_value()) return StillBusy(id, wait);
+  const auto name_lock = locks_.Acquire(KeyOf(id), wait);
+  if (!name_lock.has_value()) return BusyError(id, wait);
   const ContextTable::Lease lease =
-      Asked(loop_, [&](ContextTable* contexts) { return contexts->Acquire(id); });
+      OnLoop(loop_, [&](ContextTable* contexts) { return contexts->Acquire(id); });
   if (lease.context == nullptr) return Unknown(id);
-  std::string bytes = EncodeContext(*lease.context, *lease.space, memory_, home_);
+  std::string bytes = EncodeContext(*lease.context, *lease.offloaded, memory_, home_);
   loop_->WithContexts([lease](ContextTable* contexts) {
     if (contexts != nullptr) contexts->Release(lease);
   });
@@ -129,18 +130,18 @@ absl::Status ContextArchive::TrySave(const ContextId& id, const StoreWait& wait)
   return absl::OkStatus();
 }
 
-bool ContextArchive::IsHere(const ContextId& id) const {
+bool ContextArchive::IsInMemory(const ContextId& id) const {
   return loop_->contexts().Find(id, UnixNow()) != nullptr;
 }
 
 absl::Status ContextArchive::Load(const ContextId& id, const StoreWait& wait) {
-  if (IsHere(id)) return absl::OkStatus();
+  if (IsInMemory(id)) return absl::OkStatus();
   if (store_ == nullptr) return Unknown(id);
-  const auto turn = turns_.Take(KeyOf(id), wait);
-  if (!turn.has_value()) return StillBusy(id, wait);
-  if (IsHere(id)) return absl::OkStatus();
-  const auto loading = turns_.Take(kLoading, wait);
-  if (!loading.has_value()) return StillBusy(id, wait);
+  const auto name_lock = locks_.Acquire(KeyOf(id), wait);
+  if (!name_lock.has_value()) return BusyError(id, wait);
+  if (IsInMemory(id)) return absl::OkStatus();
+  const auto loading = locks_.Acquire(kLoading, wait);
+  if (!loading.has_value()) return BusyError(id, wait);
   absl::Status status = TryLoad(id, wait);
   if (!status.ok() && !absl::IsNotFound(status)) ++metrics_.failed_loads;
   return status;
@@ -148,23 +149,23 @@ absl::Status ContextArchive::Load(const ContextId& id, const StoreWait& wait) {
 
 absl::Status ContextArchive::TryLoad(const ContextId& id, const StoreWait& wait) {
   const auto begin = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::string> bytes = store_->Get(KeyOf(id), MostContextBytes(home_), wait);
+  const absl::StatusOr<std::string> bytes = store_->Get(KeyOf(id), MaxContextBytes(home_), wait);
   if (absl::IsNotFound(bytes.status())) return Unknown(id);
   if (!bytes.ok()) return Named(id, bytes.status());
   const absl::StatusOr<ContextFile> file = DecodeContext(*bytes, home_);
   if (!file.ok()) return Named(id, file.status());
   if (file->context->id != id) return Named(id, absl::DataLossError("it is another one"));
   if (file->context->HasExpired(UnixNow())) return Unknown(id);
-  KeptSpace space = Asked(
+  OffloadedCache offloaded = OnLoop(
       loop_, [&](ContextTable* contexts) { return contexts->Reserve(file->spans, file->pages); });
-  if (space.IsEmpty()) {
+  if (offloaded.IsEmpty()) {
     return Named(id, absl::ResourceExhaustedError(
                          absl::StrCat("there is no room for its ", file->context->pages,
                                       " pages; delete others, or raise --context-memory-bytes")));
   }
-  WriteContext(*file, space, memory_);
-  Asked(loop_, [&](ContextTable* contexts) {
-    contexts->Add(file->context, std::move(space));
+  WriteContext(*file, offloaded, memory_);
+  OnLoop(loop_, [&](ContextTable* contexts) {
+    contexts->Add(file->context, std::move(offloaded));
     return true;
   });
   metrics_.loaded_bytes += bytes->size();
@@ -173,15 +174,15 @@ absl::Status ContextArchive::TryLoad(const ContextId& id, const StoreWait& wait)
 }
 
 absl::Status ContextArchive::Delete(const ContextId& id, const StoreWait& wait) {
-  const auto turn = turns_.Take(KeyOf(id), wait);
-  if (!turn.has_value()) return StillBusy(id, wait);
+  const auto name_lock = locks_.Acquire(KeyOf(id), wait);
+  if (!name_lock.has_value()) return BusyError(id, wait);
   bool found = false;
   if (store_ != nullptr) {
     const absl::StatusOr<bool> deleted = store_->Delete(KeyOf(id), wait);
     if (!deleted.ok()) return Named(id, deleted.status());
     found = *deleted;
   }
-  found = Asked(loop_, [&](ContextTable* contexts) { return contexts->Remove(id); }) || found;
+  found = OnLoop(loop_, [&](ContextTable* contexts) { return contexts->Remove(id); }) || found;
   return found ? absl::OkStatus() : Unknown(id);
 }
 

@@ -18,12 +18,12 @@
 #include "absl/status/statusor.h"
 #include "scheduler/context_file.h"
 #include "scheduler/histogram.h"
+#include "scheduler/named_locks.h"
 #include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
 #include "scheduler/store/circuit.h"
 #include "scheduler/store/guarded_store.h"
 #include "scheduler/store/store_wait.h"
-#include "scheduler/turns.h"
 
 namespace hydrant {
 
@@ -48,7 +48,7 @@ struct ContextArchiveOptions {
 class ContextArchive {
  public:
   // Borrows loop and memory, which outlive it. store: may be null; then contexts cannot be saved.
-  ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
+  ContextArchive(ServingLoop* loop, const OffloadMemory& memory, const ContextHome& home,
                  std::unique_ptr<ContextStore> store, ContextArchiveOptions options = {});
   // REQUIRES: the loop has stopped
   ~ContextArchive() { Stop(StoreWait::For(kStoreGrace).deadline); }
@@ -59,7 +59,7 @@ class ContextArchive {
   void Stop(StoreDeadline deadline = {});
 
   bool HasStore() const { return store_ != nullptr; }
-  bool IsHere(const ContextId& id) const;  // in memory
+  bool IsInMemory(const ContextId& id) const;  // in memory
 
   // Common errors of the waiting calls: UNAVAILABLE: the store did not answer in time, or its
   // circuit breaker is open; CANCELLED: the caller's stop token was triggered.
@@ -95,12 +95,12 @@ class ContextArchive {
   void SaveKept(const ContextId& id);
 
   ServingLoop* const loop_;
-  const KeptMemory memory_;
+  const OffloadMemory memory_;
   const ContextHome home_;
   const ContextArchiveOptions options_;
   const std::unique_ptr<GuardedStore> store_;
 
-  Turns turns_;  // by context; all loads share "": one loaded value is in memory at a time
+  NamedLocks locks_;  // by context; all loads share "": one loaded value is in memory at a time
   ContextArchiveMetrics metrics_;
 
   std::unique_ptr<SaveQueue<ContextId>> queue_;  // null without a store

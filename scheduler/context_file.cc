@@ -25,7 +25,7 @@ constexpr std::string_view kMagic = "HYDRCTX2";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
 
 // More than any request can have.
-constexpr uint64_t kMostParams = 64;
+constexpr uint64_t kMaxParams = 64;
 
 class Writer {
  public:
@@ -147,7 +147,7 @@ CacheSpec GetSpec(Reader* reader) {
   spec.sink_tokens = reader->GetOptional<int64_t>();
   spec.protected_window_size = reader->GetOptional<int64_t>();
   spec.min_retained_mass = reader->GetOptional<double>();
-  const auto params = std::min(reader->Get<uint64_t>(), kMostParams);
+  const auto params = std::min(reader->Get<uint64_t>(), kMaxParams);
   for (uint64_t i = 0; i < params && reader->ok(); ++i) {
     std::string name = reader->GetText();
     spec.params[std::move(name)] = reader->GetText();
@@ -160,7 +160,7 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add(std::string_view(context.id.handle));
   writer->AddAll(std::span(context.tokens));
   writer->Add<int64_t>(context.num_seen);
-  writer->AddAll(std::span(context.read_later));
+  writer->AddAll(std::span(context.append_ranges));
   writer->Add<int64_t>(context.created_at);
   writer->Add<int64_t>(context.expires_at);
   writer->Add<uint8_t>(context.pinned);
@@ -171,13 +171,13 @@ void AddContext(const Context& context, Writer* writer) {
   const PromptShape& prompt = context.first_plan.prompt;
   writer->Add<int64_t>(prompt.tokens);
   writer->Add<int64_t>(prompt.question_tokens);
-  writer->Add<uint8_t>(prompt.asked_later);
-  writer->Add<uint8_t>(prompt.fits_twice);
+  writer->Add<uint8_t>(prompt.question_later);
+  writer->Add<uint8_t>(prompt.fits_two_passes);
   writer->Add(std::string_view(SaveDecision(context.first_plan)));
 }
 
 // Ranges behind the prompt, in order, of tokens that have been seen.
-bool FollowEachOther(const std::vector<TokenRange>& ranges, int64_t prompt_tokens, int64_t seen) {
+bool AreContiguous(const std::vector<TokenRange>& ranges, int64_t prompt_tokens, int64_t seen) {
   int64_t from = prompt_tokens;
   for (const TokenRange& range : ranges) {
     if (range.begin < from || range.end <= range.begin || range.end > seen) return false;
@@ -192,7 +192,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   context->id.handle = reader->GetText();
   context->tokens = reader->GetAll<TokenId>();
   context->num_seen = reader->Get<int64_t>();
-  context->read_later = reader->GetAll<TokenRange>();
+  context->append_ranges = reader->GetAll<TokenRange>();
   context->created_at = reader->Get<int64_t>();
   context->expires_at = reader->Get<int64_t>();
   context->pinned = reader->Get<uint8_t>() != 0;
@@ -205,15 +205,15 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
                         .num_kv_heads = home.limits.num_kv_heads};
   prompt.tokens = reader->Get<int64_t>();
   prompt.question_tokens = reader->Get<int64_t>();
-  prompt.asked_later = reader->Get<uint8_t>() != 0;
-  prompt.fits_twice = reader->Get<uint8_t>() != 0;
+  prompt.question_later = reader->Get<uint8_t>() != 0;
+  prompt.fits_two_passes = reader->Get<uint8_t>() != 0;
   const std::string decision = reader->GetText();
   const auto known = static_cast<int64_t>(context->tokens.size());
   const bool holds_together =
       reader->ok() && prompt.tokens >= 1 && prompt.question_tokens >= 0 &&
       prompt.tokens + prompt.question_tokens <= known && context->num_seen >= prompt.tokens &&
       context->num_seen <= known &&
-      FollowEachOther(context->read_later, prompt.tokens, context->num_seen) &&
+      AreContiguous(context->append_ranges, prompt.tokens, context->num_seen) &&
       known <= std::numeric_limits<int32_t>::max() &&
       std::all_of(context->tokens.begin(), context->tokens.end(),
                   [&](TokenId id) { return id < home.vocab_size; });
@@ -221,7 +221,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   absl::StatusOr<CachePlan> plan = RestorePlan(context->spec, prompt, decision);
   if (!plan.ok()) return absl::DataLossError(std::string(plan.status().message()));
   context->first_plan = *std::move(plan);
-  context->plan = PlanAfterTurns(context->first_plan, context->spec, context->read_later);
+  context->plan = PlanAfterAppends(context->first_plan, context->spec, context->append_ranges);
   return context;
 }
 
@@ -255,8 +255,8 @@ std::array<Array, 5> ArraysOf(const KvPages& pages) {
 KvPages LastingOf(const Context& context, bool in_budget_group, KvPages pages) {
   const CachePlan& plan = context.plan;
   const DecodeRule& rule = plan.rule;
-  const bool sampled = rule.weighted && (plan.life->CutsPrompt(plan) ||
-                                         context.num_seen > plan.life->OpeningEnds(plan));
+  const bool sampled = rule.weighted && (plan.retention->CompactsPrompt(plan) ||
+                                         context.num_seen > plan.retention->InitialSpanEnd(plan));
   if (!in_budget_group || !(rule.ScoresEntries() || sampled)) pages.scores = nullptr;
   if (!in_budget_group || (!rule.weighted && rule.revision != Revision::kBelowMean))
     pages.log_weights = nullptr;
@@ -266,10 +266,10 @@ KvPages LastingOf(const Context& context, bool in_budget_group, KvPages pages) {
 // Calls copy(in the body, in memory, bytes) for all that a cache holds, in the order of the body;
 // of each head for the arrays that pages_of(head) has.
 template <typename PagesOfHead, typename Copy>
-void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space,
+void ForEachPiece(std::span<const int32_t> lengths, const OffloadedCache& offloaded,
                   const PagesOfHead& pages_of, const Copy& copy) {
   size_t at = 0;
-  std::span<const int32_t> host_pages = space.host_pages;
+  std::span<const int32_t> host_pages = offloaded.host_pages;
   for (size_t head = 0; head < lengths.size(); ++head) {
     const KvPages pages = pages_of(head);
     for (const Array& array : ArraysOf(pages)) {
@@ -282,7 +282,7 @@ void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space,
       }
       at += lengths[head] * array.bytes;
     }
-    host_pages = host_pages.subspan(space.pages[head]);
+    host_pages = host_pages.subspan(offloaded.pages[head]);
   }
 }
 
@@ -332,7 +332,7 @@ bool AreNewest(std::vector<int32_t> positions, int64_t seen) {
 absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
   const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
   const bool ranks = file.context->plan.rule.rolling;
-  const bool samples = file.context->plan.life->Samples() != nullptr;
+  const bool samples = file.context->plan.retention->Samples() != nullptr;
   const size_t budget_heads = static_cast<size_t>(home.limits.BudgetHeads());
   const char* at = file.body.data();
   for (size_t head = 0; head < file.lengths.size(); ++head) {
@@ -362,25 +362,25 @@ absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
 }
 
 // The scheduler counts a request's pages by its plan before it has them: spans within it at these
-// lengths are so between them. A cut that is to come makes new ones.
+// lengths are so between them. A compaction that is to come makes new ones.
 absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
   const CachePlan& plan = file.context->plan;
   const int64_t seen = file.context->num_seen;
-  const int64_t ends = plan.life->OpeningEnds(plan);
+  const int64_t ends = plan.retention->InitialSpanEnd(plan);
   int64_t most = std::max<int64_t>(seen, limits.max_model_len);
-  if (!plan.life->ReportsPrompt() && seen <= ends) most = std::min(most, ends);
+  if (!plan.retention->ReportsPrompt() && seen <= ends) most = std::min(most, ends);
   for (const int64_t tokens : {seen, std::min(seen + limits.block_size, most), most}) {
     int64_t pages = 0, of_state = 0;
     bool fits = true;
     for (size_t head = 0; head < file.spans.size(); ++head) {
-      const int32_t entries = file.spans[head].MostUntil(tokens);
+      const int32_t entries = file.spans[head].PeakEntries(tokens);
       const auto layer = static_cast<int>(head) / limits.num_kv_heads;
-      fits = fits && (layer >= limits.BudgetLayers() || entries <= plan.MostUntil(tokens));
+      fits = fits && (layer >= limits.BudgetLayers() || entries <= plan.PeakEntries(tokens));
       pages += PagesOf(entries, limits.block_size);
       if (layer < limits.BudgetLayers()) of_state += PagesOf(entries, limits.block_size);
     }
-    pages += CacheSpace::SlabsFor(limits, plan, of_state);
-    if (!fits || pages > CacheSpace::PagesFor(limits, plan, tokens))
+    pages += KvCacheManager::SlabsFor(limits, plan, of_state);
+    if (!fits || pages > KvCacheManager::PagesFor(limits, plan, tokens))
       return absl::DataLossError("its heads hold more than its policy lets them");
   }
   return absl::OkStatus();
@@ -394,17 +394,17 @@ std::vector<std::optional<HeadSpan>> SpansAsPlanned(const Context& context,
   const int heads = limits.num_layers * limits.num_kv_heads;
   planned.reserve(heads);
   for (int head = 0; head < heads; ++head)
-    planned.push_back(CacheSpace::SpanAfter(limits, plan, head, context.num_seen));
+    planned.push_back(KvCacheManager::SpanAfter(limits, plan, head, context.num_seen));
   std::vector<HeadSpan> full(static_cast<size_t>(limits.BudgetHeads()));
   for (size_t head = 0; head < full.size(); ++head) {
     if (!planned[head].has_value()) return planned;
     full[head] = *planned[head];
   }
-  for (const TokenRange& range : context.read_later) {
-    if (!IsTurn(range, plan)) continue;
+  for (const TokenRange& range : context.append_ranges) {
+    if (!RaisesBudget(range, plan)) continue;
     const std::vector<int32_t> keep =
-        KeptAfterTurn(range, plan, context.spec, context.read_later, full);
-    const int32_t cap = BudgetOfTurn(plan, context.spec, range.end).cap;
+        KeepAfterAppend(range, plan, context.spec, context.append_ranges, full);
+    const int32_t cap = BudgetAfterAppend(plan, context.spec, range.end).cap;
     for (size_t head = 0; head < full.size(); ++head) {
       if (!keep.empty()) full[head].dropped = range.end - keep[head];
       if (cap != plan.cap) full[head] = full[head].Raised(range.begin, cap - plan.cap);
@@ -429,8 +429,8 @@ absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
     const bool counted = span.dropped >= 0 && span.cap >= 1 && span.drop >= 0 &&
                          span.drop <= span.cap && length == span.EntriesAfter(seen) && length > 0;
     const bool as_planned = !planned[head].has_value() || span == *planned[head];
-    const bool may_go_on =
-        length < span.cap || victim >= 0 || plan.CutsAfter(seen) || plan.life->Samples() != nullptr;
+    const bool may_go_on = length < span.cap || victim >= 0 || plan.CompactsAfter(seen) ||
+                           plan.retention->Samples() != nullptr;
     if (!counted || !as_planned || victim < -1 || victim >= length || !may_go_on)
       return absl::DataLossError(absl::StrCat("head ", head, " does not hold together"));
     bytes += length * EntryBytes(home.layout);
@@ -484,14 +484,14 @@ void AddPart(std::string_view part, std::string* bytes) {
 
 }  // namespace
 
-std::string EncodeContext(const Context& context, const KeptSpace& space, const KeptMemory& memory,
-                          const ContextHome& home) {
-  const KeptHeads heads = memory.HeadsOf(space.kept);
+std::string EncodeContext(const Context& context, const OffloadedCache& offloaded,
+                          const OffloadMemory& memory, const ContextHome& home) {
+  const OffloadedHeads heads = memory.HeadsOf(offloaded.index);
   const std::span<const int32_t> lengths(heads.lengths, memory.num_heads);
   Writer head;
   AddHome(home, &head);
   AddContext(context, &head);
-  head.AddAll(std::span<const HeadSpan>(space.spans));
+  head.AddAll(std::span<const HeadSpan>(offloaded.spans));
   head.AddAll(lengths);
   head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));
   std::string body(context.entries * EntryBytes(home.layout), '\0');
@@ -499,7 +499,7 @@ std::string EncodeContext(const Context& context, const KeptSpace& space, const 
   const auto lasting = [&](size_t of_head) {
     return LastingOf(context, of_head < budget_heads, memory.pages);
   };
-  ForEachPiece(lengths, space, lasting, [&](size_t at, const uint8_t* from, size_t size) {
+  ForEachPiece(lengths, offloaded, lasting, [&](size_t at, const uint8_t* from, size_t size) {
     std::memcpy(body.data() + at, from, size);
   });
   std::string bytes(kMagic);
@@ -532,7 +532,7 @@ absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextH
   return file;
 }
 
-size_t MostContextBytes(const ContextHome& home) {
+size_t MaxContextBytes(const ContextHome& home) {
   constexpr size_t kTexts = size_t{1} << 20;  // names, parameters, checksums
   const EngineLimits& limits = home.limits;
   const auto entries = static_cast<size_t>(limits.NumContextPages()) * home.layout.block_size;
@@ -543,14 +543,15 @@ size_t MostContextBytes(const ContextHome& home) {
          4 * tokens * (sizeof(TokenId) + sizeof(TokenRange));
 }
 
-void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory) {
-  const KeptHeads heads = memory.HeadsOf(space.kept);
+void WriteContext(const ContextFile& file, const OffloadedCache& offloaded,
+                  const OffloadMemory& memory) {
+  const OffloadedHeads heads = memory.HeadsOf(offloaded.index);
   std::copy(file.lengths.begin(), file.lengths.end(), heads.lengths);
   std::copy(file.victims.begin(), file.victims.end(), heads.victims);
   std::transform(file.spans.begin(), file.spans.end(), heads.caps,
                  [](const HeadSpan& span) { return span.cap; });
   const auto all = [&](size_t) { return memory.pages; };
-  ForEachPiece(file.lengths, space, all, [&](size_t at, uint8_t* to, size_t size) {
+  ForEachPiece(file.lengths, offloaded, all, [&](size_t at, uint8_t* to, size_t size) {
     std::memcpy(to, file.body.data() + at, size);
   });
 }

@@ -3,8 +3,8 @@
 // size. Pure; safe from any thread.
 //
 //   "HYDRCTX2", then two parts, each as its length (uint64), its SHA-256 and its bytes:
-//   head   all of Context and of KeptHeads
-//   body   for each head of each layer, in CacheSpace's order, its live entries: keys, values,
+//   head   all of Context and of OffloadedHeads
+//   body   for each head of each layer, in KvCacheManager's order, its live entries: keys, values,
 //          positions, scores, log weights, as in kernels/kv_pages.h; zeros where its policy keeps
 //          no such state
 //
@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/cache/cache_space.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/cache/kept_memory.h"
+#include "engine/cache/kv_cache_manager.h"
+#include "engine/cache/offload_memory.h"
 #include "engine/cache/sha256.h"
 #include "scheduler/context.h"
 
@@ -36,9 +36,9 @@ struct ContextHome {
   TokenId vocab_size = 0;
 };
 
-// REQUIRES: the pages of `space` are written, and stay, until this returns.
-std::string EncodeContext(const Context& context, const KeptSpace& space, const KeptMemory& memory,
-                          const ContextHome& home);
+// REQUIRES: the pages of `offloaded` are written, and stay, until this returns.
+std::string EncodeContext(const Context& context, const OffloadedCache& offloaded,
+                          const OffloadMemory& memory, const ContextHome& home);
 
 // A decoded and validated file. Its parts are consistent, so decoding from the cache is safe even
 // if the file was crafted.
@@ -56,10 +56,11 @@ struct ContextFile {
 absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextHome& home);
 
 // An upper bound of the encoded size of any context that fits into the memory of `home`.
-size_t MostContextBytes(const ContextHome& home);
+size_t MaxContextBytes(const ContextHome& home);
 
 // Writes the entries to the reserved pages.
-void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory);
+void WriteContext(const ContextFile& file, const OffloadedCache& offloaded,
+                  const OffloadMemory& memory);
 
 }  // namespace hydrant
 

@@ -9,42 +9,42 @@
 #include <memory>
 #include <span>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "scheduler/context.h"
 
 namespace hydrant {
 
 class ContextTable {
  public:
-  // Limits: host pages and number of caches. Borrows space and directory.
-  ContextTable(int64_t most_pages, int64_t most_contexts, CacheSpace* space,
+  // Limits: host pages and number of caches. Borrows the KV cache and the directory.
+  ContextTable(int64_t max_pages, int64_t max_contexts, KvCacheManager* kv_cache,
                ContextDirectory* directory)
-      : most_pages_(most_pages),
-        most_contexts_(most_contexts),
-        space_(space),
+      : max_pages_(max_pages),
+        max_contexts_(max_contexts),
+        kv_cache_(kv_cache),
         directory_(directory) {}
   ~ContextTable();
   ContextTable(const ContextTable&) = delete;
   ContextTable& operator=(const ContextTable&) = delete;
 
-  // Copies the cache in `space`, replacing a context of the same id; false: no room even if all
+  // Copies the cache in `blocks`, replacing a context of the same id; false: no room even if all
   // evictable contexts were evicted, and none was.
-  bool Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
+  bool Keep(std::shared_ptr<const Context> context, const SequenceBlocks& blocks,
             CacheUpdates* updates);
   // The memory of the context, marked as used; null: it was evicted.
-  const KeptSpace* Use(const Context& context);
+  const OffloadedCache* Use(const Context& context);
   bool Remove(const ContextId& id);  // false: unknown id
 
   // Reserves memory for a loaded cache, as Keep(); empty: no room. After writing it, the caller
-  // must call Add() or GiveBack().
-  KeptSpace Reserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages);
-  void Add(std::shared_ptr<const Context> context, KeptSpace space);
-  void GiveBack(KeptSpace space);
+  // must call Add() or Unreserve().
+  OffloadedCache Reserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages);
+  void Add(std::shared_ptr<const Context> context, OffloadedCache offloaded);
+  void Unreserve(OffloadedCache offloaded);
 
   // Holds a context's memory until Release(), even if the context is removed. Null: unknown id.
   struct Lease {
     std::shared_ptr<const Context> context;
-    const KeptSpace* space = nullptr;
+    const OffloadedCache* offloaded = nullptr;
   };
   Lease Acquire(const ContextId& id);
   void Release(const Lease& lease);
@@ -55,24 +55,24 @@ class ContextTable {
   uint64_t num_evicted() const { return num_evicted_; }
 
  private:
-  struct Kept {
+  struct Entry {
     std::shared_ptr<const Context> context;
-    KeptSpace space;
+    OffloadedCache offloaded;
     int leases = 0;
     bool removed = false;  // waits for its leases
-    bool MayLeave() const { return leases == 0 && !context->pinned; }
+    bool IsEvictable() const { return leases == 0 && !context->pinned; }
   };
-  using List = std::list<Kept>;
+  using List = std::list<Entry>;
 
   // Evicts until `pages` pages and a place are free; false: not possible, and none was evicted.
   bool MakeRoom(int64_t pages);
-  void Insert(std::shared_ptr<const Context> context, KeptSpace space);
-  void Drop(List::iterator kept);
-  void Count(const KeptSpace& space, int sign);
-  void DropSpace(KeptSpace* space);
+  void Insert(std::shared_ptr<const Context> context, OffloadedCache offloaded);
+  void Drop(List::iterator entry);
+  void Count(const OffloadedCache& offloaded, int sign);
+  void DropOffloaded(OffloadedCache* offloaded);
 
-  const int64_t most_pages_, most_contexts_;
-  CacheSpace* const space_;
+  const int64_t max_pages_, max_contexts_;
+  KvCacheManager* const kv_cache_;
   ContextDirectory* const directory_;
   List by_use_;                                   // least recently used first
   std::map<ContextId, List::iterator> contexts_;  // without removed ones

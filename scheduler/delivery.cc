@@ -22,8 +22,8 @@ void Delivery::SendProgress(TimeUs now) {
   next_progress_scan_ = now + std::max<TimeUs>(1, options_.progress_interval_us / 4);
   const auto send = [&](Sequence* sequence, int32_t queue_position, int32_t done) {
     SequenceAccount& account = sequence->account;
-    if (now - account.last_heard_at < options_.progress_interval_us) return;
-    account.last_heard_at = now;
+    if (now - account.last_event_at < options_.progress_interval_us) return;
+    account.last_event_at = now;
     Send(*sequence, Progress{queue_position, done, sequence->progress.num_prompt_tokens,
                              account.usage.compressed_by});
   };
@@ -67,7 +67,7 @@ std::optional<Ending> Delivery::WithoutToken(int64_t index, Sequence* sequence) 
     if (!text.empty()) Send(*sequence, Delta{.text = std::move(text)});
     return Finished{.reason = FinishReason::kStop};
   }
-  const absl::Status none = logits.WhyNoneFollows(index);
+  const absl::Status none = logits.CheckSomeTokenAllowed(index);
   if (none.ok()) return std::nullopt;
   return Failed{.status = none, .reason = absl::IsInternal(none) ? "ENGINE_FAULT" : "INVALID"};
 }
@@ -89,7 +89,7 @@ std::optional<Ending> Delivery::Deliver(TokenId token, const TokenLogprobs* logp
     if (logprobs != nullptr) delta.logprobs = *logprobs;
   }
   if (output.deliver_id || !delta.text.empty()) {
-    sequence->account.last_heard_at = now;
+    sequence->account.last_event_at = now;
     Send(*sequence, std::move(delta));
   }
   if (output.ends) return Finished{.reason = FinishReason::kStop};

@@ -7,7 +7,7 @@
 namespace hydrant {
 
 namespace {
-constexpr double kNobody = std::numeric_limits<double>::infinity();
+constexpr double kNoTenant = std::numeric_limits<double>::infinity();
 }  // namespace
 
 void FairQueue::Open(const std::string& name, Sequence* sequence) {
@@ -19,11 +19,11 @@ void FairQueue::Open(const std::string& name, Sequence* sequence) {
   }
   Tenant& tenant = it->second;
   if (tenant.num_sequences++ == 0) {
-    double least = kNobody;
+    double least = kNoTenant;
     for (const auto& [other, active] : tenants_) {
       if (active.num_sequences > 0 && &active != &tenant) least = std::min(least, active.served_us);
     }
-    if (least != kNobody) tenant.served_us = std::max(tenant.served_us, least);
+    if (least != kNoTenant) tenant.served_us = std::max(tenant.served_us, least);
   }
   sequence->tenant = &tenant;
 }

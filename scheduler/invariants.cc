@@ -45,11 +45,11 @@ class Ledger {
 // The states in a sequence's slabs: each of its pages names one of them, where it keeps state.
 class StatesOfSlabs {
  public:
-  StatesOfSlabs(const SequenceSpace& space, const SlabShape& shape)
-      : has_state_(space.state_lines > 0) {
-    for (const int32_t slab : space.slabs) {
-      for (int64_t i = 0; i < shape.StatesIn(space.state_lines); ++i)
-        states_.insert(shape.StateAt(slab, i, space.state_lines));
+  StatesOfSlabs(const SequenceBlocks& blocks, const SlabShape& shape)
+      : has_state_(blocks.state_lines > 0) {
+    for (const int32_t slab : blocks.slabs) {
+      for (int64_t i = 0; i < shape.StatesIn(blocks.state_lines); ++i)
+        states_.insert(shape.StateAt(slab, i, blocks.state_lines));
     }
   }
 
@@ -70,8 +70,8 @@ absl::Status StateError(int32_t state) {
 
 absl::Status Broken(std::string what) { return absl::InternalError(std::move(what)); }
 
-// Pages that the updates of the newest batch write with others' contents: until a cut frees pages,
-// which may then be written again, each is written once and not read afterwards.
+// Pages that the updates of the newest batch write with others' contents: until a compaction frees
+// pages, which may then be written again, each is written once and not read afterwards.
 absl::Status CheckUpdates(const Batch& batch) {
   std::unordered_set<int32_t> written;
   absl::Status status;
@@ -89,7 +89,7 @@ absl::Status CheckUpdates(const Batch& batch) {
     }
   };
   for (const CacheUpdate& update : batch.list) {
-    if (std::holds_alternative<SlotCut>(update)) written.clear();
+    if (std::holds_alternative<SlotCompaction>(update)) written.clear();
     if (const auto* out = std::get_if<SwapOut>(&update)) read(out->pages);
     if (const auto* in = std::get_if<SwapIn>(&update)) write(in->pages);
     if (const auto* copies = std::get_if<SlotCopies>(&update)) {
@@ -101,21 +101,21 @@ absl::Status CheckUpdates(const Batch& batch) {
 }
 
 // Pages that were reserved for a sequence are all there, and none was taken.
-absl::Status CheckPromise(const Sequence& sequence, const CacheSpace& all) {
-  const SequenceSpace& space = sequence.cache.space;
-  if (!sequence.IsPromised())
-    return space.promised_pages == 0 ? absl::OkStatus() : Broken("promised to others");
+absl::Status CheckReservation(const Sequence& sequence, const KvCacheManager& all) {
+  const SequenceBlocks& blocks = sequence.cache.blocks;
+  if (!sequence.IsGuaranteed())
+    return blocks.reserved_pages == 0 ? absl::OkStatus() : Broken("promised to others");
   const Usage& usage = sequence.account.usage;
   if (usage.preemptions + usage.swaps + usage.shrinks > 0)
     return Broken("its pages were promised, and were taken from it");
   const int64_t tokens = sequence.progress.max_total_tokens - 1;
-  if (space.row_width < space.row_limit)
+  if (blocks.row_width < blocks.row_limit)
     return Broken("its row is too narrow for the promised pages");
-  // Before a cut heads may hold more than they ever will, and after it state lies scattered until
-  // the next step.
-  if (space.lengths_known && !space.HasSpareSlab() &&
-      !sequence.cache.plan.life->CutsWithoutCaps() && all.PagesMissing(space, tokens) > 0)
-    return Broken(absl::StrCat(all.PagesMissing(space, tokens),
+  // Before a compaction heads may hold more than they ever will, and after it state lies scattered
+  // until the next step.
+  if (blocks.lengths_known && !blocks.HasSpareSlab() &&
+      !sequence.cache.plan.retention->CompactsWithoutCaps() && all.PagesMissing(blocks, tokens) > 0)
+    return Broken(absl::StrCat(all.PagesMissing(blocks, tokens),
                                " pages that it may take were not promised to it"));
   return absl::OkStatus();
 }
@@ -125,7 +125,7 @@ class HeldMemory {
  public:
   explicit HeldMemory(const SchedulerState& state)
       : limits_(state.limits),
-        all_(state.space),
+        all_(state.kv_cache),
         heads_(limits_.num_layers * limits_.num_kv_heads),
         budget_heads_(limits_.BudgetHeads()),
         pages_("page", limits_.num_blocks),
@@ -134,20 +134,20 @@ class HeldMemory {
         slots_("slot", limits_.max_num_seqs) {}
 
   absl::Status Add(const Sequence& sequence) {
-    const SequenceSpace& space = sequence.cache.space;
-    slots_.Take(space.slot, 1);
-    table_.Take(space.row_begin, int64_t{space.row_width} * heads_ +
-                                     static_cast<int64_t>(space.unassigned_pages.size()));
-    arena_.Take(space.arena_begin, space.arena_tokens);
-    promised_ += space.promised_pages;
-    StatesOfSlabs states(space, limits_.slab);
+    const SequenceBlocks& blocks = sequence.cache.blocks;
+    slots_.Take(blocks.slot, 1);
+    table_.Take(blocks.row_begin, int64_t{blocks.row_width} * heads_ +
+                                      static_cast<int64_t>(blocks.unassigned_pages.size()));
+    arena_.Take(blocks.arena_begin, blocks.arena_tokens);
+    reserved_ += blocks.reserved_pages;
+    StatesOfSlabs states(blocks, limits_.slab);
     int64_t num_pages = 0;
     for (int head = 0; head < heads_; ++head) {
-      num_pages += space.pages[head];
+      num_pages += blocks.pages[head];
       const absl::Status status = AddHead(sequence, head, &states);
       if (!status.ok()) return status;
     }
-    return AddOtherPages(space, num_pages, &states);
+    return AddOtherPages(blocks, num_pages, &states);
   }
 
   absl::Status Check() const {
@@ -156,10 +156,10 @@ class HeldMemory {
         return Broken(absl::StrCat("page ", page, " has ", all_.NumOwners(page), " owners, in ",
                                    pages_.NumHolders(page), " tables"));
     }
-    if (promised_ != all_.NumFreePages() - all_.NumUnpromisedPages() ||
-        promised_ > all_.NumFreePages())
-      return Broken(absl::StrCat(promised_, " pages are promised of ", all_.NumFreePages(),
-                                 " free ones, ", all_.NumUnpromisedPages(),
+    if (reserved_ != all_.NumFreePages() - all_.NumUnreservedPages() ||
+        reserved_ > all_.NumFreePages())
+      return Broken(absl::StrCat(reserved_, " pages are promised of ", all_.NumFreePages(),
+                                 " free ones, ", all_.NumUnreservedPages(),
                                  " are counted as others'"));
     if (num_slabs_ != all_.NumSlabs()) return Broken("a page for state has no sequence");
     absl::Status status = pages_.Check(all_.NumFreePages());
@@ -171,58 +171,59 @@ class HeldMemory {
 
  private:
   absl::Status AddHead(const Sequence& sequence, int head, StatesOfSlabs* states) {
-    const SequenceSpace& space = sequence.cache.space;
-    const HeadSpan& span = space.spans[head];
-    if (space.unassigned_pages.empty() &&
-        PagesOf(span.MostUntil(space.capacity), limits_.block_size) > space.pages[head])
+    const SequenceBlocks& blocks = sequence.cache.blocks;
+    const HeadSpan& span = blocks.spans[head];
+    if (blocks.unassigned_pages.empty() &&
+        PagesOf(span.PeakEntries(blocks.capacity), limits_.block_size) > blocks.pages[head])
       return Broken("a head's pages are full before its sequence's capacity");
-    for (int32_t i = 0; i < space.pages[head]; ++i) {
-      const auto [block, state] = space.blocks[space.BlockIndex(head, i)];
-      const bool may_share = !space.shared.empty() && i < space.shared[head];
+    for (int32_t i = 0; i < blocks.pages[head]; ++i) {
+      const auto [block, state] = blocks.page_ids[blocks.BlockIndex(head, i)];
+      const bool may_share = !blocks.shared.empty() && i < blocks.shared[head];
       pages_.Take(block, 1, may_share && all_.NumOwners(block) > 1);
       if (!all_.IsLivePage(block))
         return Broken(absl::StrCat("page ", block, " is free but named"));
       if (!states->Take(state, head < budget_heads_)) return StateError(state);
     }
-    if (!space.shared.empty() && space.shared[head] > 0 &&
+    if (!blocks.shared.empty() && blocks.shared[head] > 0 &&
         sequence.progress.num_seen - span.dropped > span.cap)
       return Broken("a head overwrites entries in pages that may be shared");
     return absl::OkStatus();
   }
 
   // Unassigned pages and slabs.
-  absl::Status AddOtherPages(const SequenceSpace& space, int64_t num_pages, StatesOfSlabs* states) {
-    for (const auto [block, state] : space.unassigned_pages) {
+  absl::Status AddOtherPages(const SequenceBlocks& blocks, int64_t num_pages,
+                             StatesOfSlabs* states) {
+    for (const auto [block, state] : blocks.unassigned_pages) {
       pages_.Take(block, 1);
       if (!states->Take(state, true)) return StateError(state);
     }
-    for (const int32_t state : space.free_states) {
+    for (const int32_t state : blocks.free_states) {
       if (!states->Take(state, true)) return StateError(state);
     }
     if (!states->AllTaken()) return Broken("state is lost");
-    for (const int32_t slab : space.slabs) pages_.Take(slab, 1);
-    num_slabs_ += static_cast<int64_t>(space.slabs.size());
-    num_pages += static_cast<int64_t>(space.unassigned_pages.size() + space.slabs.size());
-    if (num_pages != space.num_pages) return Broken("num_pages does not count the pages");
+    for (const int32_t slab : blocks.slabs) pages_.Take(slab, 1);
+    num_slabs_ += static_cast<int64_t>(blocks.slabs.size());
+    num_pages += static_cast<int64_t>(blocks.unassigned_pages.size() + blocks.slabs.size());
+    if (num_pages != blocks.num_pages) return Broken("num_pages does not count the pages");
     return absl::OkStatus();
   }
 
   const EngineLimits& limits_;
-  const CacheSpace& all_;
+  const KvCacheManager& all_;
   const int heads_, budget_heads_;
   Ledger pages_, table_, arena_, slots_;
-  int64_t promised_ = 0, num_slabs_ = 0;
+  int64_t reserved_ = 0, num_slabs_ = 0;
 };
 
 absl::Status CheckLive(const SchedulerState& state) {
   HeldMemory held(state);
   for (const Sequence* sequence : state.table.live()) {
-    if (sequence->IsWaiting() || !sequence->cache.space.IsOpen())
+    if (sequence->IsWaiting() || !sequence->cache.blocks.IsOpen())
       return Broken("live, but waiting or without space");
     if (sequence->phase == Phase::kResuming) return Broken("still resuming after its step");
     if (!sequence->cache.swapped.IsEmpty()) return Broken("live, but swapped out");
     absl::Status status = held.Add(*sequence);
-    if (status.ok()) status = CheckPromise(*sequence, state.space);
+    if (status.ok()) status = CheckReservation(*sequence, state.kv_cache);
     if (!status.ok()) return status;
   }
   return held.Check();
@@ -234,7 +235,7 @@ absl::Status CheckQueue(const SchedulerState& state) {
     const SequenceCache& cache = sequence->cache;
     queued_tokens += sequence->progress.NumKnown();
     swapped_pages += static_cast<int64_t>(cache.swapped.host_pages.size());
-    if (cache.space.IsOpen() || !cache.prefix.IsEmpty() || !sequence->IsWaiting())
+    if (cache.blocks.IsOpen() || !cache.prefix.IsEmpty() || !sequence->IsWaiting())
       return Broken("waiting, but holds something");
     if (cache.swapped.IsEmpty() == sequence->IsSwapped())
       return Broken("its phase does not say whether its cache is in host memory");
@@ -243,7 +244,7 @@ absl::Status CheckQueue(const SchedulerState& state) {
     return Broken("swapped_pages does not count the swapped pages");
   if (queued_tokens != state.table.queued_tokens())
     return Broken("queued_tokens does not count the queue");
-  if (state.contexts.NumHostPages() + swapped_pages + state.space.NumFreeHostPages() !=
+  if (state.contexts.NumHostPages() + swapped_pages + state.kv_cache.NumFreeHostPages() !=
       state.limits.num_host_pages)
     return Broken("host pages are neither a context's, nor swapped, nor free");
   if (state.table.live().size() + state.table.queue().size() != state.table.size())

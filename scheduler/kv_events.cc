@@ -57,9 +57,9 @@ void KvEvents::Publish(double unix_seconds) {
 }
 
 void KvEvents::Append(std::vector<KvChange> changes, double unix_seconds) {
-  for (size_t at = 0; at < changes.size(); at += kMostKvChanges) {
+  for (size_t at = 0; at < changes.size(); at += kMaxKvChanges) {
     const auto begin = std::make_move_iterator(changes.begin() + static_cast<ptrdiff_t>(at));
-    const auto count = std::min(kMostKvChanges, changes.size() - at);
+    const auto count = std::min(kMaxKvChanges, changes.size() - at);
     history_.push_back(std::make_shared<KvEventBatch>(
         KvEventBatch{.sequence = ++last_,
                      .unix_seconds = unix_seconds,

@@ -1,6 +1,6 @@
 // Events of the prefix cache's blocks, for routers that send a prompt to a server with its prefix
 // in the cache: numbered batches of changes, of which the last ones are stored, and a snapshot of
-// the current blocks. Blocks of prompts with a salt are not published (Request::prompt_is_told).
+// the current blocks. Blocks of prompts with a salt are not published (Request::publish_kv_events).
 //
 // The cache's thread writes (PrefixWatcher, Publish()), any thread reads.
 #ifndef HYDRANT_SCHEDULER_KV_EVENTS_H_
@@ -50,8 +50,8 @@ struct KvEventBatch {
 };
 
 // Limits for the changes in a batch, and in all stored batches.
-inline constexpr size_t kMostKvChanges = 4096;
-inline constexpr size_t kKvHistory = 4 * kMostKvChanges;
+inline constexpr size_t kMaxKvChanges = 4096;
+inline constexpr size_t kKvHistory = 4 * kMaxKvChanges;
 
 class KvEvents final : public PrefixWatcher {
  public:

@@ -91,7 +91,7 @@ void LogitsProcessor::Restrict() {
   }
 }
 
-absl::Status LogitsProcessor::WhyNoneFollows(int64_t position) const {
+absl::Status LogitsProcessor::CheckSomeTokenAllowed(int64_t position) const {
   if (next_ == NextTokens::kTooCostly) {
     return absl::InvalidArgumentError(
         absl::StrCat("structured_output: is so ambiguous that what may follow at position ",

@@ -37,7 +37,7 @@ class LogitsProcessor final : public RowMask {
   // Whether the last row showed that the text is complete and nothing can follow.
   bool IsComplete() const { return next_ == NextTokens::kEnd; }
   // Not OK if the last row left no token that could be sampled at this position.
-  absl::Status WhyNoneFollows(int64_t position) const;
+  absl::Status CheckSomeTokenAllowed(int64_t position) const;
   // Adds the next token of the output, which the mask allowed.
   void Accept(TokenId token);
 

@@ -26,9 +26,9 @@ absl::Status CheckWeight(const std::string& tenant, double weight) {
     return absl::InvalidArgumentError(absl::StrCat(kWeights, ": a name has ", tenant.size(),
                                                    " bytes; at most ", kMaxTenantBytes));
   }
-  if (weight > 0.0 && weight <= kMostTenantWeight) return absl::OkStatus();  // also rejects NaN
+  if (weight > 0.0 && weight <= kMaxTenantWeight) return absl::OkStatus();  // also rejects NaN
   return absl::InvalidArgumentError(absl::StrCat(kWeights, ": the weight ", weight, " of '", tenant,
-                                                 "' is outside (0, ", kMostTenantWeight, "]"));
+                                                 "' is outside (0, ", kMaxTenantWeight, "]"));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::StatusOr<std::map<std::string, double>> ParseTenantWeights(std::string_vie
     const auto [rest, error] = std::from_chars(begin, end, weight);
     if (error != std::errc() || rest != end)
       return wrong(
-          absl::StrCat("has no number after '='; a weight is in (0, ", kMostTenantWeight, "]"));
+          absl::StrCat("has no number after '='; a weight is in (0, ", kMaxTenantWeight, "]"));
     const absl::Status status = CheckWeight(name, weight);
     if (!status.ok()) return status;
     if (!weights.emplace(name, weight).second) return wrong("names a tenant a second time");

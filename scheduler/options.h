@@ -15,7 +15,7 @@
 
 namespace hydrant {
 
-inline constexpr double kMostTenantWeight = 1000;
+inline constexpr double kMaxTenantWeight = 1000;
 
 struct SchedulerOptions {
   int max_num_queued_reqs = 1024;
@@ -28,13 +28,13 @@ struct SchedulerOptions {
   std::optional<TimeUs> target_ttft_us = {};
   std::optional<TimeUs> target_tpot_us = {};
   double watermark = 0.02;  // share of the pages kept free at admission, for growth
-  // By tenant, in (0, kMostTenantWeight]: waiting tenants share the machine in proportion to their
+  // By tenant, in (0, kMaxTenantWeight]: waiting tenants share the machine in proportion to their
   // weights; others have 1.
   std::map<std::string, double> tenant_weights = {};
   // interval of Progress for a request without other events
   TimeUs progress_interval_us = 1'000'000;
   // The policy of requests for the full cache that do not fit at admission without compression
-  // (CheckedRequest::under_pressure); `full`: they wait until they fit.
+  // (CheckedRequest::fallback_plan); `full`: they wait until they fit.
   CacheSpec policy_under_pressure = {};
 };
 

@@ -6,8 +6,8 @@ namespace hydrant {
 
 void OutputHistory::Window::Add(double value) {
   values_[next_] = value;
-  next_ = (next_ + 1) % kMost;
-  size_ = std::min(size_ + 1, kMost);
+  next_ = (next_ + 1) % kLimit;
+  size_ = std::min(size_ + 1, kLimit);
   std::copy_n(values_.begin(), size_, sorted_.begin());
   std::sort(sorted_.begin(), sorted_.begin() + static_cast<std::ptrdiff_t>(size_));
   sum_from_[size_] = 0;

@@ -26,9 +26,9 @@ class OutputHistory {
   double RestOf(int64_t generated, int64_t most) const;
 
  private:
-  static constexpr size_t kEnough = 8, kMost = 64;
+  static constexpr size_t kEnough = 8, kLimit = 64;
 
-  // The last kMost values.
+  // The last kLimit values.
   class Window {
    public:
     void Add(double value);
@@ -38,9 +38,9 @@ class OutputHistory {
     double MeanExcess(double value) const;
 
    private:
-    std::array<double, kMost> values_ = {};
-    std::array<double, kMost> sorted_ = {};        // ascending
-    std::array<double, kMost + 1> sum_from_ = {};  // sum of sorted_[i] and all after it
+    std::array<double, kLimit> values_ = {};
+    std::array<double, kLimit> sorted_ = {};        // ascending
+    std::array<double, kLimit + 1> sum_from_ = {};  // sum of sorted_[i] and all after it
     size_t size_ = 0, next_ = 0;
   };
 

@@ -16,12 +16,12 @@ constexpr double kLeastTpotAim = 0.6;
 // Allowed share of late first tokens or answers, and the step of the margin for one first token.
 constexpr double kLateShare = 0.05;
 constexpr double kMarginStep = 0.1;
-constexpr double kMostMargin = 3.0;
+constexpr double kMaxMargin = 3.0;
 // Prompts get this share of a step even if decoding alone takes as long as the target.
 constexpr double kLeastPromptShare = 0.1;
 // At admission, prompts count for at most this share; otherwise a few long prompts with short
 // answers would keep all others out.
-constexpr double kMostPromptShare = 0.5;
+constexpr double kMaxPromptShare = 0.5;
 // Factor for prompt tokens while no sequence decodes. Bounded, so that cancellations take effect.
 constexpr double kIdleFactor = 4.0;
 // The longest step with prefill; the number of prompt tokens is limited to it. Clients get progress
@@ -47,11 +47,11 @@ std::optional<FirstTokenBound> BoundFirstToken(const SchedulerOptions& options, 
 }
 
 double Pacer::PromptTokens(const RunningLoad& load) const {
-  return std::min(TargetPromptTokens(load), MostPromptTokens(load));
+  return std::min(TargetPromptTokens(load), MaxPromptTokens(load));
 }
 
 // Prompt tokens that fit into kLongestStepUs, for any machine and model.
-double Pacer::MostPromptTokens(const RunningLoad& load) const {
+double Pacer::MaxPromptTokens(const RunningLoad& load) const {
   const double token_us = step_time_.PromptTokenUs();
   if (token_us <= 0) return std::numeric_limits<double>::infinity();
   const double left_us = kLongestStepUs - step_time_.Predict(load.decode);
@@ -60,7 +60,7 @@ double Pacer::MostPromptTokens(const RunningLoad& load) const {
 
 double Pacer::TargetPromptTokens(const RunningLoad& load) const {
   if (load.decode.rows <= 0) return kIdleFactor * prompt_tokens_;
-  if (!load.tpot.has_value() || !step_time_.KnowsPrompts()) return prompt_tokens_;
+  if (!load.tpot.has_value() || !step_time_.HasPromptSamples()) return prompt_tokens_;
   const auto tpot = static_cast<double>(*load.tpot);
   const double left =
       std::max(tpot_aim_ * tpot - step_time_.Predict(load.decode), kLeastPromptShare * tpot);
@@ -69,13 +69,13 @@ double Pacer::TargetPromptTokens(const RunningLoad& load) const {
 }
 
 bool Pacer::KeepsTpot(const RunningLoad& load) const {
-  if (!load.tpot.has_value() || !step_time_.KnowsDecode()) return true;
+  if (!load.tpot.has_value() || !step_time_.HasDecodeSamples()) return true;
   const double aim = tpot_aim_ * static_cast<double>(*load.tpot);
-  return step_time_.Predict(load.decode) + std::min(load.prompt_us, kMostPromptShare * aim) <= aim;
+  return step_time_.Predict(load.decode) + std::min(load.prompt_us, kMaxPromptShare * aim) <= aim;
 }
 
 double Pacer::ReadingUs(const StepWork& prompts) const {
-  return step_time_.KnowsPrompts() ? step_time_.Marginal(prompts) : 0;
+  return step_time_.HasPromptSamples() ? step_time_.Marginal(prompts) : 0;
 }
 
 double Pacer::ReadingUs(const StepWork& prompts, const RunningLoad& load) const {
@@ -94,7 +94,7 @@ void Pacer::ObserveFirstToken(double expected_us, double us, double allowed_us) 
   const double weight = std::min(1.0, 2 * expected_us / std::max(1.0, allowed_us));
   const double by = us > first_token_margin_ * expected_us ? 1 - kLateShare : -kLateShare;
   first_token_margin_ *= std::exp(kMarginStep * weight * by);
-  first_token_margin_ = std::clamp(first_token_margin_, 1.0, kMostMargin);
+  first_token_margin_ = std::clamp(first_token_margin_, 1.0, kMaxMargin);
 }
 
 // As ObserveFirstToken(). Answers that take less than half of the target are ignored.
@@ -102,7 +102,7 @@ void Pacer::ObserveTpot(double us, double target_us, double batch) {
   const double weight = std::clamp(2 * us / std::max(1.0, target_us) - 1, 0.0, 1.0);
   const double by = us > kLateFrom * target_us ? kLateShare - 1 : kLateShare;
   tpot_aim_ *= std::exp(kAimStep * weight * by / std::max(1.0, batch));
-  tpot_aim_ = std::clamp(tpot_aim_, kLeastTpotAim, kMostTpotAim);
+  tpot_aim_ = std::clamp(tpot_aim_, kLeastTpotAim, kMaxTpotAim);
 }
 
 }  // namespace hydrant

@@ -73,15 +73,15 @@ class Pacer {
 
  private:
   double TargetPromptTokens(const RunningLoad& load) const;
-  double MostPromptTokens(const RunningLoad& load) const;
+  double MaxPromptTokens(const RunningLoad& load) const;
 
-  static constexpr double kMostTpotAim = 0.9;  // half of all steps take longer than predicted
+  static constexpr double kMaxTpotAim = 0.9;  // half of all steps take longer than predicted
 
   const SchedulerOptions options_;
   const double prompt_tokens_;
   StepTimeModel step_time_;
   double first_token_margin_ = 1.0;
-  double tpot_aim_ = kMostTpotAim;
+  double tpot_aim_ = kMaxTpotAim;
 };
 
 }  // namespace hydrant

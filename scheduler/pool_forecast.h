@@ -21,15 +21,15 @@ class PoolForecast {
 
   void Clear() {
     holders_.clear();
-    sum_of_most_ = 0;
+    sum_of_max_ = 0;
   }
   void Add(const Holder& holder) {
     holders_.push_back(holder);
-    sum_of_most_ += holder.most;
+    sum_of_max_ += holder.most;
   }
   // Whether the peak is at most `pages`. Sorts the holders.
   bool Fits(double pages) {
-    if (sum_of_most_ <= pages) return true;
+    if (sum_of_max_ <= pages) return true;
     std::sort(holders_.begin(), holders_.end(),
               [](const Holder& a, const Holder& b) { return a.tokens > b.tokens; });
     // The peak is just before one of them ends; those that end later precede it in the order.
@@ -47,7 +47,7 @@ class PoolForecast {
   }
 
   std::vector<Holder> holders_;
-  double sum_of_most_ = 0;
+  double sum_of_max_ = 0;
 };
 
 }  // namespace hydrant

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/cache/prefix_layout.h"
 #include "kernels/ops/prefix_blocks.h"
-#include "scheduler/ask_loop.h"
+#include "scheduler/call_on_loop.h"
 #include "scheduler/context_file.h"
 #include "scheduler/request_check.h"
 
@@ -17,17 +17,17 @@ namespace {
 
 constexpr std::string_view kMagic = "HYDRPFX1";
 // Blocks that may wait to be saved; if the store is too slow, the oldest are dropped.
-constexpr size_t kMostWaiting = 4096;
-constexpr size_t kMostStored = 1 << 18;  // remembered keys
+constexpr size_t kMaxWaiting = 4096;
+constexpr size_t kMaxStored = 1 << 18;  // remembered keys
 // Bytes of blocks copied between two steps: a few milliseconds.
 constexpr size_t kCopiedBytes = 8 << 20;
 // The longest wait for a prompt's blocks: a second, and a little more per block, at most 5 s.
 constexpr std::chrono::milliseconds kPatience{1'000};
 constexpr std::chrono::milliseconds kPatienceForABlock{20};
-constexpr std::chrono::milliseconds kMostPatience{5'000};
+constexpr std::chrono::milliseconds kMaxPatience{5'000};
 
 std::chrono::milliseconds PatienceFor(size_t blocks) {
-  return std::min(kMostPatience, kPatience + static_cast<int64_t>(blocks) * kPatienceForABlock);
+  return std::min(kMaxPatience, kPatience + static_cast<int64_t>(blocks) * kPatienceForABlock);
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
@@ -73,8 +73,8 @@ absl::StatusOr<std::string> Decode(const PrefixKey& key, std::string value, size
 
 // Runs `ask` on the loop's thread.
 template <typename Ask>
-auto Asked(ServingLoop* loop, const Ask& ask) {
-  return AskLoop(loop, &ServingLoop::WithPrefixCache, ask);
+auto OnLoop(ServingLoop* loop, const Ask& ask) {
+  return CallOnLoop(loop, &ServingLoop::WithPrefixCache, ask);
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
       store_(std::move(store), {.failures = 1, .on_change = std::move(on_circuit)}),
       on_failure_(std::move(on_failure)) {
   queue_ = std::make_unique<SaveQueue<PrefixKey>>(
-      kMostWaiting, BlocksAtOnce(), [this](std::span<const PrefixKey> keys) { Save(keys); });
+      kMaxWaiting, BlocksAtOnce(), [this](std::span<const PrefixKey> keys) { Save(keys); });
   loop_->OnPrefixFilled([this](const std::vector<PrefixKey>& keys) {
     std::vector<PrefixKey> more;
     {
@@ -129,17 +129,17 @@ size_t PrefixArchive::BlocksAtOnce() const {
 
 void PrefixArchive::RememberStored(std::span<const PrefixKey> keys) {
   const MutexLock lock(mutex_);
-  if (stored_.size() + keys.size() > kMostStored) stored_.clear();
+  if (stored_.size() + keys.size() > kMaxStored) stored_.clear();
   stored_.insert(keys.begin(), keys.end());
 }
 
 // Saves the blocks that are still in the cache.
 void PrefixArchive::Save(std::span<const PrefixKey> keys) {
-  if (store_.IsLeftAlone()) {
+  if (store_.IsCircuitOpen()) {
     metrics_.failed_saves += keys.size();
     return;
   }
-  const Blocks blocks = Asked(loop_, [&](PrefixCache* cache) {
+  const Blocks blocks = OnLoop(loop_, [&](PrefixCache* cache) {
     Blocks copies;
     for (const PrefixKey& key : keys) {
       if (const std::optional<int32_t> id = cache->Find(key))
@@ -155,7 +155,7 @@ void PrefixArchive::Save(std::span<const PrefixKey> keys) {
     if (!status.ok()) {
       ++metrics_.failed_saves;
       Failed(status);
-      if (store_.IsLeftAlone()) return;
+      if (store_.IsCircuitOpen()) return;
       continue;
     }
     metrics_.saved_bytes += size;
@@ -166,7 +166,8 @@ void PrefixArchive::Save(std::span<const PrefixKey> keys) {
 bool PrefixArchive::MayFetch(const Request& request) const {
   return request.prefix_caching && request.from == nullptr && request.context.empty() &&
          request.pooling != EmbeddingPooling::kMean &&
-         std::cmp_greater_equal(request.prompt.size(), kPrefixBlockTokens) && !store_.IsLeftAlone();
+         std::cmp_greater_equal(request.prompt.size(), kPrefixBlockTokens) &&
+         !store_.IsCircuitOpen();
 }
 
 void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
@@ -186,7 +187,7 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
   for (size_t i = 1; i <= keys.size(); ++i)
     everywhere.push_back(static_cast<int32_t>(i * kPrefixBlockTokens));
   const std::vector<PrefixKey> all = layout.KeysFrom(keys, 0, everywhere);
-  const std::set<PrefixKey> here = Asked(loop_, [&](PrefixCache* cache) {
+  const std::set<PrefixKey> here = OnLoop(loop_, [&](PrefixCache* cache) {
     std::set<PrefixKey> filled;
     for (const PrefixKey& key : all) {
       if (cache->IsFilled(key)) filled.insert(key);
@@ -197,11 +198,11 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
   Blocks fetched;
   const int known = layout.Usable(keys, [&](const PrefixKey& key) { return here.contains(key); });
   const int usable = layout.Usable(keys, [&](const PrefixKey& key) {
-    return here.contains(key) || IsThere(key, wait, &fetched);
+    return here.contains(key) || IsStored(key, wait, &fetched);
   });
   if (usable > known) {
     PrefixText text;
-    if (request.prompt_is_told) text = {keys, good.request.prompt};
+    if (request.publish_kv_events) text = {keys, good.request.prompt};
     Install(layout.KeysBefore(keys, usable), text, &fetched);
     metrics_.loaded_tokens += usable - known;
     metrics_.load_seconds.Observe(SecondsSince(begin));
@@ -210,9 +211,9 @@ void PrefixArchive::Fetch(const Request& request, const std::stop_token& stop) {
 }
 
 // Fetches the block, unless the fetched blocks of all prompts fill half of the cache already.
-bool PrefixArchive::IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched) {
+bool PrefixArchive::IsStored(const PrefixKey& key, const StoreWait& wait, Blocks* fetched) {
   if (fetched->contains(key)) return true;
-  if (store_.IsLeftAlone() || wait.stop.stop_requested() ||
+  if (store_.IsCircuitOpen() || wait.stop.stop_requested() ||
       blocks_in_hand_ >= limits_.num_prefix_blocks / 2)
     return false;
   absl::StatusOr<std::string> value =
@@ -235,7 +236,7 @@ void PrefixArchive::Install(std::span<const PrefixKey> keys, const PrefixText& t
                             Blocks* fetched) {
   std::vector<PrefixKey> next;
   const auto install = [&] {
-    Asked(loop_, [&](PrefixCache* cache) {
+    OnLoop(loop_, [&](PrefixCache* cache) {
       PrefixLease lease = cache->Open({}, next);
       for (size_t i = 0; i < lease.fresh.size(); ++i)
         std::memcpy(memory_.At(lease.fresh[i]), fetched->at(lease.keys[i]).data(),

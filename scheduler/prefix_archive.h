@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/cache/kept_memory.h"
+#include "engine/cache/offload_memory.h"
 #include "engine/cache/prefix_key.h"
 #include "kernels/mutex.h"
 #include "scheduler/histogram.h"
@@ -78,7 +78,7 @@ class PrefixArchive {
   size_t BlocksAtOnce() const;
   void RememberStored(std::span<const PrefixKey> keys);
   void Save(std::span<const PrefixKey> keys);
-  bool IsThere(const PrefixKey& key, const StoreWait& wait, Blocks* fetched);
+  bool IsStored(const PrefixKey& key, const StoreWait& wait, Blocks* fetched);
   void Install(std::span<const PrefixKey> keys, const PrefixText& text, Blocks* fetched);
   void Failed(const absl::Status& status);
 

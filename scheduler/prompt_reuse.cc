@@ -33,20 +33,20 @@ void PromptReuse::Filled(Sequence* sequence) {
   PrefixLease& prefix = sequence->cache.prefix;
   if (records_filled_) filled_.insert(filled_.end(), prefix.keys.begin(), prefix.keys.end());
   PrefixText text;
-  if (sequence->request.prompt_is_told)
+  if (sequence->request.publish_kv_events)
     text = {sequence->request.prefix_keys, sequence->progress.Prompt()};
   blocks_.Fill(&prefix, text);
   if (!sequence->SharesPages()) return;
   // A question behind the context may be being read by now, and counts when it has been.
-  const int64_t tokens = sequence->phase == Phase::kReading ? sequence->SeenAfterReading()
+  const int64_t tokens = sequence->phase == Phase::kReading ? sequence->SeenAfterPrefill()
                                                             : sequence->progress.num_seen;
-  space_.Publish(sequence->cache.plan, tokens, sequence->request.prefix_keys,
-                 &sequence->cache.space);
+  kv_cache_.Publish(sequence->cache.plan, tokens, sequence->request.prefix_keys,
+                    &sequence->cache.blocks);
 }
 
 // Steps that were scheduled before may still write the blocks that it was to fill.
 void PromptReuse::Abandon(Sequence* sequence) {
-  if (!sequence->cache.prefix.fresh.empty()) ledger_.BlocksGivenUp();
+  if (!sequence->cache.prefix.fresh.empty()) ledger_.MarkBlocksAbandoned();
   blocks_.Abandon(&sequence->cache.prefix);
 }
 
@@ -110,18 +110,18 @@ void PromptReuse::ForkSamples(TimeUs now, CacheUpdates* updates) {
 
 bool PromptReuse::TryFork(Sequence* parent, Sequence* sample, TimeUs now, CacheUpdates* updates) {
   SequenceCache& cache = sample->cache;
-  const CacheSpace::OpenArgs args = {
+  const KvCacheManager::OpenArgs args = {
       .plan = &parent->cache.plan,
       .tokens = parent->progress.num_seen,
       .final_tokens = sample->progress.max_total_tokens - 1,
       .pages_kept_free = watermark_pages_,
-      .promised = sample->IsPromised() ? &parent->cache.plan : nullptr};
-  if (!space_.TryFork(args, &parent->cache.space, &cache.space, updates)) return false;
+      .reservation = sample->IsGuaranteed() ? &parent->cache.plan : nullptr};
+  if (!kv_cache_.TryFork(args, &parent->cache.blocks, &cache.blocks, updates)) return false;
   if (sample->output.sampling.penalties.Any())
     std::get<SlotFork>(updates->list.back()).prompt = sample->progress.Prompt();
   table_.LeaveQueue(sample);
   cache.plan = parent->cache.plan;
-  LowerPromise(sample, &space_);
+  TrimReservation(sample, &kv_cache_);
   sample->MoveTo(Phase::kRunning);
   sample->progress.num_seen = sample->progress.num_done = parent->progress.num_seen;
   sample->progress.prefilled = true;
@@ -133,9 +133,9 @@ bool PromptReuse::TryFork(Sequence* parent, Sequence* sample, TimeUs now, CacheU
   account.usage.reread_tokens = account.usage.probe_tokens = 0;
   account.usage.preemptions = own.preemptions;
   account.usage.preempted_us = own.preempted_us;
-  account.usage.away = own.away;
-  account.usage.kv_pages_peak = cache.space.num_pages;
-  table_.GoLive(sample);
+  account.usage.preemption_intervals = own.preemption_intervals;
+  account.usage.kv_pages_peak = cache.blocks.num_pages;
+  table_.AddLive(sample);
   return true;
 }
 

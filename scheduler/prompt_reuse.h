@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/cache/prefix_cache.h"
 #include "engine/cache/prefix_layout.h"
 #include "kernels/ops/prefix_blocks.h"
@@ -23,11 +23,11 @@ class PromptReuse {
  public:
   // Borrows all; they outlive it. `watermark_pages`: stay free when a sample is forked.
   PromptReuse(const EngineLimits& limits, int64_t watermark_pages, SequenceTable* table,
-              CacheSpace* space, StepLedger* ledger)
+              KvCacheManager* kv_cache, StepLedger* ledger)
       : limits_(limits),
         watermark_pages_(watermark_pages),
         table_(*table),
-        space_(*space),
+        kv_cache_(*kv_cache),
         ledger_(*ledger),
         blocks_(limits.num_prefix_blocks) {}
 
@@ -80,7 +80,7 @@ class PromptReuse {
   const EngineLimits& limits_;
   const int64_t watermark_pages_;
   SequenceTable& table_;
-  CacheSpace& space_;
+  KvCacheManager& kv_cache_;
   StepLedger& ledger_;
   PrefixCache blocks_;
   bool records_filled_ = false;

@@ -13,8 +13,8 @@ namespace hydrant {
 
 // A retry time from an estimate in microseconds, clamped.
 inline TimeUs RetryAfter(double wait_us) {
-  constexpr double kLeastUs = 10e3, kMostUs = 60e6;
-  return static_cast<TimeUs>(std::clamp(wait_us, kLeastUs, kMostUs));
+  constexpr double kLeastUs = 10e3, kMaxUs = 60e6;
+  return static_cast<TimeUs>(std::clamp(wait_us, kLeastUs, kMaxUs));
 }
 
 // The rate at which requests, and their tokens, are admitted while others wait. Time without

@@ -12,23 +12,23 @@ namespace hydrant {
 
 Reclaimer::Growth Reclaimer::Grow(int64_t tokens, TimeUs now, Sequence* sequence,
                                   CacheUpdates* updates) {
-  SequenceSpace& space = sequence->cache.space;
-  if (tokens <= space.capacity) return Growth::kGrown;
+  SequenceBlocks& blocks = sequence->cache.blocks;
+  if (tokens <= blocks.capacity) return Growth::kGrown;
   const std::vector<Sequence*>& live = parts_.table->live();
-  while (!parts_.space->TryGrow(tokens, &space, updates)) {
-    if (live.size() > 1 && parts_.cuts->TryShrink(updates)) continue;
+  while (!parts_.kv_cache->TryGrow(tokens, &blocks, updates)) {
+    if (live.size() > 1 && parts_.compactor->TryShrink(updates)) continue;
     Sequence* const victim = live.size() > 1 ? PickVictim(*updates) : nullptr;
     if (victim == nullptr) {
       ForgetUpdates(*sequence, updates);
       return Growth::kTooLarge;
     }
     Preempt(victim, updates);
-    victim->account.page_time.Hold(0, now);
-    victim->account.absence = {.since = now, .swapped = victim->IsSwapped()};
+    victim->account.page_occupancy.Hold(0, now);
+    victim->account.preemption = {.since = now, .swapped = victim->IsSwapped()};
     if (victim == sequence) return Growth::kPreempted;
   }
   int64_t& peak = sequence->account.usage.kv_pages_peak;
-  peak = std::max(peak, space.num_pages);
+  peak = std::max(peak, blocks.num_pages);
   return Growth::kGrown;
 }
 
@@ -36,7 +36,7 @@ Reclaimer::Growth Reclaimer::Grow(int64_t tokens, TimeUs now, Sequence* sequence
 // lowest priority, fewest preemptions, least work lost a page, newest. Null: there is none.
 Sequence* Reclaimer::PickVictim(const CacheUpdates& updates) const {
   const auto cost = [&](const Sequence& sequence) {
-    const auto pages = static_cast<double>(std::max<int64_t>(1, sequence.cache.space.num_pages));
+    const auto pages = static_cast<double>(std::max<int64_t>(1, sequence.cache.blocks.num_pages));
     const Usage& usage = sequence.account.usage;
     return std::tuple(-sequence.request.priority, usage.preemptions + usage.swaps,
                       WorkLostBy(sequence, updates) / pages);
@@ -44,7 +44,7 @@ Sequence* Reclaimer::PickVictim(const CacheUpdates& updates) const {
   Sequence* first = nullptr;
   Sequence* victim = nullptr;
   for (Sequence* sequence : parts_.table->live()) {
-    if (sequence->IsPromised()) continue;
+    if (sequence->IsGuaranteed()) continue;
     if (first == nullptr) {
       first = sequence;
     } else if (victim == nullptr || cost(*sequence) <= cost(*victim)) {
@@ -77,7 +77,7 @@ void Reclaimer::Preempt(Sequence* sequence, CacheUpdates* updates) {
     ++sequence->account.usage.preemptions;
     ++num_preemptions_;
   }
-  parts_.space->Release(&sequence->cache.space);
+  parts_.kv_cache->Release(&sequence->cache.blocks);
   parts_.reuse->Abandon(sequence);
   parts_.table->Requeue(sequence, swapped ? Phase::kSwapped : Phase::kPreempted);
 }
@@ -96,7 +96,7 @@ void Reclaimer::Release(Sequence* sequence, CacheUpdates* updates) {
 // Removes its updates from the batch. An earlier sequence in the same slot, which has ended, keeps
 // its own.
 void Reclaimer::ForgetUpdates(const Sequence& sequence, CacheUpdates* updates) {
-  const int slot = sequence.cache.space.slot;
+  const int slot = sequence.cache.blocks.slot;
   std::vector<CacheUpdate>& list = updates->list;
   const auto opened = std::find_if(list.rbegin(), list.rend(), [&](const CacheUpdate& update) {
     return std::holds_alternative<SlotSetup>(update) && SlotOf(update) == slot;
@@ -105,41 +105,41 @@ void Reclaimer::ForgetUpdates(const Sequence& sequence, CacheUpdates* updates) {
   list.erase(std::remove_if(first, list.end(),
                             [&](const CacheUpdate& update) { return SlotOf(update) == slot; }),
              list.end());
-  std::erase_if(parts_.ledger->current().cut,
+  std::erase_if(parts_.ledger->current().compacted,
                 [&](const CacheId& cache) { return cache.IsOf(sequence); });
 }
 
 // Its cache is final after the steps in flight, and the step that is being scheduled changes
 // nothing of it.
 bool Reclaimer::MaySwapOut(const Sequence& sequence, const CacheUpdates& updates) const {
-  const SequenceSpace& space = sequence.cache.space;
-  if (swapped_pages_ + space.NumDataPages() > limits_.num_swap_pages) return false;
+  const SequenceBlocks& blocks = sequence.cache.blocks;
+  if (swapped_pages_ + blocks.NumDataPages() > limits_.num_swap_pages) return false;
   if (sequence.phase != Phase::kRunning || !sequence.cache.IsSettled() ||
-      sequence.NextRead() != nullptr || !sequence.samples.empty())
+      sequence.NextAppend() != nullptr || !sequence.samples.empty())
     return false;
   // A sequence that ends while it is swapped could not be kept.
   if (!sequence.request.keep_as.handle.empty() &&
       sequence.progress.num_done < sequence.progress.num_seen)
     return false;
   const auto changes_it = [&](const CacheUpdate& update) {
-    return SlotOf(update) == space.slot && !std::holds_alternative<SlotDecision>(update) &&
+    return SlotOf(update) == blocks.slot && !std::holds_alternative<SlotPlan>(update) &&
            !std::holds_alternative<TableRow>(update);
   };
   if (std::any_of(updates.list.begin(), updates.list.end(), changes_it)) return false;
-  return !parts_.ledger->CutInFlight(sequence);  // its lengths will be reported
+  return !parts_.ledger->IsCompactedInFlight(sequence);  // its lengths will be reported
 }
 
 bool Reclaimer::TrySwapOut(Sequence* sequence, CacheUpdates* updates) {
   SequenceCache& cache = sequence->cache;
   if (!MaySwapOut(*sequence, *updates)) return false;
-  if (!parts_.space->TrySwapOut(cache.space, &cache.swapped, updates)) return false;
+  if (!parts_.kv_cache->TrySwapOut(cache.blocks, &cache.swapped, updates)) return false;
   swapped_pages_ += static_cast<int64_t>(cache.swapped.host_pages.size());
   return true;
 }
 
 void Reclaimer::DropSwapped(Sequence* sequence) {
   swapped_pages_ -= static_cast<int64_t>(sequence->cache.swapped.host_pages.size());
-  parts_.space->Drop(&sequence->cache.swapped);
+  parts_.kv_cache->Drop(&sequence->cache.swapped);
 }
 
 }  // namespace hydrant

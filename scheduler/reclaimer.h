@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "engine/cache/cache_space.h"
-#include "scheduler/cache_cuts.h"
+#include "engine/cache/kv_cache_manager.h"
+#include "scheduler/cache_compactor.h"
 #include "scheduler/prompt_reuse.h"
 #include "scheduler/sequence.h"
 #include "scheduler/sequence_table.h"
@@ -20,9 +20,9 @@ class Reclaimer {
  public:
   struct Parts {
     SequenceTable* table;
-    CacheSpace* space;
+    KvCacheManager* kv_cache;
     StepLedger* ledger;
-    CacheCuts* cuts;
+    CacheCompactor* compactor;
     PromptReuse* reuse;
     const SloControl* slo;
   };

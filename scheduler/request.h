@@ -24,7 +24,7 @@ using RequestHandle = uint64_t;
 
 inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr int kMaxSamples = 64;           // of one request
-inline constexpr int kMostPriority = 1000;       // the least is -1000
+inline constexpr int kMaxPriority = 1000;        // the least is -1000
 inline constexpr size_t kMaxBadWords = 256;      // token sequences
 inline constexpr size_t kMaxBadWordTokens = 64;  // of one
 
@@ -45,7 +45,7 @@ struct SamplingParams {
   bool logprobs = false;
   bool prompt_logprobs = false;
   // Applied to the logits before penalties and temperature:
-  std::map<TokenId, double> logit_bias{};            // added; [-100, 100], at most kMostBiases
+  std::map<TokenId, double> logit_bias{};            // added; [-100, 100], at most kMaxBiases
   std::vector<TokenId> allowed_token_ids{};          // only these are sampled; empty: all
   std::vector<std::vector<TokenId>> bad_words{};     // token sequences that must not occur
   std::shared_ptr<const CompiledGrammar> grammar{};  // of the text; null: none
@@ -79,11 +79,11 @@ struct Slo {
 
 // Treatment of a request's cache when the pool is full and other sequences need pages.
 enum class OnPressure : uint8_t {
-  kPreempt,  // not cut; the whole request may be preempted, and later resumes unchanged
-  // May be cut below its budget before any request is preempted. It shares no pages. REQUIRES: the
-  // request continues no context and is not kept
+  kPreempt,  // not compacted; the whole request may be preempted, and later resumes unchanged
+  // May be compacted below its budget before any request is preempted. It shares no pages.
+  // REQUIRES: the request continues no context and is not kept
   kEvict,
-  // Never cut or preempted: the request is admitted when all pages that it may need can be
+  // Never compacted or preempted: the request is admitted when all pages that it may need can be
   // reserved. REQUIRES: max_tokens or its cache plan bounds them
   kNever,
 };
@@ -107,7 +107,7 @@ struct Request {
   std::string cache_salt;
   // Whether the prompt's blocks, and thereby its tokens, are published in KV events
   // (scheduler/kv_events.h).
-  bool prompt_is_told = true;
+  bool publish_kv_events = true;
   // Handle of the context to continue; empty: none. The prompt is the continuation, or the whole
   // conversation, which begins with the context's tokens.
   std::string context;
@@ -121,7 +121,7 @@ struct Request {
   KeepAs keep_as;
   // Nothing is generated: the request ends after its prefill. REQUIRES: max_tokens is 1, nothing
   // is resumed
-  bool only_reads = false;
+  bool prefill_only = false;
   std::shared_ptr<const Context>
       from;  // set by ContextDirectory::Resolve: `prompt` begins with its tokens
   SamplingParams sampling;
@@ -149,13 +149,13 @@ struct RetainedMass {
 };
 
 // An interval in which a sequence was swapped out or preempted.
-struct TimeAway {
+struct PreemptionInterval {
   TimeUs after_us = 0;   // start, after submitted_at
   TimeUs us = 0;         // how long
   bool swapped = false;  // swapped out to host memory; else preempted, its cache dropped
 };
 
-inline constexpr size_t kMostTimesAway = 32;  // reported one by one
+inline constexpr size_t kMaxPreemptionIntervals = 32;  // reported one by one
 
 struct Usage {
   int32_t prompt_tokens = 0;
@@ -184,16 +184,18 @@ struct Usage {
   std::string compressed_by{};
   int64_t kv_pages_peak = 0;  // peak of pages held, all layers and heads
   double kv_pages_mean = 0;   // mean of pages held, over the time in which it held any
-  int32_t shrinks = 0;        // times that its cache was cut because other sequences needed pages
-  int32_t swaps = 0;          // times that its cache was swapped out to host memory and back
+  int32_t shrinks = 0;  // times that its cache was compacted because other sequences needed pages
+  int32_t swaps = 0;    // times that its cache was swapped out to host memory and back
   TimeUs submitted_at = 0;
   TimeUs queue_us = 0;    // submission to the first prefill work
   TimeUs prefill_us = 0;  // first prefill work to the first token
   TimeUs decode_us = 0;   // first token to the end
   // The parts of these three times in which it held no pages:
-  TimeUs swapped_us = 0;         // swapped out to host memory
-  TimeUs preempted_us = 0;       // preempted, waiting to recompute its cache
-  std::vector<TimeAway> away{};  // the first kMostTimesAway such intervals; of samples the first's
+  TimeUs swapped_us = 0;    // swapped out to host memory
+  TimeUs preempted_us = 0;  // preempted, waiting to recompute its cache
+  std::vector<PreemptionInterval>
+      // the first kMaxPreemptionIntervals such intervals; of samples the first's
+      preemption_intervals{};
 };
 
 struct Progress {

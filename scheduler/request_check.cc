@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/text/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
 #include "scheduler/context.h"
@@ -60,9 +60,9 @@ absl::Status CheckSampling(const SamplingParams& sampling) {
 namespace {
 
 absl::Status CheckBiases(const std::map<TokenId, double>& biases, TokenId vocab) {
-  if (biases.size() > kMostBiases) {
+  if (biases.size() > kMaxBiases) {
     return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", biases.size(),
-                                                   " tokens exceed the limit of ", kMostBiases));
+                                                   " tokens exceed the limit of ", kMaxBiases));
   }
   for (const auto& [token, bias] : biases) {
     if (token >= vocab) {
@@ -154,12 +154,12 @@ absl::Status CheckStopStrings(const std::vector<std::string>& stop) {
 }
 
 absl::Status CheckStopping(const StoppingParams& stopping, TokenId vocab) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();  // maximum of the wire type
-  if (stopping.max_tokens.has_value() && Outside<int64_t>(*stopping.max_tokens, 1, kMost)) {
+  constexpr int64_t kLimit = std::numeric_limits<uint32_t>::max();  // maximum of the wire type
+  if (stopping.max_tokens.has_value() && Outside<int64_t>(*stopping.max_tokens, 1, kLimit)) {
     return OutsideError("stopping.max_tokens", *stopping.max_tokens,
-                        absl::StrCat("[1, ", kMost, "]"));
+                        absl::StrCat("[1, ", kLimit, "]"));
   }
-  const int64_t most = stopping.max_tokens.value_or(kMost);
+  const int64_t most = stopping.max_tokens.value_or(kLimit);
   if (Outside<int64_t>(stopping.min_tokens, 0, most)) {
     return OutsideError("stopping.min_tokens", stopping.min_tokens,
                         absl::StrCat("[0, ", most, "]"));
@@ -215,7 +215,7 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
 }
 
 // C as requested, if it exceeds the plan's range.
-int64_t BudgetAskedFor(const CacheSpec& cache, const CachePlan& plan) {
+int64_t RequestedBudget(const CacheSpec& cache, const CachePlan& plan) {
   if (plan.cap != kNoCap) return plan.cap;
   const int64_t floor = cache.min_cache_tokens.value_or(0);
   return cache.cache_ratio && floor >= kNoCap
@@ -234,7 +234,7 @@ absl::Status CheckRolling(const CacheSpec& cache, const CachePlan& plan,
   }
   if (plan.cap <= limits.max_model_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("cache.params.rolling: a budget of ", BudgetAskedFor(cache, plan),
+      absl::StrCat("cache.params.rolling: a budget of ", RequestedBudget(cache, plan),
                    " entries a head exceeds max_model_len ", limits.max_model_len));
 }
 
@@ -243,7 +243,7 @@ absl::Status CheckRolling(const CacheSpec& cache, const CachePlan& plan,
 absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& plan,
                                        const EngineLimits& limits) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t alone = CacheSpace::MaxTokensAlone(limits, plan);
+  const int64_t alone = KvCacheManager::MaxTokensAlone(limits, plan);
   int64_t total = limits.max_model_len;
   if (request.stopping.max_tokens.has_value()) {
     // Positions have 32 bits.
@@ -271,14 +271,14 @@ absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer
 
 // The longest prompt that can be prefilled twice with an instruction of `instruction`
 // tokens between.
-int64_t LongestReadTwice(size_t instruction, const EngineLimits& limits) {
+int64_t MaxTokensOfTwoPasses(size_t instruction, const EngineLimits& limits) {
   const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
   return (most - static_cast<int64_t>(instruction)) / 2;
 }
 
-bool FitsTwice(int64_t tokens, const EngineLimits& limits, const Tokenizer& tokenizer) {
+bool FitsTwoPasses(int64_t tokens, const EngineLimits& limits, const Tokenizer& tokenizer) {
   const absl::StatusOr<std::vector<TokenId>> instruction = ProbeInstruction(tokenizer);
-  return instruction.ok() && tokens <= LongestReadTwice(instruction->size(), limits);
+  return instruction.ok() && tokens <= MaxTokensOfTwoPasses(instruction->size(), limits);
 }
 
 absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
@@ -286,7 +286,7 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
                                            const Tokenizer& tokenizer) {
   if (!plan.ReadsProbe()) return std::vector<TokenId>();
   HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> probe, ProbeInstruction(tokenizer));
-  const int64_t longest = LongestReadTwice(probe.size(), limits);
+  const int64_t longest = MaxTokensOfTwoPasses(probe.size(), limits);
   if (plan.prompt.tokens > longest) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ",
@@ -312,7 +312,7 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
     return absl::InvalidArgumentError(evict + "goes neither with a context nor with keep");
   if (request.cache.min_retained_mass.has_value())
     return absl::InvalidArgumentError(evict + "does not go with min_retained_mass, a promise");
-  if (MayShrink(plan)) return absl::OkStatus();
+  if (CanShrink(plan)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(evict, "needs entries that are ranked at every token, and may leave at any; \"",
                    request.cache.policy, "\" as asked for has none. auto has"));
@@ -320,8 +320,8 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
 
 // All pages up to the cache's maximum size are reserved, so an unbounded cache requires an
 // explicit max_tokens.
-absl::Status CheckPromise(const Request& request, const CachePlan& largest,
-                          const EngineLimits& limits) {
+absl::Status CheckGuarantee(const Request& request, const CachePlan& largest,
+                            const EngineLimits& limits) {
   const bool is_bounded = request.stopping.max_tokens.has_value() || largest.cap != kNoCap ||
                           limits.BudgetLayers() == 0;
   if (request.on_pressure != OnPressure::kNever || is_bounded) return absl::OkStatus();
@@ -333,48 +333,48 @@ absl::Status CheckPromise(const Request& request, const CachePlan& largest,
 }
 
 // The budget of a request that continues a context with another turn that is prefilled at once.
-std::optional<TurnBudget> TurnOf(const Request& request) {
+std::optional<AppendBudget> AppendBudgetOf(const Request& request) {
   if (request.from == nullptr) return std::nullopt;
   const CachePlan& plan = request.from->plan;
   const TokenRange turn = {static_cast<int32_t>(request.from->num_seen),
                            static_cast<int32_t>(request.prompt.size())};
-  if (!plan.AppendsRuns() || turn.end - turn.begin < 2 || !IsTurn(turn, plan)) return std::nullopt;
-  return BudgetOfTurn(plan, request.cache, turn.end);
+  if (!plan.AppendsRuns() || turn.end - turn.begin < 2 || !RaisesBudget(turn, plan))
+    return std::nullopt;
+  return BudgetAfterAppend(plan, request.cache, turn.end);
 }
 
 // The plan of a request without a context, with its probe.
-absl::StatusOr<PlannedCache> PlanRequest(const CacheSpec& spec, const Request& request,
-                                         const CachePlan& open, const EngineLimits& limits,
-                                         const Tokenizer& tokenizer) {
-  PlannedCache planned = {.spec = spec, .plan = Decide(open, Observations())};
+absl::StatusOr<PromptPlan> PlanRequest(const CacheSpec& spec, const Request& request,
+                                       const CachePlan& open, const EngineLimits& limits,
+                                       const Tokenizer& tokenizer) {
+  PromptPlan planned = {.spec = spec, .plan = Resolve(open, ResolveInputs())};
   HYDRANT_ASSIGN_OR_RETURN(planned.probe, Probe(request.prompt, planned.plan, limits, tokenizer));
   HYDRANT_RETURN_IF_ERROR(CheckRolling(spec, planned.plan, limits));
   return planned;
 }
 
-bool MayBeCompressed(const Request& request) {
+bool MayUseFallback(const Request& request) {
   return request.cache.policy == "full" && !request.cache.min_retained_mass.has_value() &&
-         request.from == nullptr && request.keep_as.handle.empty() && !request.only_reads &&
+         request.from == nullptr && request.keep_as.handle.empty() && !request.prefill_only &&
          request.resume_token_ids.empty() && request.pooling == EmbeddingPooling::kNone &&
          request.on_pressure != OnPressure::kNever;
 }
 
 // `whole`: the plan of the full cache, for a request of up to max_total_tokens.
-std::shared_ptr<const PlannedCache> PlanUnderPressure(const CacheSpec& spec, const Request& request,
-                                                      const CachePlan& whole,
-                                                      int64_t max_total_tokens,
-                                                      const EngineLimits& limits,
-                                                      const Tokenizer& tokenizer) {
-  if (spec.policy == "full" || !MayBeCompressed(request)) return nullptr;
+std::shared_ptr<const PromptPlan> PlanFallback(const CacheSpec& spec, const Request& request,
+                                               const CachePlan& whole, int64_t max_total_tokens,
+                                               const EngineLimits& limits,
+                                               const Tokenizer& tokenizer) {
+  if (spec.policy == "full" || !MayUseFallback(request)) return nullptr;
   const absl::StatusOr<CachePlan> open = PlanCache(spec, whole.prompt);
   if (!open.ok()) return nullptr;
-  absl::StatusOr<PlannedCache> planned = PlanRequest(spec, request, *open, limits, tokenizer);
+  absl::StatusOr<PromptPlan> planned = PlanRequest(spec, request, *open, limits, tokenizer);
   const int64_t last = max_total_tokens - 1;
-  if (!planned.ok() || !CacheSpace::FitsAlone(limits, planned->plan, last)) return nullptr;
-  if (CacheSpace::PagesFor(limits, planned->plan, last) >=
-      CacheSpace::PagesFor(limits, whole, last))
+  if (!planned.ok() || !KvCacheManager::FitsAlone(limits, planned->plan, last)) return nullptr;
+  if (KvCacheManager::PagesFor(limits, planned->plan, last) >=
+      KvCacheManager::PagesFor(limits, whole, last))
     return nullptr;
-  return std::make_shared<const PlannedCache>(*std::move(planned));
+  return std::make_shared<const PromptPlan>(*std::move(planned));
 }
 
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
@@ -388,17 +388,18 @@ absl::Status CheckSalt(const std::string& salt) {
 }
 
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
-  if (turn_budget.has_value()) return turn_budget;
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
-  const bool decided_later =
-      plan.open == OpenUntil::kAdmission || (cut.has_value() && cut->min_retained_mass > 0.0f);
+  if (append_budget.has_value()) return append_budget;
+  const std::optional<PageCompaction> compaction =
+      plan.retention->PromptCompaction(plan, plan.prompt.num_layers);
+  const bool decided_later = plan.resolve_at == ResolveAt::kAdmission ||
+                             (compaction.has_value() && compaction->min_retained_mass > 0.0f);
   if (decided_later || plan.budget == kNoCap) return std::nullopt;
   return plan.budget;
 }
 
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
                                                   const Tokenizer& tokenizer,
-                                                  const CacheSpec& under_pressure) {
+                                                  const CacheSpec& fallback_policy) {
   const TokenId vocab = tokenizer.VocabSize();
   absl::Status status = CheckTokens(request, limits, vocab);
   if (status.ok()) status = CheckSampling(request.sampling);
@@ -409,43 +410,44 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   // With an owner, the salt was checked before the owner's prefix was added.
   if (status.ok() && request.owner.empty()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
-  request.cache.may_shrink = request.on_pressure == OnPressure::kEvict;
+  request.cache.evictable = request.on_pressure == OnPressure::kEvict;
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.BudgetLayers(),
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens,
-      .asked_later = request.only_reads};
-  prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
+      .question_later = request.prefill_only};
+  prompt.fits_two_passes =
+      prompt.HasLaterQuestion() && FitsTwoPasses(prompt.tokens, limits, tokenizer);
   const absl::StatusOr<CachePlan> open =
       request.from != nullptr ? request.from->first_plan : PlanCache(request.cache, prompt);
   if (!open.ok()) return Invalid(open.status());
-  absl::StatusOr<PlannedCache> planned =
+  absl::StatusOr<PromptPlan> planned =
       PlanRequest(request.cache, request, *open, limits, tokenizer);
   if (!planned.ok()) return Invalid(planned.status());
   const CachePlan& plan = planned->plan;
   status = CheckEviction(request, plan);
   if (!status.ok()) return Invalid(std::move(status));
-  const std::optional<TurnBudget> turn = TurnOf(request);
+  const std::optional<AppendBudget> append = AppendBudgetOf(request);
   CachePlan largest = plan;  // the plan at its largest
   if (request.from != nullptr) largest.cap = request.from->plan.cap;
-  if (turn.has_value()) largest.cap = turn->cap;
-  status = CheckPromise(request, largest, limits);
+  if (append.has_value()) largest.cap = append->cap;
+  status = CheckGuarantee(request, largest, limits);
   if (!status.ok()) return Invalid(std::move(status));
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, largest, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
   std::vector<PrefixKey> keys = KeysOf(request, plan, limits);
-  auto other = PlanUnderPressure(under_pressure, request, plan, *total, limits, tokenizer);
+  auto other = PlanFallback(fallback_policy, request, plan, *total, limits, tokenizer);
   return CheckedRequest{.request = std::move(request),
                         .plan = std::move(planned->plan),
                         .probe = std::move(planned->probe),
                         .prefix_keys = std::move(keys),
                         .max_total_tokens = *total,
                         .largest_cap = largest.cap,
-                        .turn_budget = turn.has_value() ? turn->Mean() : std::nullopt,
-                        .under_pressure = std::move(other)};
+                        .append_budget = append.has_value() ? append->Mean() : std::nullopt,
+                        .fallback_plan = std::move(other)};
 }
 
 absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits) {

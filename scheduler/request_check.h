@@ -28,7 +28,7 @@ absl::Status CheckSalt(const std::string& salt);
 absl::Status CheckSampling(const SamplingParams& sampling);
 
 // The cache plan of a request's prompt.
-struct PlannedCache {
+struct PromptPlan {
   CacheSpec spec;
   CachePlan plan;  // of the prompt without its question; for an open plan, the least it may be
   std::vector<TokenId> probe = {};  // prefilled after the prompt to score its entries
@@ -44,10 +44,11 @@ struct CheckedRequest {
   // does not bind a rolling cache with max_tokens: CachePlan::rule), and, without max_tokens, the
   // tokens that the pool holds under this cache plan (the stream then ends with reason `length`).
   int64_t max_total_tokens = 0;
-  int32_t largest_cap = kNoCap;        // of the plan after the last turn has begun
-  std::optional<int32_t> turn_budget;  // C of the turn that continues a context (BudgetOfTurn)
+  int32_t largest_cap = kNoCap;  // of the plan after the last turn has begun
+  std::optional<int32_t>
+      append_budget;  // C of the turn that continues a context (BudgetAfterAppend)
   // The plan used if the whole cache does not fit at admission; null: the request waits.
-  std::shared_ptr<const PlannedCache> under_pressure;
+  std::shared_ptr<const PromptPlan> fallback_plan;
 
   // C, the entries kept of the prompt per KV head, averaged over heads that share a budget; nullopt
   // if nothing is ever evicted, or if C is decided later: at admission, or after the prefill.
@@ -57,12 +58,12 @@ struct CheckedRequest {
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":
 // field, value, range), or with ResourceExhausted, reason NEVER_FITS, if prompt plus max_tokens
 // would outgrow an empty pool.
-// `under_pressure`: SchedulerOptions::policy_under_pressure. It applies to plain requests for the
+// `fallback_policy`: SchedulerOptions::policy_under_pressure. It applies to plain requests for the
 // full cache: not to requests that continue a context, are kept, resumed or embedded, or have
 // min_retained_mass; and only if it takes fewer pages and allows the same length.
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
                                                   const Tokenizer& tokenizer,
-                                                  const CacheSpec& under_pressure = {});
+                                                  const CacheSpec& fallback_policy = {});
 
 // Whether the policy can compress this engine's cache. InvalidArgument names the option.
 absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits);

@@ -88,7 +88,7 @@ std::optional<Failed> RequestGate::TooLate(const Request& request, TimeUs now) c
                 .retry_after_us = RetryAfter(wait_us - bearable_us)};
 }
 
-void RequestGate::Leave(RequestHandle sample) {
+void RequestGate::Remove(RequestHandle sample) {
   const auto first = first_of_.find(sample);
   if (first == first_of_.end()) return;
   const auto it = live_.find(first->second);

@@ -33,7 +33,7 @@ class RequestGate {
                               TimeUs now);
   // Called before the sample's terminal event is delivered. After a request's last one its id
   // is free.
-  void Leave(RequestHandle sample);
+  void Remove(RequestHandle sample);
   // The first sample of the live request of this owner and id.
   std::optional<RequestHandle> Find(const std::string& owner, const std::string& request_id) const;
   // The live samples of the request with this first sample, in their order; empty: it is not live.

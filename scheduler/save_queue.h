@@ -24,8 +24,11 @@ class SaveQueue {
   using Save = std::function<void(std::span<const T>)>;
   // Calls `save` on its thread with up to `at_once` items, in their order. If more than `most`
   // items wait, because saving is too slow, the oldest are dropped.
-  SaveQueue(size_t most, size_t at_once, Save save)
-      : most_(most), at_once_(at_once), save_(std::move(save)), thread_([this] { Run(); }) {}
+  SaveQueue(size_t capacity, size_t at_once, Save save)
+      : capacity_(capacity),
+        at_once_(at_once),
+        save_(std::move(save)),
+        thread_([this] { Run(); }) {}
   // Waits until all items are saved.
   ~SaveQueue() {
     {
@@ -39,7 +42,7 @@ class SaveQueue {
   void Add(std::span<const T> more) {
     const MutexLock lock(mutex_);
     waiting_.insert(waiting_.end(), more.begin(), more.end());
-    while (waiting_.size() > most_) waiting_.pop_front();
+    while (waiting_.size() > capacity_) waiting_.pop_front();
     wake_.notify_one();
   }
 
@@ -70,7 +73,7 @@ class SaveQueue {
     }
   }
 
-  const size_t most_, at_once_;
+  const size_t capacity_, at_once_;
   const Save save_;
   Mutex mutex_;
   std::deque<T> waiting_ HYDRANT_GUARDED_BY(mutex_);

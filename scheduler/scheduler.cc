@@ -34,31 +34,31 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
     : limits_(limits),
       options_(options),
       tokenizer_(tokenizer),
-      space_(limits),
+      kv_cache_(limits),
       table_(options.tenant_weights),
-      contexts_(limits.NumContextPages(), limits.MaxContexts(), &space_, &directory_),
-      reuse_(limits_, WatermarkPages(limits, options), &table_, &space_, &ledger_),
-      slo_(limits_, options_, &table_, &space_, &reuse_),
-      cuts_(limits_, &table_, &space_, &ledger_),
+      contexts_(limits.NumContextPages(), limits.MaxContexts(), &kv_cache_, &directory_),
+      reuse_(limits_, WatermarkPages(limits, options), &table_, &kv_cache_, &ledger_),
+      slo_(limits_, options_, &table_, &kv_cache_, &reuse_),
+      compactor_(limits_, &table_, &kv_cache_, &ledger_),
       reclaimer_(limits_, {.table = &table_,
-                           .space = &space_,
+                           .kv_cache = &kv_cache_,
                            .ledger = &ledger_,
-                           .cuts = &cuts_,
+                           .compactor = &compactor_,
                            .reuse = &reuse_,
                            .slo = &slo_}),
       admission_(limits_, WatermarkPages(limits, options),
                  {.table = &table_,
-                  .space = &space_,
+                  .kv_cache = &kv_cache_,
                   .contexts = &contexts_,
                   .reclaimer = &reclaimer_,
                   .reuse = &reuse_,
                   .slo = &slo_}),
-      builder_(limits_, &table_, &space_, &ledger_, &slo_),
+      builder_(limits_, &table_, &kv_cache_, &ledger_, &slo_),
       delivery_(limits_, options_, tokenizer, &table_, &slo_) {}
 
 Scheduler::~Scheduler() {
   for (Sequence* sequence : table_.live()) {
-    space_.Release(&sequence->cache.space);
+    kv_cache_.Release(&sequence->cache.blocks);
     reuse_.Abandon(sequence);
   }
   for (Sequence* sequence : table_.queue().InOrder()) reclaimer_.DropSwapped(sequence);
@@ -84,10 +84,10 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   PackStates();
   EndCancelled(now);
   EndLate(now);
-  SendDecisions();
+  SendResolvedPlans();
   masks_.Begin(table_.live());
   reuse_.ForkSamples(now, &batch_);
-  cuts_.CutRunning(&batch_);
+  compactor_.CompactRunning(&batch_);
   if (GrowRunning(now)) {
     AdmitWaiting(now);
   } else {
@@ -100,7 +100,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   if (batch_.HasWork()) ledger_.Commit();
   if (ledger_.Empty()) {
     slo_.Idle();
-    if (HasToWaitForMask()) {  // no step is in flight, so waiting delays no other work
+    if (MustWaitForMask()) {  // no step is in flight, so waiting delays no other work
       masks_.WaitForFirst();
       return Schedule(now);
     }
@@ -117,11 +117,11 @@ void Scheduler::BeginBatch(TimeUs now) {
   table_.queue().ForgetIdle();
 }
 
-// Cuts of earlier steps leave more slabs than the state needs.
+// Compactions of earlier steps leave more slabs than the state needs.
 void Scheduler::PackStates() {
   for (Sequence* sequence : table_.live()) {
-    SequenceSpace& space = sequence->cache.space;
-    if (space.HasSpareSlab()) space_.PackState(&space, &batch_);
+    SequenceBlocks& blocks = sequence->cache.blocks;
+    if (blocks.HasSpareSlab()) kv_cache_.PackState(&blocks, &batch_);
   }
 }
 
@@ -146,15 +146,15 @@ void Scheduler::EndLate(TimeUs now) {
   while (Sequence* sequence = slo_.NextLate(now)) End(slo_.Refusal(*sequence, now), now, sequence);
 }
 
-void Scheduler::SendDecisions() {
+void Scheduler::SendResolvedPlans() {
   for (Sequence* sequence : table_.live()) {
     SequenceCache& cache = sequence->cache;
     if (std::exchange(cache.plan_is_new, false))
-      batch_.Add(SlotDecision{cache.space.slot, cache.plan});
+      batch_.Add(SlotPlan{cache.blocks.slot, cache.plan});
   }
 }
 
-bool Scheduler::HasToWaitForMask() const {
+bool Scheduler::MustWaitForMask() const {
   return std::ranges::any_of(
       table_.live(), [](const Sequence* sequence) { return sequence->output.waits_for_mask; });
 }
@@ -167,16 +167,16 @@ bool Scheduler::GrowRunning(TimeUs now) {
   growing_ = table_.live();  // some of them may leave meanwhile
   for (size_t i = 0; i < growing_.size(); ++i) {
     if (i + 2 * kAhead < growing_.size())
-      CacheSpace::PrefetchGrowingHeads(growing_[i + 2 * kAhead]->cache.space);
+      KvCacheManager::PrefetchGrowingHeads(growing_[i + 2 * kAhead]->cache.blocks);
     if (i + kAhead < growing_.size()) {
       const Sequence& later = *growing_[i + kAhead];
-      space_.PrefetchGrowth(later.progress.num_seen + 1, later.cache.space);
+      kv_cache_.PrefetchGrowth(later.progress.num_seen + 1, later.cache.blocks);
     }
     Sequence* const sequence = growing_[i];
     if (sequence->phase != Phase::kRunning) continue;
-    const TokenRange* read = sequence->cache.IsSettled() ? sequence->NextRead() : nullptr;
+    const TokenRange* read = sequence->cache.IsSettled() ? sequence->NextAppend() : nullptr;
     if (read == nullptr && !sequence->MayDecode()) continue;
-    if (read != nullptr) cuts_.BeginTurn(*read, sequence, &batch_);
+    if (read != nullptr) compactor_.BeginAppend(*read, sequence, &batch_);
     const int64_t tokens = read != nullptr ? read->end : sequence->progress.num_seen + 1;
     switch (reclaimer_.Grow(tokens, now, sequence, &batch_)) {
       case Reclaimer::Growth::kPreempted:
@@ -190,7 +190,7 @@ bool Scheduler::GrowRunning(TimeUs now) {
         if (read != nullptr) {
           BeginRead(sequence);
         } else {
-          cuts_.CutInPlace(sequence, &batch_);
+          compactor_.CompactInPlace(sequence, &batch_);
         }
     }
   }
@@ -201,7 +201,7 @@ bool Scheduler::GrowRunning(TimeUs now) {
 // admitted meanwhile.
 void Scheduler::BeginRead(Sequence* sequence) {
   const auto tokens = static_cast<int64_t>(sequence->PrefillTokens().size());
-  if (!space_.TryOpenArena(tokens, &sequence->cache.space)) {
+  if (!kv_cache_.TryOpenArena(tokens, &sequence->cache.blocks)) {
     arena_wanted_ = true;
     return;
   }
@@ -230,13 +230,13 @@ void Scheduler::AdmitWaiting(TimeUs now) {
       wait_reason_ = *lacked;
       return;
     }
-    if (was_whole && !sequence->account.usage.compressed_by.empty()) TellCompressed(*sequence);
+    if (was_whole && !sequence->account.usage.compressed_by.empty()) SendFallback(*sequence);
     Admit(sequence, now);
   }
 }
 
 // The client of a sequence that was admitted with its fallback cache hears of it.
-void Scheduler::TellCompressed(const Sequence& sequence) {
+void Scheduler::SendFallback(const Sequence& sequence) {
   wait_reason_ = WaitReason::kPages;  // the pool was short all the same
   ++num_compressed_;
   delivery_.Send(sequence, Progress{.prompt_tokens = sequence.progress.num_prompt_tokens,
@@ -246,7 +246,7 @@ void Scheduler::TellCompressed(const Sequence& sequence) {
 // The sequence holds its pages.
 void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   table_.LeaveQueue(sequence);
-  EndAbsence(now, sequence);
+  EndPreemption(now, sequence);
   Usage& usage = sequence->account.usage;
   if (sequence->progress.num_seen > 0) {
     Resume(sequence, now);
@@ -256,9 +256,9 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
     usage.probe_tokens = static_cast<int32_t>(sequence->PrefillTokens().size()) -
                          sequence->progress.num_context_tokens;
   }
-  usage.kv_pages_peak = std::max(usage.kv_pages_peak, sequence->cache.space.num_pages);
+  usage.kv_pages_peak = std::max(usage.kv_pages_peak, sequence->cache.blocks.num_pages);
   slo_.Admitted(sequence, now);
-  table_.GoLive(sequence);
+  table_.AddLive(sequence);
   masks_.Add(sequence);
 }
 
@@ -298,7 +298,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (sequence != nullptr) Sampled(row.index, sampled, now, sequence);
   }
   ApplyParts(step, result, &reader, now);
-  ApplyCuts(step, result);
+  ApplyCompactions(step, result);
   slo_.ObserveStep(step, now);
   if (Empty()) slo_.Idle();
   ledger_.RemoveOldest();
@@ -358,23 +358,23 @@ void Scheduler::PromptRead(Sequence* sequence) {
 // The prompt has become a cache.
 void Scheduler::Compressed(const CacheReport& report, Sequence* sequence) {
   SequenceCache& cache = sequence->cache;
-  if (cache.plan.open == OpenUntil::kPromptRead) {
-    cache.plan = Decide(cache.plan, {.fits = {}, .of_prompt = report.observations});
+  if (cache.plan.resolve_at == ResolveAt::kPrefilled) {
+    cache.plan = Resolve(cache.plan, {.fits = {}, .of_prompt = report.observations});
     cache.plan_is_new = true;
   }
-  if (!cache.space.lengths_known)
-    space_.SetKept(cache.plan, report.entries, report.pages, &cache.space);
-  LowerPromise(sequence, &space_);
+  if (!cache.blocks.lengths_known)
+    kv_cache_.ApplyReport(cache.plan, report.entries, report.pages, &cache.blocks);
+  TrimReservation(sequence, &kv_cache_);
   RecordCompression(report, limits_, sequence);
 }
 
-void Scheduler::ApplyCuts(const StepRecord& step, const StepResult& result) {
-  for (size_t i = 0; i < step.cut.size(); ++i) {
-    const std::vector<int32_t>& entries = result.cut_reports[i].entries;
-    Sequence* const sequence = step.cut[i].Live();
-    if (sequence == nullptr || !step.cut[i].IsOpen() || entries.empty()) continue;
-    space_.Cap(entries, &sequence->cache.space);
-    LowerPromise(sequence, &space_);
+void Scheduler::ApplyCompactions(const StepRecord& step, const StepResult& result) {
+  for (size_t i = 0; i < step.compacted.size(); ++i) {
+    const std::vector<int32_t>& entries = result.compaction_reports[i].entries;
+    Sequence* const sequence = step.compacted[i].Live();
+    if (sequence == nullptr || !step.compacted[i].IsOpen() || entries.empty()) continue;
+    kv_cache_.SetCaps(entries, &sequence->cache.blocks);
+    TrimReservation(sequence, &kv_cache_);
   }
 }
 
@@ -399,7 +399,7 @@ void Scheduler::End(Ending ending, TimeUs now, Sequence* sequence) {
   if (sequence->IsWaiting()) {
     reclaimer_.DropSwapped(sequence);
   } else {
-    space_.Release(&sequence->cache.space);
+    kv_cache_.Release(&sequence->cache.blocks);
     reuse_.Abandon(sequence);
   }
   ledger_.KeepEnded(table_.Remove(sequence));
@@ -409,15 +409,15 @@ void Scheduler::End(Ending ending, TimeUs now, Sequence* sequence) {
 std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   const SequenceCache& cache = sequence.cache;
   // A token that was on its way when its sequence was preempted may end it while it reads again.
-  const bool whole =
-      sequence.IsDecoding() && cache.space.lengths_known && cache.plan.open == OpenUntil::kDecided;
+  const bool whole = sequence.IsDecoding() && cache.blocks.lengths_known &&
+                     cache.plan.resolve_at == ResolveAt::kResolved;
   if (sequence.request.keep_as.handle.empty() || !whole) return nullptr;
   std::shared_ptr<const Context> context = ContextOf(sequence);
   const auto before = static_cast<std::ptrdiff_t>(ended_updates_.list.size());
-  if (!contexts_.Keep(context, cache.space, &ended_updates_)) return nullptr;
+  if (!contexts_.Keep(context, cache.blocks, &ended_updates_)) return nullptr;
   if (cache.plan_is_new) {  // the kept scores are those of the decided plan
     ended_updates_.list.insert(ended_updates_.list.begin() + before,
-                               SlotDecision{cache.space.slot, cache.plan});
+                               SlotPlan{cache.blocks.slot, cache.plan});
   }
   return context;
 }
@@ -436,7 +436,7 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
 SchedulerState Scheduler::State() const {
   return {.limits = limits_,
           .table = table_,
-          .space = space_,
+          .kv_cache = kv_cache_,
           .prefix_cache = reuse_.blocks(),
           .contexts = contexts_,
           .ledger = ledger_,
@@ -447,13 +447,13 @@ SchedulerState Scheduler::State() const {
 ServingStats Scheduler::Stats() const {
   ServingStats stats = {.waiting = static_cast<int>(table_.queue().size()),
                         .queued_tokens = table_.queued_tokens(),
-                        .pages_total = space_.NumPages(),
-                        .pages_free = space_.NumFreePages(),
-                        .pages_spared = space_.NumSparedPages(),
-                        .state_pages = space_.NumSlabs(),
+                        .pages_total = kv_cache_.NumPages(),
+                        .pages_free = kv_cache_.NumFreePages(),
+                        .pages_spared = kv_cache_.NumSparedPages(),
+                        .state_pages = kv_cache_.NumSlabs(),
                         .steps = num_steps_,
                         .preemptions = reclaimer_.num_preemptions(),
-                        .shrinks = cuts_.num_shrinks(),
+                        .shrinks = compactor_.num_shrinks(),
                         .compressed = num_compressed_,
                         .swaps = reclaimer_.num_swaps(),
                         .swapped_pages = reclaimer_.NumSwappedPages(),

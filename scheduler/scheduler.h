@@ -9,8 +9,8 @@
 //
 //   1. End cancelled and late requests and free their pages. Fork samples of prompts that have been
 //      read (prompt_reuse.h).
-//   2. Cut caches whose plans say so (cache_cuts.h). Give running sequences the page that their
-//      next entry needs; preempt others where pool or tables are dry (reclaimer.h). Preempted
+//   2. Compact caches whose plans say so (cache_compactor.h). Give running sequences the page that
+//      their next entry needs; preempt others where pool or tables are dry (reclaimer.h). Preempted
 //      sequences wait in their old place of the queue. Sequences with reserved pages
 //      (OnPressure::kNever) are never preempted.
 //   3. Admit from the front of the queue until one does not fit, now or later (admission.h), or
@@ -44,13 +44,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/cache/prefix_cache.h"
 #include "engine/run/step/batch.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "scheduler/admission.h"
 #include "scheduler/batch_builder.h"
-#include "scheduler/cache_cuts.h"
+#include "scheduler/cache_compactor.h"
 #include "scheduler/context_table.h"
 #include "scheduler/delivery.h"
 #include "scheduler/mask_schedule.h"
@@ -98,11 +98,11 @@ class Scheduler {
   // Thread-safe: requests that continue a context are resolved before they are checked and added.
   const ContextDirectory& contexts() const { return directory_; }
   // Whether a step that moves pages to or from host memory is to come, or has not returned.
-  bool SwapsUnderWay() const { return HasSwaps(ended_updates_) || ledger_.SwapsInFlight(); }
+  bool HasSwapsInFlight() const { return HasSwaps(ended_updates_) || ledger_.SwapsInFlight(); }
   // To read or write these pages, between steps. REQUIRES: no swaps are under way
   ContextTable& context_table() { return contexts_; }
   // Whether steps in flight may write prefix blocks that have been given up.
-  bool BlocksUnderWay() const { return ledger_.BlocksUnderWay(); }
+  bool HasBlocksInFlight() const { return ledger_.HasBlocksInFlight(); }
   // To read or write prefix blocks, between steps. REQUIRES: no blocks are under way
   PrefixCache& prefix_cache() { return reuse_.blocks(); }
   // From now on TakeFilled() returns the keys of prefix blocks that prompts have filled since its
@@ -124,26 +124,26 @@ class Scheduler {
   ServingView View(TimeUs now) const { return MakeView(State(), Stats(), evicted_entries_, now); }
   // For checks of the invariants above, and for tests that take memory away.
   SchedulerState State() const;
-  CacheSpace& cache_space() { return space_; }
+  KvCacheManager& kv_cache() { return kv_cache_; }
 
  private:
   void BeginBatch(TimeUs now);
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void PackStates();
-  void SendDecisions();
-  bool HasToWaitForMask() const;
+  void SendResolvedPlans();
+  bool MustWaitForMask() const;
   bool GrowRunning(TimeUs now);
   void BeginRead(Sequence* sequence);
   void AdmitWaiting(TimeUs now);
-  void TellCompressed(const Sequence& sequence);
+  void SendFallback(const Sequence& sequence);
   void Admit(Sequence* sequence, TimeUs now);
   void Resume(Sequence* sequence, TimeUs now);
   bool WaitsForRoom() const;
   void ApplyParts(const StepRecord& step, const StepResult& result, ResultReader* reader,
                   TimeUs now);
   void ApplySamples(const ScheduledPart& part, ResultReader* reader, TimeUs now);
-  void ApplyCuts(const StepRecord& step, const StepResult& result);
+  void ApplyCompactions(const StepRecord& step, const StepResult& result);
   void PromptRead(Sequence* sequence);
   void Compressed(const CacheReport& report, Sequence* sequence);
   void Sampled(int64_t index, const ResultReader::Token& sampled, TimeUs now, Sequence* sequence);
@@ -155,14 +155,14 @@ class Scheduler {
   const Tokenizer* const tokenizer_;
 
   // State, and the parts that decide; each borrows those above it.
-  CacheSpace space_;
+  KvCacheManager kv_cache_;
   SequenceTable table_;
   StepLedger ledger_;
   ContextDirectory directory_;
   ContextTable contexts_;
   PromptReuse reuse_;
   SloControl slo_;
-  CacheCuts cuts_;
+  CacheCompactor compactor_;
   Reclaimer reclaimer_;
   Admission admission_;
   BatchBuilder builder_;

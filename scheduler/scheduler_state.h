@@ -2,7 +2,7 @@
 #ifndef HYDRANT_SCHEDULER_SCHEDULER_STATE_H_
 #define HYDRANT_SCHEDULER_SCHEDULER_STATE_H_
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/cache/prefix_cache.h"
 #include "engine/run/step/batch.h"
 #include "scheduler/context_table.h"
@@ -15,7 +15,7 @@ namespace hydrant {
 struct SchedulerState {
   const EngineLimits& limits;
   const SequenceTable& table;
-  const CacheSpace& space;
+  const KvCacheManager& kv_cache;
   const PrefixCache& prefix_cache;
   const ContextTable& contexts;
   const StepLedger& ledger;

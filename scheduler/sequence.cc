@@ -32,14 +32,14 @@ SequenceRequest ToSequenceRequest(CheckedRequest* checked, TimeUs now, uint64_t 
       .on_pressure = request.on_pressure,
       .largest_cap = checked->largest_cap,
       .pooling = request.pooling,
-      .prefill_only = request.only_reads,
+      .prefill_only = request.prefill_only,
       .wants_prompt_logprobs = request.sampling.prompt_logprobs && !request.sample_of.has_value(),
-      .prompt_is_told = request.prompt_is_told,
+      .publish_kv_events = request.publish_kv_events,
       .prefix_keys = std::move(checked->prefix_keys),
       .from = std::move(request.from),
       .sample_of = request.sample_of,
       .keep_as = std::move(request.keep_as),
-      .under_pressure = std::move(checked->under_pressure),
+      .fallback_plan = std::move(checked->fallback_plan),
       .salt = std::move(request.cache_salt)};
 }
 
@@ -79,15 +79,15 @@ std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest chec
                  .logits = LogitsProcessor::Create(request.sampling, request.stopping, tokenizer),
                  .text =
                      OutputProcessor(&tokenizer, request.stopping, request.skip_special_tokens)},
-      .account = {.last_heard_at = now, .submitted_at = now}});
+      .account = {.last_event_at = now, .submitted_at = now}});
   sequence->request = ToSequenceRequest(&checked, now, arrival);
   SequenceProgress& progress = sequence->progress;
   const Context* from = sequence->request.from.get();
-  if (from != nullptr) progress.read_later = from->read_later;
+  if (from != nullptr) progress.append_ranges = from->append_ranges;
   const int64_t seen = from != nullptr ? from->num_seen : progress.num_context_tokens;
   // One token costs less in a decode row.
   if (progress.num_prompt_tokens - seen > 1)
-    progress.read_later.push_back({static_cast<int32_t>(seen), progress.num_prompt_tokens});
+    progress.append_ranges.push_back({static_cast<int32_t>(seen), progress.num_prompt_tokens});
   progress.probed = WithProbe(progress, checked.probe);
   Resume(request.resume_token_ids, sequence.get());
   sequence->account.usage.prompt_tokens = progress.num_prompt_tokens;
@@ -104,16 +104,16 @@ std::shared_ptr<const Context> ContextOf(const Sequence& sequence) {
       Context{.id = {sequence.request.salt, keep_as.handle},
               .tokens = progress.tokens,
               .num_seen = progress.num_seen,
-              .read_later = progress.read_later,
+              .append_ranges = progress.append_ranges,
               .spec = cache.spec,
               .first_plan = from != nullptr ? from->first_plan : cache.plan,
               .plan = cache.plan,
-              .pages = cache.space.NumDataPages(),
+              .pages = cache.blocks.NumDataPages(),
               .retained_mass = sequence.account.usage.retained_mass,
               .created_at = keep_as.created_at,
               .expires_at = keep_as.expires_at,
               .pinned = keep_as.pinned});
-  for (const HeadSpan& span : cache.space.spans)
+  for (const HeadSpan& span : cache.blocks.spans)
     context->entries += span.EntriesAfter(progress.num_seen);
   return context;
 }
@@ -131,7 +131,7 @@ int64_t Sequence::PromptTokensRead(int num_layers) const {
 }
 
 bool Sequence::DrawsNext() const {
-  const TokenRange* read = NextRead();
+  const TokenRange* read = NextAppend();
   const int64_t seen = read != nullptr            ? read->end
                        : phase == Phase::kReading ? progress.num_context_tokens
                                                   : progress.num_seen + 1;
@@ -141,11 +141,11 @@ bool Sequence::DrawsNext() const {
 bool Sequence::IsAtFork() const {
   if (phase != Phase::kRunning || progress.num_seen == 0) return false;
   return progress.num_seen == progress.num_prompt_tokens ||
-         (progress.num_seen + 1 == progress.num_prompt_tokens && NextRead() == nullptr);
+         (progress.num_seen + 1 == progress.num_prompt_tokens && NextAppend() == nullptr);
 }
 
 bool Sequence::MayDecode() const {
-  if (output.waits_for_mask || !cache.IsSettled() || NextRead() != nullptr) return false;
+  if (output.waits_for_mask || !cache.IsSettled() || NextAppend() != nullptr) return false;
   if (!samples.empty() && IsAtFork()) return false;
   // A sequence whose cache is kept ends with all of its tokens known, and some constraints need the
   // last token before they allow the next: these sequences do not run ahead.

@@ -12,14 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/cache/prefix_cache.h"
 #include "engine/run/step/batch.h"
 #include "kernels/check.h"
 #include "scheduler/context.h"
 #include "scheduler/logits_processor.h"
 #include "scheduler/output_processor.h"
-#include "scheduler/page_time.h"
+#include "scheduler/page_occupancy.h"
 #include "scheduler/phase.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
@@ -37,14 +37,15 @@ struct QueueOrder {
   auto operator<=>(const QueueOrder&) const = default;
 };
 
-// A cut that made room for others. A sequence that reads its prompt again is cut again there.
+// A compaction that made room for others. A sequence that reads its prompt again is compacted again
+// there.
 struct ShrinkAt {
   int64_t tokens = 0;  // seen
   int32_t mean = 0;    // entries a head, on average
 };
 
 // A time in which others have the sequence's pages.
-struct Absence {
+struct Preemption {
   TimeUs since = 0;
   bool swapped = false;  // its cache is in host memory; else it was released
 };
@@ -62,8 +63,8 @@ struct SequenceProgress {
   bool prefilled = false;          // the whole prompt, once
   std::vector<TokenId> tokens{};   // known: the prompt, then the output
   // Ranges behind the compressed prompt that are read at once when they are reached, in order
-  // (Context::read_later).
-  std::vector<TokenRange> read_later{};
+  // (Context::append_ranges).
+  std::vector<TokenRange> append_ranges{};
   PrefillCursor cursor{};
   std::vector<TokenId> probed{};  // context and probe, for a plan that reads both
 
@@ -80,18 +81,20 @@ struct SequenceProgress {
 
 // The cache: its plan, and its pages in the pool or in host memory.
 struct SequenceCache {
-  SequenceSpace space{};
+  SequenceBlocks blocks{};
   std::vector<ShrinkAt> shrinks{};
   size_t num_shrunk = 0;  // of `shrinks`, those that this cache has undergone
   CachePlan plan;
   bool plan_is_new = false;                // the engine has not been told of it yet
   std::optional<CachePlan> plan_before{};  // the plan before the first of `shrinks`
   CacheSpec spec{};
-  KeptSpace swapped{};          // in host memory, while kSwapped
+  OffloadedCache swapped{};     // in host memory, while kSwapped
   PrefixLease prefix{};         // while the prompt is being read
   std::vector<int32_t> keep{};  // of the turn that is being read: TokenRun::keep
 
-  bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
+  bool IsSettled() const {
+    return blocks.lengths_known && plan.resolve_at != ResolveAt::kPrefilled;
+  }
 };
 
 // Sampling and text.
@@ -116,16 +119,16 @@ struct SequenceLatency {
 
 // Times and usage that the client is told.
 struct SequenceAccount {
-  PageTime page_time{};
+  PageOccupancy page_occupancy{};
   std::optional<TimeUs> first_token_at{};
-  TimeUs last_heard_at = 0;  // last event to the client
+  TimeUs last_event_at = 0;  // last event to the client
   Usage usage{};
   TimeUs submitted_at = 0;
   std::optional<TimeUs> prefill_started_at{};  // the first time only
-  std::optional<Absence> absence{};
+  std::optional<Preemption> preemption{};
 };
 
-// Facts of the request; constant after SequenceTable::Add(), except under_pressure's effect on its
+// Facts of the request; constant after SequenceTable::Add(), except fallback_plan's effect on its
 // samples.
 struct SequenceRequest {
   std::string request_id{};
@@ -136,14 +139,14 @@ struct SequenceRequest {
   OnPressure on_pressure = OnPressure::kPreempt;
   int32_t largest_cap = kNoCap;  // CheckedRequest's
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
-  bool prefill_only = false;  // Request::only_reads
+  bool prefill_only = false;  // Request::prefill_only
   bool wants_prompt_logprobs = false;
-  bool prompt_is_told = true;             // Request's
+  bool publish_kv_events = true;          // Request's
   std::vector<PrefixKey> prefix_keys{};   // of the context's whole blocks
   std::shared_ptr<const Context> from{};  // whose cache it continues; may be null
   std::optional<RequestHandle> sample_of{};
   KeepAs keep_as{};
-  std::shared_ptr<const PlannedCache> under_pressure{};  // CheckedRequest
+  std::shared_ptr<const PromptPlan> fallback_plan{};  // CheckedRequest
   std::string salt{};
 };
 
@@ -174,8 +177,8 @@ struct Sequence {
   bool IsDecoding() const { return phase == Phase::kRunning || phase == Phase::kResuming; }
 
   // The range that is to be read at once after all that has been seen; null: none.
-  const TokenRange* NextRead() const {
-    for (const TokenRange& range : progress.read_later) {
+  const TokenRange* NextAppend() const {
+    for (const TokenRange& range : progress.append_ranges) {
       if (range.begin == progress.num_seen) return cache.plan.AppendsRuns() ? &range : nullptr;
     }
     return nullptr;
@@ -183,7 +186,7 @@ struct Sequence {
   // The tokens that prefill reads.
   std::span<const TokenId> PrefillTokens() const {
     const std::span<const TokenId> tokens = progress.tokens;
-    if (const TokenRange* range = NextRead(); range != nullptr)
+    if (const TokenRange* range = NextAppend(); range != nullptr)
       return tokens.subspan(range->begin, range->end - range->begin);
     if (cache.plan.ReadsProbe()) return progress.probed;
     return tokens.first(static_cast<size_t>(progress.num_context_tokens));
@@ -191,8 +194,8 @@ struct Sequence {
   // The first of PrefillTokens() that is read; those before it are in prefix blocks.
   int32_t FirstToken() const { return progress.num_seen > 0 ? 0 : cache.prefix.tokens; }
   // Tokens seen when PrefillTokens() have been read. A probe leaves nothing.
-  int64_t SeenAfterReading() const {
-    const TokenRange* read = NextRead();
+  int64_t SeenAfterPrefill() const {
+    const TokenRange* read = NextAppend();
     return read != nullptr ? read->end : progress.num_context_tokens;
   }
   // Prompt tokens read so far. Layers count alike; a reading that is longer than the prompt counts
@@ -206,11 +209,12 @@ struct Sequence {
     return largest;
   }
   // All pages that it may come to hold are reserved when it is admitted.
-  bool IsPromised() const { return request.on_pressure == OnPressure::kNever; }
+  bool IsGuaranteed() const { return request.on_pressure == OnPressure::kNever; }
   // Others may own its pages too. No pages are reserved for the copies that turns ask for, which
-  // cut heads or raise their caps.
+  // compact heads or raise their caps.
   bool SharesPages() const {
-    return request.on_pressure == OnPressure::kPreempt || (IsPromised() && request.from == nullptr);
+    return request.on_pressure == OnPressure::kPreempt ||
+           (IsGuaranteed() && request.from == nullptr);
   }
   // Whether its next row, or the end of its reading, draws a token that is not known yet, and all
   // tokens before that one are known.
@@ -228,8 +232,8 @@ std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest chec
 
 // No head of the sequence will hold more than is known now, unless another turn follows: pages that
 // were reserved beyond that are free for others.
-inline void LowerPromise(Sequence* sequence, CacheSpace* space) {
-  if (sequence->request.from == nullptr) space->LowerPromise(&sequence->cache.space);
+inline void TrimReservation(Sequence* sequence, KvCacheManager* kv_cache) {
+  if (sequence->request.from == nullptr) kv_cache->TrimReservation(&sequence->cache.blocks);
 }
 
 // The context that a finished sequence leaves. REQUIRES: keep_as has a handle

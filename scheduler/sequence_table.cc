@@ -44,7 +44,7 @@ void SequenceTable::LeaveQueue(Sequence* sequence) {
   queue_.Erase(sequence);
 }
 
-void SequenceTable::GoLive(Sequence* sequence) {
+void SequenceTable::AddLive(Sequence* sequence) {
   SetBeginBy(sequence, std::nullopt);
   const auto goes_before = [](const Sequence* a, const Sequence* b) {
     return a->request.order < b->request.order;

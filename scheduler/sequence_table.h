@@ -33,7 +33,7 @@ class SequenceTable {
 
   // The queue's head is admitted in two moves: it leaves the queue, and joins the live ones.
   void LeaveQueue(Sequence* sequence);
-  void GoLive(Sequence* sequence);
+  void AddLive(Sequence* sequence);
   // A live sequence is preempted, and waits in its old place of the queue. `to`: kPreempted or
   // kSwapped
   void Requeue(Sequence* sequence, Phase to);

@@ -17,8 +17,8 @@ HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
     return {.most = all, .mean = static_cast<double>(all)};
   }
   const std::vector<HeadSpan>& spans =
-      sequence.IsSwapped() ? cache.swapped.spans : cache.space.spans;
-  if (!cache.space.lengths_known || spans.empty()) {
+      sequence.IsSwapped() ? cache.swapped.spans : cache.blocks.spans;
+  if (!cache.blocks.lengths_known || spans.empty()) {
     return {.most = cache.plan.EntriesAfter(done),
             .mean = static_cast<double>(cache.plan.MeanEntriesAfter(done))};
   }
@@ -34,19 +34,21 @@ HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
 }
 
 void RecordCompression(const CacheReport& report, const EngineLimits& limits, Sequence* sequence) {
-  const SequenceSpace& space = sequence->cache.space;
+  const SequenceBlocks& blocks = sequence->cache.blocks;
   const CachePlan& plan = sequence->cache.plan;
   Usage& usage = sequence->account.usage;
   usage.kv_entries_of_prompt = usage.kv_window_entries_of_prompt = 0;
-  // Slabs that state leaves free are returned in the next step (CacheSpace::PackState).
-  const int64_t spare = space.HasSpareSlab() ? space.free_states.size() / space.states_a_slab : 0;
-  usage.kv_pages_of_prompt = space.num_pages - spare;
+  // Slabs that state leaves free are returned in the next step (KvCacheManager::PackState).
+  const int64_t spare =
+      blocks.HasSpareSlab() ? blocks.free_states.size() / blocks.states_a_slab : 0;
+  usage.kv_pages_of_prompt = blocks.num_pages - spare;
   usage.heads_kept_whole = 0;
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, limits.BudgetLayers());
-  const bool guarded = cut.has_value() && cut->min_retained_mass > 0.0f;
+  const std::optional<PageCompaction> compaction =
+      plan.retention->PromptCompaction(plan, limits.BudgetLayers());
+  const bool guarded = compaction.has_value() && compaction->min_retained_mass > 0.0f;
   const size_t budget_heads = static_cast<size_t>(limits.BudgetHeads());
-  for (size_t head = 0; head < space.spans.size(); ++head) {
-    const HeadSpan& span = space.spans[head];
+  for (size_t head = 0; head < blocks.spans.size(); ++head) {
+    const HeadSpan& span = blocks.spans[head];
     const int32_t entries = span.EntriesAfter(sequence->progress.num_context_tokens);
     usage.kv_entries_of_prompt += entries;
     if (head >= budget_heads) {
@@ -59,15 +61,16 @@ void RecordCompression(const CacheReport& report, const EngineLimits& limits, Se
   usage.policy_report = ReportOf(plan);
 }
 
-void EndAbsence(TimeUs now, Sequence* sequence) {
-  const std::optional<Absence> absence = std::exchange(sequence->account.absence, std::nullopt);
-  if (!absence.has_value()) return;
+void EndPreemption(TimeUs now, Sequence* sequence) {
+  const std::optional<Preemption> preemption =
+      std::exchange(sequence->account.preemption, std::nullopt);
+  if (!preemption.has_value()) return;
   Usage& usage = sequence->account.usage;
-  const TimeUs lasted = now - absence->since;
-  (absence->swapped ? usage.swapped_us : usage.preempted_us) += lasted;
-  if (usage.away.size() < kMostTimesAway) {
-    const TimeUs after = absence->since - sequence->account.submitted_at;
-    usage.away.push_back({after, lasted, absence->swapped});
+  const TimeUs lasted = now - preemption->since;
+  (preemption->swapped ? usage.swapped_us : usage.preempted_us) += lasted;
+  if (usage.preemption_intervals.size() < kMaxPreemptionIntervals) {
+    const TimeUs after = preemption->since - sequence->account.submitted_at;
+    usage.preemption_intervals.push_back({after, lasted, preemption->swapped});
   }
 }
 
@@ -80,10 +83,10 @@ void CloseUsage(const EngineLimits& limits, TimeUs now, Sequence* sequence) {
   usage.queue_us = prefill_start - account.submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;
-  EndAbsence(now, sequence);
-  const int64_t pages = sequence->cache.space.num_pages, done = sequence->progress.num_done;
-  account.page_time.Hold(pages, now);
-  usage.kv_pages_mean = account.page_time.Mean();
+  EndPreemption(now, sequence);
+  const int64_t pages = sequence->cache.blocks.num_pages, done = sequence->progress.num_done;
+  account.page_occupancy.Hold(pages, now);
+  usage.kv_pages_mean = account.page_occupancy.Mean();
   const HeldEntries held = EntriesOf(*sequence, limits);
   usage.kv_tokens_kept = held.most;
   usage.kv_tokens_evicted = static_cast<int32_t>(done - held.most);

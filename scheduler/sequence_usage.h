@@ -17,10 +17,10 @@ struct HeldEntries {
 };
 HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits);
 
-// The prompt has been compressed, and the space knows its lengths.
+// The prompt has been compressed, and the cache knows its lengths.
 void RecordCompression(const CacheReport& report, const EngineLimits& limits, Sequence* sequence);
 // A preempted sequence is admitted again, or ends.
-void EndAbsence(TimeUs now, Sequence* sequence);
+void EndPreemption(TimeUs now, Sequence* sequence);
 // Completes the usage of a sequence that ends.
 void CloseUsage(const EngineLimits& limits, TimeUs now, Sequence* sequence);
 

@@ -112,7 +112,7 @@ class ServingLoop::Impl {
   ServingStats Stats() const { return published_.Load(); }
   const StepHistograms& histograms() const { return histograms_; }
   absl::Status EngineStatus() const;
-  std::unique_ptr<ServingView> AskForView();
+  std::unique_ptr<ServingView> RequestView();
   void StopAdmitting();
   bool Idle() const;
   void Stop();
@@ -146,7 +146,7 @@ class ServingLoop::Impl {
   void Step(Inbox inbox);
   void RunEngine();
   void RunCommands();
-  void LoseEngine(const absl::Status& why);
+  void MarkEngineLost(const absl::Status& why);
   void ObserveBatch(const Batch& batch);
   void ShowStep(const ServingStats& stats, TimeUs now) HYDRANT_REQUIRES(mutex_);
   void ShowView();
@@ -186,7 +186,7 @@ class ServingLoop::Impl {
   StepCallback on_step_;                                          // may be null
   std::vector<std::shared_ptr<const Context>> kept_;              // not yet passed to on_kept_
   int64_t expired_at_ = 0;                                        // last check for expired contexts
-  std::array<StepTaken, kMostViewedSteps> last_steps_;            // ring buffer
+  std::array<StepTaken, kMaxViewedSteps> last_steps_;             // ring buffer
   size_t num_steps_ = 0;                                          // steps taken so far
 
   StepHistograms histograms_;
@@ -225,9 +225,9 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
   const Arrival& first = samples.front();
   const Queued queued{.prompt_tokens = static_cast<int64_t>(first.request.request.prompt.size()),
                       .cache_tokens = first.request.CacheTokens(),
-                      .policy_under_pressure = first.request.under_pressure == nullptr
+                      .policy_under_pressure = first.request.fallback_plan == nullptr
                                                    ? std::string()
-                                                   : first.request.under_pressure->spec.policy,
+                                                   : first.request.fallback_plan->spec.policy,
                       .seed = *first.request.request.sampling.seed};
   const MutexLock lock(mutex_);
   std::optional<Failed> refused = Refusal();
@@ -388,7 +388,7 @@ void ServingLoop::Impl::RunCommands() {
       scheduler_.context_table().Remove(id);
   }
   const bool ok = engine_status_.ok();
-  if (ok && (scheduler_.SwapsUnderWay() || scheduler_.BlocksUnderWay())) return;
+  if (ok && (scheduler_.HasSwapsInFlight() || scheduler_.HasBlocksInFlight())) return;
   for (const auto& command : std::exchange(commands_, {})) command(ok ? &scheduler_ : nullptr);
   if (kept_.empty()) return;
   for (auto& context : std::exchange(kept_, {})) on_kept_(std::move(context));
@@ -413,12 +413,12 @@ void ServingLoop::Impl::RunEngine() {
   const absl::Status status = executor_->Collect(&result_);
   const TimeUs end = Now();
   collect_us_ = end - begin;
-  if (!status.ok()) return LoseEngine(status);
+  if (!status.ok()) return MarkEngineLost(status);
   scheduler_.Apply(result_, end);
   last_steps_[num_steps_++ % last_steps_.size()] = scheduler_.last_step();
 }
 
-void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
+void ServingLoop::Impl::MarkEngineLost(const absl::Status& why) {
   steps_in_flight_ = 0;
   engine_status_ =
       absl::InternalError(absl::StrCat("the engine is lost: ", std::string(why.message())));
@@ -446,7 +446,7 @@ void ServingLoop::Impl::ShowStep(const ServingStats& stats, TimeUs now) {
   if (stepped_) histograms_.step_seconds.Observe(static_cast<double>(now - step_begin_) * 1e-6);
 }
 
-std::unique_ptr<ServingView> ServingLoop::Impl::AskForView() {
+std::unique_ptr<ServingView> ServingLoop::Impl::RequestView() {
   std::unique_ptr<ServingView> last(view_.exchange(nullptr));
   view_wanted_ = true;
   wake_.notify_one();
@@ -482,7 +482,7 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
     for (const Event& event : events) {
       if (std::holds_alternative<Finished>(event.what) ||
           std::holds_alternative<Failed>(event.what)) {
-        gate_.Leave(event.handle);
+        gate_.Remove(event.handle);
       }
     }
     if (gate_.Empty()) {
@@ -552,7 +552,7 @@ void ServingLoop::OnStep(StepCallback callback) { impl_->OnStep(std::move(callba
 ServingStats ServingLoop::Stats() const { return impl_->Stats(); }
 const StepHistograms& ServingLoop::histograms() const { return impl_->histograms(); }
 absl::Status ServingLoop::EngineStatus() const { return impl_->EngineStatus(); }
-std::unique_ptr<ServingView> ServingLoop::AskForView() { return impl_->AskForView(); }
+std::unique_ptr<ServingView> ServingLoop::RequestView() { return impl_->RequestView(); }
 void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }
 bool ServingLoop::Idle() const { return impl_->Idle(); }
 void ServingLoop::Stop() { impl_->Stop(); }

@@ -40,7 +40,7 @@ struct ServingView;  // scheduler/serving_view.h
 struct Queued {
   int64_t prompt_tokens = 0;            // with those of the context that it continues
   std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
-  // The policy of CheckedRequest::under_pressure; empty: it has none.
+  // The policy of CheckedRequest::fallback_plan; empty: it has none.
   std::string policy_under_pressure;
   uint64_t seed = 0;  // of its first sample, drawn where the request named none
 };
@@ -100,7 +100,7 @@ class ServingLoop {
   // for; null: it is not made yet. The loop makes it after the current step, or at once if it is
   // idle. Takes none of the loop's locks, so a call at the moment when the loop falls asleep may be
   // answered with the next call only.
-  std::unique_ptr<ServingView> AskForView();
+  std::unique_ptr<ServingView> RequestView();
 
   void StopAdmitting();  // further Submit calls fail with DRAINING
   bool Idle() const;     // nothing is queued or running, and OnKept has had all contexts

@@ -24,7 +24,7 @@ struct ServingStats {
   int64_t state_pages = 0;   // of the used ones, those that hold scores of others' entries
   uint64_t steps = 0;
   uint64_t preemptions = 0;        // caches that were released
-  uint64_t shrinks = 0;            // caches that were cut for others
+  uint64_t shrinks = 0;            // caches that were compacted for others
   uint64_t compressed = 0;         // requests that were admitted by policy_under_pressure
   uint64_t swaps = 0;              // preempted caches that were moved to host memory
   int64_t swapped_pages = 0;       // that are there now

@@ -10,9 +10,9 @@ namespace hydrant {
 
 namespace {
 
-std::string Begin(const std::string& text) { return text.substr(0, kMostViewedBytes); }
+std::string Begin(const std::string& text) { return text.substr(0, kMaxViewedBytes); }
 
-std::optional<int32_t> UnlessAny(int32_t entries) {
+std::optional<int32_t> LimitOrUnset(int32_t entries) {
   return entries == kNoCap ? std::nullopt : std::optional(entries);
 }
 
@@ -23,13 +23,13 @@ int32_t MeanBudget(const CachePlan& plan) {
   return static_cast<int32_t>(sum / static_cast<int64_t>(layers.size()));
 }
 
-int64_t PagesMaybeShared(const SequenceSpace& space) {
-  return std::accumulate(space.shared.begin(), space.shared.end(), int64_t{0});
+int64_t PagesMaybeShared(const SequenceBlocks& blocks) {
+  return std::accumulate(blocks.shared.begin(), blocks.shared.end(), int64_t{0});
 }
 
 // `singles` of the pages that may be shared have one owner. Their owners would take a look at each
 // page, so they are divided evenly.
-void DivideSingles(int64_t singles, std::vector<SequenceView>* sequences) {
+void DivideSharedPages(int64_t singles, std::vector<SequenceView>* sequences) {
   int64_t maybe_shared = 0;
   for (const SequenceView& one : *sequences) maybe_shared += one.pages - one.own_pages;
   for (SequenceView& one : *sequences) {
@@ -45,7 +45,7 @@ void DivideSingles(int64_t singles, std::vector<SequenceView>* sequences) {
 SequenceView ViewOf(const Sequence& sequence, const EngineLimits& limits, TimeUs now) {
   const SequenceProgress& progress = sequence.progress;
   const SequenceCache& cache = sequence.cache;
-  const SequenceSpace& space = cache.space;
+  const SequenceBlocks& blocks = cache.blocks;
   const Usage& usage = sequence.account.usage;
   SequenceView view{
       .handle = sequence.handle,
@@ -55,12 +55,12 @@ SequenceView ViewOf(const Sequence& sequence, const EngineLimits& limits, TimeUs
       .priority = sequence.request.priority,
       .phase = sequence.phase,
       .age_us = now - sequence.account.submitted_at,
-      .budget = UnlessAny(MeanBudget(cache.plan)),
-      .most_entries = UnlessAny(cache.plan.cap),
+      .budget = LimitOrUnset(MeanBudget(cache.plan)),
+      .most_entries = LimitOrUnset(cache.plan.cap),
       .prompt_tokens = progress.num_prompt_tokens,
       .completion_tokens = usage.completion_tokens,
-      .pages = space.num_pages,
-      .own_pages = space.num_pages - PagesMaybeShared(space),
+      .pages = blocks.num_pages,
+      .own_pages = blocks.num_pages - PagesMaybeShared(blocks),
       .host_pages = static_cast<int64_t>(cache.swapped.host_pages.size()),
       .full_pages = limits.PagesOfFull(std::max(progress.num_seen, progress.NumKnown())),
       .preemptions = usage.preemptions,
@@ -87,21 +87,21 @@ ServingView MakeView(const SchedulerState& state, const ServingStats& stats,
   view.context_pages = state.contexts.NumHostPages();
   view.host_pages = state.limits.num_host_pages;
   view.evicted_entries = evicted_entries;
-  view.shared_pages = state.space.NumSharedPages();
+  view.shared_pages = state.kv_cache.NumSharedPages();
   int64_t singles = stats.pages_total - stats.pages_free - view.shared_pages;
   for (const Sequence* sequence : state.table.live()) {
     const SequenceView& one = view.live.emplace_back(ViewOf(*sequence, state.limits, now));
     view.evicted_entries += static_cast<uint64_t>(one.evicted);
     singles -= one.own_pages;
   }
-  DivideSingles(singles, &view.live);
+  DivideSharedPages(singles, &view.live);
   std::stable_sort(view.live.begin(), view.live.end(),
                    [](const SequenceView& a, const SequenceView& b) { return a.pages > b.pages; });
-  for (size_t i = kMostViewedLive; i < view.live.size(); ++i)
+  for (size_t i = kMaxViewedLive; i < view.live.size(); ++i)
     view.pages_of_others += view.live[i].own_pages;
-  view.live.resize(std::min(view.live.size(), kMostViewedLive));
+  view.live.resize(std::min(view.live.size(), kMaxViewedLive));
   for (const Sequence* sequence : state.table.queue().InOrder()) {
-    if (view.waiting.size() == kMostViewedWaiting) break;
+    if (view.waiting.size() == kMaxViewedWaiting) break;
     view.waiting.push_back(ViewOf(*sequence, state.limits, now));
   }
   return view;

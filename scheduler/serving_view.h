@@ -1,6 +1,6 @@
 // A snapshot for the status page: the pool and its sequences, the queue, the last steps. Plain data
-// without any prompt text; made by the loop's thread on request (ServingLoop::AskForView). Lists are
-// bounded, and so are the strings in them.
+// without any prompt text; made by the loop's thread on request (ServingLoop::RequestView). Lists
+// are bounded, and so are the strings in them.
 #ifndef HYDRANT_SCHEDULER_SERVING_VIEW_H_
 #define HYDRANT_SCHEDULER_SERVING_VIEW_H_
 
@@ -17,10 +17,10 @@
 
 namespace hydrant {
 
-inline constexpr size_t kMostViewedLive = 256;
-inline constexpr size_t kMostViewedWaiting = 64;
-inline constexpr size_t kMostViewedSteps = 256;
-inline constexpr size_t kMostViewedBytes = 64;  // of a client's own string
+inline constexpr size_t kMaxViewedLive = 256;
+inline constexpr size_t kMaxViewedWaiting = 64;
+inline constexpr size_t kMaxViewedSteps = 256;
+inline constexpr size_t kMaxViewedBytes = 64;  // of a client's own string
 
 // A request, or one of its samples.
 struct SequenceView {

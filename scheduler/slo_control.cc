@@ -13,10 +13,10 @@ namespace {
 constexpr int64_t kEnoughForTpot = 8;
 
 double NumPages(const Sequence& sequence) {
-  return static_cast<double>(sequence.cache.space.num_pages);
+  return static_cast<double>(sequence.cache.blocks.num_pages);
 }
 
-int64_t MostOutput(const Sequence& sequence) {
+int64_t MaxOutput(const Sequence& sequence) {
   return sequence.progress.max_total_tokens - sequence.progress.num_prompt_tokens;
 }
 
@@ -28,11 +28,12 @@ StepWork ReadingWork(double first, double tokens, double past) {
 }
 
 SloControl::SloControl(const EngineLimits& limits, const SchedulerOptions& options,
-                       SequenceTable* table, const CacheSpace* space, const PromptReuse* reuse)
+                       SequenceTable* table, const KvCacheManager* kv_cache,
+                       const PromptReuse* reuse)
     : limits_(limits),
       options_(options),
       table_(*table),
-      space_(*space),
+      kv_cache_(*kv_cache),
       reuse_(*reuse),
       pacer_(options, options.max_num_batched_tokens.value_or(limits.prefill_rows)) {}
 
@@ -54,7 +55,7 @@ StepWork SloControl::WorkOfPrompt(const Sequence& sequence) const {
 }
 
 double SloControl::OutputTokensOf(const Sequence& sequence) const {
-  return std::max(1.0, outputs_.MeanOf(MostOutput(sequence)));
+  return std::max(1.0, outputs_.MeanOf(MaxOutput(sequence)));
 }
 
 // Adds `count` sequences like this one.
@@ -87,7 +88,7 @@ bool SloControl::KeepsTpot(const Sequence& newcomer, const CachePlan& plan, int6
   const int64_t tokens = std::min<int64_t>(
       newcomer.progress.max_total_tokens - 1,
       newcomer.progress.NumKnown() + static_cast<int64_t>(OutputTokensOf(newcomer) / 2));
-  AddTo(&load, newcomer, static_cast<double>(space_.PagesFor(plan, tokens)),
+  AddTo(&load, newcomer, static_cast<double>(kv_cache_.PagesFor(plan, tokens)),
         static_cast<double>(count) * static_cast<double>(1 + newcomer.samples.size()));
   return pacer_.KeepsTpot(load);
 }
@@ -159,7 +160,7 @@ bool SloControl::IsLate(const Sequence& sequence, const RunningLoad& load, TimeU
 
 bool SloControl::MustLearnFirst(const Sequence& sequence) const {
   const auto is_read = [](const Sequence* s) { return s->phase == Phase::kReading; };
-  return sequence.latency.begin_by.has_value() && !pacer_.step_time().KnowsPrompts() &&
+  return sequence.latency.begin_by.has_value() && !pacer_.step_time().HasPromptSamples() &&
          std::any_of(table_.live().begin(), table_.live().end(), is_read);
 }
 
@@ -198,7 +199,7 @@ void SloControl::Admitted(Sequence* sequence, TimeUs now) {
 void SloControl::ExpectFirstToken(Sequence* sequence, TimeUs now) const {
   SequenceLatency& latency = sequence->latency;
   latency.expected = {};
-  if (!latency.begin_by.has_value() || !pacer_.step_time().KnowsPrompts()) return;
+  if (!latency.begin_by.has_value() || !pacer_.step_time().HasPromptSamples()) return;
   StepWork work = WorkAhead();
   work += latency.prompt_work;
   const TimeUs by = BoundOf(*sequence, latency.prompt_work)->by;
@@ -217,7 +218,7 @@ void SloControl::ObserveFirstToken(Sequence* sequence, TimeUs now) {
 
 void SloControl::ObserveEnd(const Sequence& sequence, TimeUs now) {
   ObserveTpot(sequence, now);
-  const int64_t most = MostOutput(sequence);
+  const int64_t most = MaxOutput(sequence);
   if (most < 1 || sequence.request.prefill_only ||
       sequence.request.pooling != EmbeddingPooling::kNone)
     return;
@@ -261,7 +262,7 @@ void SloControl::ChargeTenants(TimeUs took) {
   const StepTimeModel& model = pacer_.step_time();
   for (Sequence* sequence : table_.live()) {
     const double pages = NumPages(*sequence);
-    double us = static_cast<double>(took) * pages / static_cast<double>(space_.NumPages());
+    double us = static_cast<double>(took) * pages / static_cast<double>(kv_cache_.NumPages());
     if (sequence->IsDecoding()) us += model.Marginal({.rows = 1, .pages = pages});
     sequence->tenant->Charge(us);
   }

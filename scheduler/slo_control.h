@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "scheduler/options.h"
 #include "scheduler/output_history.h"
 #include "scheduler/pacer.h"
@@ -23,7 +23,7 @@ class SloControl {
  public:
   // Borrows all; they outlive it.
   SloControl(const EngineLimits& limits, const SchedulerOptions& options, SequenceTable* table,
-             const CacheSpace* space, const PromptReuse* reuse);
+             const KvCacheManager* kv_cache, const PromptReuse* reuse);
 
   const Pacer& pacer() const { return pacer_; }
   const OutputHistory& outputs() const { return outputs_; }
@@ -79,7 +79,7 @@ class SloControl {
   const EngineLimits& limits_;
   const SchedulerOptions& options_;
   SequenceTable& table_;
-  const CacheSpace& space_;
+  const KvCacheManager& kv_cache_;
   const PromptReuse& reuse_;
 
   Pacer pacer_;

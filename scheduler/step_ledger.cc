@@ -8,7 +8,7 @@ namespace hydrant {
 void StepLedger::Begin(TimeUs now) {
   current_.decoded.clear();
   current_.parts.clear();
-  current_.cut.clear();
+  current_.compacted.clear();
   current_.swaps = false;
   current_.work = StepWork();
   current_.scheduled_at = now;
@@ -32,9 +32,9 @@ void StepLedger::KeepEnded(std::unique_ptr<Sequence> sequence) {
   if (!in_flight_.empty()) in_flight_.back().ended.push_back(std::move(sequence));
 }
 
-bool StepLedger::CutInFlight(const Sequence& sequence) const {
+bool StepLedger::IsCompactedInFlight(const Sequence& sequence) const {
   return std::any_of(in_flight_.begin(), in_flight_.end(),
-                     [&](const StepRecord& step) { return step.Cuts(sequence); });
+                     [&](const StepRecord& step) { return step.Compacts(sequence); });
 }
 
 bool StepLedger::SwapsInFlight() const {
@@ -60,7 +60,7 @@ ResultReader::ResultReader(const StepRecord& step, const StepResult& result)
   HYDRANT_CHECK(result.logprobs.size() == logprobs);
   HYDRANT_CHECK(result.prompt_logprobs.size() == of_prompts);
   HYDRANT_CHECK(result.prompt_reports.size() == step.parts.size());
-  HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
+  HYDRANT_CHECK(result.compaction_reports.size() == step.compacted.size());
 }
 
 }  // namespace hydrant

@@ -31,7 +31,7 @@ struct CacheId {
   bool IsOf(const Sequence& other) const {
     return sequence == &other && preemptions == other.account.usage.preemptions;
   }
-  bool IsOpen() const { return sequence->cache.space.IsOpen() && IsOf(*sequence); }
+  bool IsOpen() const { return sequence->cache.blocks.IsOpen() && IsOf(*sequence); }
 };
 
 // A row of a batch that samples.
@@ -54,15 +54,15 @@ struct ScheduledPart : ScheduledToken {
 struct StepRecord {
   std::vector<ScheduledToken> decoded;  // of batch.Decoded()
   std::vector<ScheduledPart> parts;     // of batch.InArena()
-  std::vector<CacheId> cut;             // [batch.Count<SlotCut>()]
+  std::vector<CacheId> compacted;       // [batch.Count<SlotCompaction>()]
   // Sequences that ended while this step was the newest: it and older ones may name them.
   std::vector<std::unique_ptr<Sequence>> ended;
   bool swaps = false;
   StepWork work{};
   TimeUs scheduled_at = 0;
 
-  bool Cuts(const Sequence& sequence) const {
-    return std::any_of(cut.begin(), cut.end(),
+  bool Compacts(const Sequence& sequence) const {
+    return std::any_of(compacted.begin(), compacted.end(),
                        [&](const CacheId& cache) { return cache.IsOf(sequence); });
   }
 };
@@ -83,11 +83,11 @@ class StepLedger {
 
   // Keeps a sequence that has ended as long as steps in flight name it.
   void KeepEnded(std::unique_ptr<Sequence> sequence);
-  bool CutInFlight(const Sequence& sequence) const;
+  bool IsCompactedInFlight(const Sequence& sequence) const;
   bool SwapsInFlight() const;
   // Prefix blocks that steps in flight may still write have been given up.
-  void BlocksGivenUp() { steps_with_blocks_ = in_flight_.size(); }
-  bool BlocksUnderWay() const { return steps_with_blocks_ > 0; }
+  void MarkBlocksAbandoned() { steps_with_blocks_ = in_flight_.size(); }
+  bool HasBlocksInFlight() const { return steps_with_blocks_ > 0; }
 
  private:
   StepRecord current_;

@@ -34,15 +34,15 @@ double StepTimeModel::Marginal(const StepWork& work) const {
 }
 
 double StepTimeModel::AttentionScale() const {
-  constexpr double kGuess = 4096, kMost = 1 << 20;
+  constexpr double kGuess = 4096, kLimit = 1 << 20;
   const double token = coefficients_[3], pair = coefficients_[4];
-  if (!KnowsPrompts() || token <= 0 || pair <= 0) return kGuess;
-  return std::clamp(token / pair, kLeastScale, kMost);
+  if (!HasPromptSamples() || token <= 0 || pair <= 0) return kGuess;
+  return std::clamp(token / pair, kLeastScale, kLimit);
 }
 
 double StepTimeModel::PromptTokenUs() const {
   const double known = std::max(coefficients_[3], kLeastScale * coefficients_[4]);
-  return KnowsPrompts() && known > 0 ? known : last_prompt_token_us_;
+  return HasPromptSamples() && known > 0 ? known : last_prompt_token_us_;
 }
 
 void StepTimeModel::Observe(const StepWork& work, double us) {

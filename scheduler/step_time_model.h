@@ -49,8 +49,8 @@ class StepTimeModel {
   double Marginal(const StepWork& work) const;
 
   // Whether enough steps with decodes, or with prompts, have been seen.
-  bool KnowsDecode() const { return num_decode_ >= kEnough; }
-  bool KnowsPrompts() const { return num_prompt_ >= kEnough; }
+  bool HasDecodeSamples() const { return num_decode_ >= kEnough; }
+  bool HasPromptSamples() const { return num_prompt_ >= kEnough; }
   // Context length at which attention costs as much as the other work of a prompt token; a guess
   // if unknown.
   double AttentionScale() const;

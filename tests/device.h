@@ -11,14 +11,14 @@
 namespace hydrant {
 
 // Returns why this machine lacks the device; empty if it has one.
-inline std::string WhyNoDevice(const std::string& device) {
+inline std::string NoDeviceReason(const std::string& device) {
   const absl::Status status = CreateBackend(device, {}).status();
   return absl::IsUnavailable(status) ? std::string(status.message()) : "";
 }
 
 // For the beginning of a test or of its SetUp().
 #define HYDRANT_SKIP_WITHOUT_DEVICE(device) \
-  if (const std::string why = ::hydrant::WhyNoDevice(device); !why.empty()) GTEST_SKIP() << why
+  if (const std::string why = ::hydrant::NoDeviceReason(device); !why.empty()) GTEST_SKIP() << why
 
 }  // namespace hydrant
 

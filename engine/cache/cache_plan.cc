@@ -135,12 +135,12 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   if (!(mass > 0.0 && mass <= 1.0))
     return Invalid(fmt::format("cache.min_retained_mass: {} is outside (0, 1]", mass));
   if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
-  if (const char* why = policy.WhyNoMassIsGuaranteed(*plan); why != nullptr) {
+  if (const char* why = policy.CheckMassGuarantee(*plan); why != nullptr) {
     return Invalid(
         fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy, why));
   }
   if (!plan->Compresses()) return absl::OkStatus();
-  plan->life = std::make_shared<FromCandidates>(
+  plan->retention = std::make_shared<CandidateRetention>(
       static_cast<float>(mass),
       static_cast<int32_t>(std::min<int64_t>(spec.max_cache_tokens.value_or(kNoCap), kNoCap)));
   return absl::OkStatus();
@@ -166,17 +166,17 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   return Invalid(
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
                   "protected_window_size = {} + {}",
-                  spec.BudgetField(), AskedFor(spec, plan.budget),
+                  spec.BudgetField(), RequestedBudget(spec, plan.budget),
                   spec.sink_tokens.value_or(plan.rule.sinks),
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
-// State per page that the rule, the scorer and cuts need. A cache without a cap needs scores too:
-// it is cut after the prefill of a conversation's next turn (TurnBudget::cut_to).
+// State per page that the rule, the scorer and compactions need. A cache without a cap needs scores
+// too: it is compacted after the prefill of a conversation's next turn (AppendBudget::compact_to).
 int StateLinesOf(const CachePlan& plan) {
   const DecodeRule& rule = plan.rule;
   if (rule.weighted || rule.revision == Revision::kBelowMean ||
-      plan.open == OpenUntil::kPromptRead || MeasuresMassInPages(plan))
+      plan.resolve_at == ResolveAt::kPrefilled || MeasuresMassInPages(plan))
     return kAllStateLines;
   return !plan.policy->Evicts() || rule.by_position ? kNoStateLines : kScoreLines;
 }
@@ -191,9 +191,9 @@ CachePlan PlanOfNoLayer(const PromptShape& prompt) {
 
 }  // namespace
 
-std::shared_ptr<const Lifecycle> CachePlan::DefaultLife() {
-  static const auto life = std::make_shared<const CutAtPrompt>();
-  return life;
+std::shared_ptr<const RetentionSchedule> CachePlan::DefaultRetention() {
+  static const auto retention = std::make_shared<const CompactAtPrefill>();
+  return retention;
 }
 
 std::shared_ptr<const PromptScorer> CachePlan::DefaultScorer() {
@@ -208,17 +208,18 @@ int32_t CachePlan::LargestBudget() const {
 
 bool CachePlan::AppendsRuns() const {
   return !rule.rolling && !rule.weighted && rule.revision == Revision::kNone &&
-         rule.decay == 1.0f && rule.gain == 1.0f && !life->CutsWithoutCaps();
+         rule.decay == 1.0f && rule.gain == 1.0f && !retention->CompactsWithoutCaps();
 }
 
 bool CachePlan::ReadsProbe() const { return Compresses() && scorer->ReadsProbe(); }
 
 int32_t CachePlan::MassQueries() const {
-  return static_cast<int32_t>(
-      scorer->EchoSaysMass() ? prompt.tokens : std::min<int64_t>(kMassQueries, prompt.tokens));
+  return static_cast<int32_t>(scorer->MeasuresMassByEcho()
+                                  ? prompt.tokens
+                                  : std::min<int64_t>(kMassQueries, prompt.tokens));
 }
 
-int32_t CachePlan::WidestShare(int64_t tokens) const {
+int32_t CachePlan::MaxShare(int64_t tokens) const {
   const int64_t heads =
       int64_t{prompt.num_kv_heads} * (share.scope == BudgetScope::kModel ? prompt.num_layers : 1);
   const int64_t base = LargestBudget() - Protected();
@@ -231,9 +232,9 @@ int32_t CachePlan::WidestShare(int64_t tokens) const {
 void CachePlan::ShareBudgets(int32_t candidates) {
   if (share.scope == BudgetScope::kHead || !Compresses()) return;
   if (share.scope == BudgetScope::kLayer) {
-    life = std::make_shared<SharedInLayer>();
+    retention = std::make_shared<LayerSharedRetention>();
   } else {
-    life = std::make_shared<FromCandidates>(candidates);
+    retention = std::make_shared<CandidateRetention>(candidates);
   }
 }
 
@@ -262,13 +263,13 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   return plan;
 }
 
-CachePlan Decide(const CachePlan& plan, const Observations& observations) {
-  return plan.policy->Decide(plan, observations);
+CachePlan Resolve(const CachePlan& plan, const ResolveInputs& inputs) {
+  return plan.policy->Resolve(plan, inputs);
 }
 
-bool MayShrink(const CachePlan& plan) {
-  return plan.open != OpenUntil::kPromptRead && plan.rule.scored && plan.LeavesEntries() &&
-         plan.life->MayShrink();
+bool CanShrink(const CachePlan& plan) {
+  return plan.resolve_at != ResolveAt::kPrefilled && plan.rule.scored &&
+         plan.KeepsEntriesInPlace() && plan.retention->CanShrink();
 }
 
 CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t> held,
@@ -288,27 +289,28 @@ CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t>
   for (const int32_t entries : held)
     keep.push_back(static_cast<int32_t>(std::max(least, entries * kept / sum)));
   shrunk.cap = mean;
-  shrunk.life = std::make_shared<Shrunk>(tokens, *most, std::move(keep));
+  shrunk.retention = std::make_shared<ShrunkRetention>(tokens, *most, std::move(keep));
   return shrunk;
 }
 
-std::optional<int32_t> TurnBudget::Mean() const {
-  if (cut_to.empty()) return cap == kNoCap ? std::nullopt : std::optional(cap);
-  const int64_t sum = std::accumulate(cut_to.begin(), cut_to.end(), int64_t{0});
-  return static_cast<int32_t>(sum / static_cast<int64_t>(cut_to.size()));
+std::optional<int32_t> AppendBudget::Mean() const {
+  if (compact_to.empty()) return cap == kNoCap ? std::nullopt : std::optional(cap);
+  const int64_t sum = std::accumulate(compact_to.begin(), compact_to.end(), int64_t{0});
+  return static_cast<int32_t>(sum / static_cast<int64_t>(compact_to.size()));
 }
 
-TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens) {
-  TurnBudget budget = {plan.cap, plan.rule};
+AppendBudget BudgetAfterAppend(const CachePlan& plan, const CacheSpec& spec, int64_t tokens) {
+  AppendBudget budget = {plan.cap, plan.rule};
   if (!plan.AppendsRuns()) return budget;
   PromptShape all = plan.prompt;
   all.tokens = tokens;
   all.question_tokens = 0;
   const absl::StatusOr<CachePlan> made = PlanCache(spec, all);
-  if (!made.ok() || made->open == OpenUntil::kAdmission || made->budget == kNoCap) return budget;
+  if (!made.ok() || made->resolve_at == ResolveAt::kAdmission || made->budget == kNoCap)
+    return budget;
   if (plan.cap == kNoCap) {
     for (int layer = 0; layer < plan.prompt.num_layers; ++layer)
-      budget.cut_to.push_back(made->LayerBudget(layer));
+      budget.compact_to.push_back(made->LayerBudget(layer));
   } else if (made->cap != kNoCap && made->cap > plan.cap) {
     budget.cap = made->cap;
     budget.rule.sinks = made->rule.sinks;
@@ -324,11 +326,11 @@ std::string SaveDecision(const CachePlan& plan) {
 absl::StatusOr<CachePlan> RestorePlan(const CacheSpec& spec, const PromptShape& prompt,
                                       std::string_view decision) {
   HYDRANT_ASSIGN_OR_RETURN(CachePlan plan, PlanCache(spec, prompt));
-  plan = Decide(plan, Observations());
+  plan = Resolve(plan, ResolveInputs());
   if (!decision.empty()) {
     HYDRANT_ASSIGN_OR_RETURN(plan, plan.policy->RestoreDecision(plan, decision));
   }
-  if (plan.open == OpenUntil::kDecided) return plan;
+  if (plan.resolve_at == ResolveAt::kResolved) return plan;
   return Invalid(fmt::format("the cache of policy {} has not been decided", spec.policy));
 }
 

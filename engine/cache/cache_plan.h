@@ -1,6 +1,6 @@
 // The cache plan of a request: how many entries each KV head keeps of the prompt, which are
-// protected, the eviction rule of decode, and the cache's lifecycle. A value: the scheduler, the
-// step's batch and the engine hold copies.
+// protected, the eviction rule of decode, and the cache's retention schedule. A value: the
+// scheduler, the step's batch and the engine hold copies.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 
@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_spec.h"
 #include "engine/cache/head_budget.h"
-#include "engine/cache/lifecycle.h"
+#include "engine/cache/retention_schedule.h"
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
@@ -35,11 +35,11 @@ class PolicyState {
   virtual ~PolicyState() = default;
 };
 
-// The open part of a plan, until Decide().
-enum class OpenUntil : uint8_t {
-  kDecided,    // nothing is open
+// The open part of a plan, until Resolve().
+enum class ResolveAt : uint8_t {
+  kResolved,   // nothing is open
   kAdmission,  // the budget, which depends on the free pages
-  kPromptRead  // depends on the scorer's observations of the prompt; no decode before
+  kPrefilled   // depends on the scorer's observations of the prompt; no decode before
 };
 
 struct CachePlan {
@@ -50,9 +50,9 @@ struct CachePlan {
   std::vector<int32_t> layer_budgets;  // [num_layers] C of each layer; empty: `budget` in all
   BudgetShare share;
   DecodeRule rule;  // its protection (sinks, recent) applies to the prompt as well
-  std::shared_ptr<const Lifecycle> life = DefaultLife();
+  std::shared_ptr<const RetentionSchedule> retention = DefaultRetention();
   std::shared_ptr<const PromptScorer> scorer = DefaultScorer();
-  OpenUntil open = OpenUntil::kDecided;
+  ResolveAt resolve_at = ResolveAt::kResolved;
   std::shared_ptr<const PolicyState> state;  // may be null
   // Whether retained mass of the prompt is measured if entries are evicted.
   bool measures_mass = true;
@@ -74,13 +74,13 @@ struct CachePlan {
   }
   // The most entries that one head can keep under a shared budget, if each head has `tokens` and
   // all of the best are in this one.
-  int32_t WidestShare(int64_t tokens) const;
-  // Sets the lifecycle if plan.share says that heads share budgets; each takes part in the prompt's
-  // cut with `candidates` entries. REQUIRES: budget and share are set.
+  int32_t MaxShare(int64_t tokens) const;
+  // Sets the retention schedule if plan.share says that heads share budgets; each takes part in the
+  // prompt's compaction with `candidates` entries. REQUIRES: budget and share are set.
   void ShareBudgets(int32_t candidates);
 
   // Whether entries of the prompt are evicted at the end of its prefill.
-  bool Compresses() const { return life->CutsPrompt(*this); }
+  bool Compresses() const { return retention->CompactsPrompt(*this); }
   // Whether a second pass over the prompt, after an instruction, decides which.
   bool ReadsProbe() const;
   // Whether tokens after the prompt may be prefilled in chunks and scored by the total attention of
@@ -88,18 +88,20 @@ struct CachePlan {
   bool AppendsRuns() const;
   // Whether an entry's key and value stay as written until it is overwritten, or the head is
   // compacted: then other sequences may share its page.
-  bool LeavesEntries() const { return !rule.rolling && !rule.weighted; }
+  bool KeepsEntriesInPlace() const { return !rule.rolling && !rule.weighted; }
   // Number of queries by which retained mass is measured.
   int32_t MassQueries() const;
 
-  // By the plan's lifecycle (lifecycle.h).
-  int32_t EntriesAfter(int64_t tokens) const { return life->EntriesAfter(*this, tokens); }
-  int32_t MeanEntriesAfter(int64_t tokens) const { return life->MeanEntriesAfter(*this, tokens); }
-  int32_t MostUntil(int64_t tokens) const { return life->MostUntil(*this, tokens); }
-  bool CutsAfter(int64_t tokens) const { return life->CutsAfter(*this, tokens); }
+  // By the plan's retention schedule (retention_schedule.h).
+  int32_t EntriesAfter(int64_t tokens) const { return retention->EntriesAfter(*this, tokens); }
+  int32_t MeanEntriesAfter(int64_t tokens) const {
+    return retention->MeanEntriesAfter(*this, tokens);
+  }
+  int32_t PeakEntries(int64_t tokens) const { return retention->PeakEntries(*this, tokens); }
+  bool CompactsAfter(int64_t tokens) const { return retention->CompactsAfter(*this, tokens); }
 
  private:
-  static std::shared_ptr<const Lifecycle> DefaultLife();
+  static std::shared_ptr<const RetentionSchedule> DefaultRetention();
   static std::shared_ptr<const PromptScorer> DefaultScorer();  // ranks nothing
 };
 
@@ -108,8 +110,8 @@ struct CachePlan {
 // starts with the field ("cache.sink_tokens: ...") and names the value and the allowed range.
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt);
 
-// Facts for Decide() that are known later than the request.
-struct Observations {
+// Facts for Resolve() that are known later than the request.
+struct ResolveInputs {
   // At admission: whether a plan fits into the request's share of the free pages. Unset: unknown.
   std::function<bool(const CachePlan&)> fits;
   int64_t free_pages = 0;   // for all waiting requests
@@ -121,33 +123,34 @@ struct Observations {
   std::span<const float> of_prompt;
 };
 // The plan as decided by its policy; it may still be open.
-CachePlan Decide(const CachePlan& plan, const Observations& observations);
+CachePlan Resolve(const CachePlan& plan, const ResolveInputs& inputs);
 
 // Whether a live cache of this plan can be shrunk in favour of other requests: its heads score
-// their entries at every token (CacheSpec::may_shrink), and no retained mass is guaranteed.
-bool MayShrink(const CachePlan& plan);
-// The plan after `tokens` tokens with heads cut by their running scores to `mean` entries on
-// average, and without further growth. held: [num_layers * KV heads] entries before the cut; each
-// head keeps the same part of them, at least the protected ones. rule.recent shrinks in proportion
-// to the cap; without a cap it becomes at least a quarter of the mean. REQUIRES: MayShrink(plan),
-// rule.sinks < held, rule.sinks + 1 < mean < the average of held
+// their entries at every token (CacheSpec::evictable), and no retained mass is guaranteed.
+bool CanShrink(const CachePlan& plan);
+// The plan after `tokens` tokens with heads compacted by their running scores to `mean` entries on
+// average, and without further growth. held: [num_layers * KV heads] entries before the compaction;
+// each head keeps the same part of them, at least the protected ones. rule.recent shrinks in
+// proportion to the cap; without a cap it becomes at least a quarter of the mean. REQUIRES:
+// CanShrink(plan), rule.sinks < held, rule.sinks + 1 < mean < the average of held
 CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t> held,
                  int32_t mean);
 
 // The budget of a cache with another prompt appended, as in a conversation: C and the protection
 // are computed anew for all `tokens` up to the end of that prompt. Evicted entries stay evicted.
-struct TurnBudget {
+struct AppendBudget {
   int32_t cap = kNoCap;  // at least the plan's; equal: nothing changes
   DecodeRule rule;
-  // [num_layers] C for heads without a cap, which are cut after the prefill; empty: they are not.
-  std::vector<int32_t> cut_to = {};
+  // [num_layers] C for heads without a cap, which are compacted after the prefill; empty: they are
+  // not.
+  std::vector<int32_t> compact_to = {};
 
   // C, on average over the layers; unset: nothing is ever evicted.
   std::optional<int32_t> Mean() const;
 };
 // The cache stays as it is if the plan does not append runs (CachePlan::AppendsRuns). spec: of the
 // request that the plan was made for.
-TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
+AppendBudget BudgetAfterAppend(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
 
 // For a decided plan: the policy's decision since PlanCache(). Another process restores the plan
 // from it, the spec and the prompt.

@@ -29,7 +29,7 @@ struct CacheSpec {
   std::optional<double> min_retained_mass;
   // The live cache may be shrunk in favour of other requests (Shrink): policies that can score
   // entries while decoding do so even without a cap.
-  bool may_shrink = false;
+  bool evictable = false;
 
   // The request field that sets the budget, for error messages.
   const char* BudgetField() const {
@@ -43,11 +43,11 @@ struct PromptShape {
   int64_t tokens = 0;
   int num_layers = 1;  // layers with a budget: those without a window
   int num_kv_heads = 1;
-  int64_t question_tokens = 0;  // of a question after the prompt, unknown to its compression
-  bool asked_later = false;     // the question comes after the prompt, in these tokens or others
-  bool fits_twice = false;      // there is room for a second pass over the prompt
+  int64_t question_tokens = 0;   // of a question after the prompt, unknown to its compression
+  bool question_later = false;   // the question comes after the prompt, in these tokens or others
+  bool fits_two_passes = false;  // there is room for a second pass over the prompt
 
-  bool AskedLater() const { return asked_later || question_tokens > 0; }
+  bool HasLaterQuestion() const { return question_later || question_tokens > 0; }
 };
 
 }  // namespace hydrant

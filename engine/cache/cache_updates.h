@@ -1,5 +1,5 @@
 // The host's changes to the engine's caches in one step: new sequences in slots, pages and table
-// rows, decided plans, cuts, and caches that are swapped out or in. Plain data.
+// rows, decided plans, compactions, and caches that are swapped out or in. Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 
@@ -57,26 +57,27 @@ struct TableRow {
 };
 
 // The plan of a slot that was open has been decided. The prompt is the same.
-struct SlotDecision {
+struct SlotPlan {
   int slot = 0;
   CachePlan plan;
 };
 
-// Another turn begins (BudgetOfTurn): new caps and protection of the slot's heads in the budget
-// group. Of the slot's plan only the cap changes: its rule stays that of the first prompt, because
-// bounds are computed from it.
-struct SlotTurn {
+// Another turn begins (BudgetAfterAppend): new caps and protection of the slot's heads in the
+// budget group. Of the slot's plan only the cap changes: its rule stays that of the first prompt,
+// because bounds are computed from it.
+struct SlotAppend {
   int slot = 0;
-  TurnBudget budget;
+  AppendBudget budget;
   std::vector<int32_t> caps = {};  // [heads of the budget group]
 };
 
-// A cache is compacted by its plan's lifecycle (Lifecycle::CutAfter). If PageCut::then is set,
-// pages past it are freed.
-struct SlotCut {
+// A cache is compacted by its plan's retention schedule (RetentionSchedule::CompactionAfter). If
+// PageCompaction::then is set, pages past it are freed.
+struct SlotCompaction {
   int slot = 0;
   int32_t tokens = 0;  // seen so far
-  // The slot's new plan, with a lifecycle that makes this cut (Shrink); unset: its plan stays.
+  // The slot's new plan, with a retention schedule that makes this compaction (Shrink); unset: its
+  // plan stays.
   std::optional<CachePlan> plan = {};
 };
 
@@ -91,18 +92,18 @@ struct SlotCommit {
 };
 
 // Copies a slot's cache to host memory, with the lengths, caps and victims of its heads under the
-// number `kept` in [0, max_kept_caches).
+// number `index` in [0, max_offloaded_caches).
 struct SwapOut {
   int slot = 0;
-  int kept = 0;
+  int index = 0;
   std::vector<PageCopy> pages = {};  // from the pool to host memory
   int state_lines = kNoStateLines;   // of each page
 };
 
-// Copies a kept cache into a slot that has been set up.
+// Copies an offloaded cache into a slot that has been set up.
 struct SwapIn {
   int slot = 0;
-  int kept = 0;
+  int index = 0;
   std::vector<PageCopy> pages = {};  // from host memory to the pool
   int state_lines = kNoStateLines;   // of each page
   // Tokens that penalties count as prompt and as output; valid during Enqueue().
@@ -115,8 +116,8 @@ struct TableWrites {
   size_t count = 0;
 };
 
-using CacheUpdate = std::variant<SlotDecision, SlotTurn, SlotSetup, SlotFork, SlotCopies, TableRow,
-                                 TableWrites, SlotCut, SlotCommit, SwapOut, SwapIn>;
+using CacheUpdate = std::variant<SlotPlan, SlotAppend, SlotSetup, SlotFork, SlotCopies, TableRow,
+                                 TableWrites, SlotCompaction, SlotCommit, SwapOut, SwapIn>;
 
 // Applied in the order of `list`, the order in which the host made the changes. So a page that one
 // update frees may be written by any later one, and by none before it.

@@ -13,13 +13,13 @@
 
 namespace hydrant {
 
-inline constexpr int kMostFixedGroups = 1;
+inline constexpr int kMaxFixedGroups = 1;
 
 struct EngineLimits {
   int num_layers = 0;    // of the model
   int num_kv_heads = 0;  // of a layer
   // The groups besides the budget group, which has all other layers; without layers: unused.
-  std::array<CacheGroup, kMostFixedGroups> fixed_groups = {};
+  std::array<CacheGroup, kMaxFixedGroups> fixed_groups = {};
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
   int64_t page_bytes = 0;          // bytes of one page
@@ -28,9 +28,9 @@ struct EngineLimits {
   int num_prefix_blocks = 0;       // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
   int query_blocks = 1;            // prefix blocks of queries per block of keys and values
   int sums_a_prefix_block = 1024;  // column sums in a prefix block, per layer and KV head
-  int num_host_pages = 0;          // pages in host memory, for kept caches
+  int num_host_pages = 0;          // pages in host memory, for offloaded caches
   int num_swap_pages = 0;          // host pages for sequences that are swapped out
-  int max_kept_caches = 0;         // kept caches at a time
+  int max_offloaded_caches = 0;    // offloaded caches at a time
   int max_num_seqs = 0;            // slots
   int max_model_len = 0;           // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;    // tokens of all open prompts together; at least max_model_len
@@ -41,8 +41,8 @@ struct EngineLimits {
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 
   // The groups that have layers; the budget group, if it does, is the first.
-  absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> Groups() const {
-    absl::InlinedVector<CacheGroup, 1 + kMostFixedGroups> groups;
+  absl::InlinedVector<CacheGroup, 1 + kMaxFixedGroups> Groups() const {
+    absl::InlinedVector<CacheGroup, 1 + kMaxFixedGroups> groups;
     if (BudgetLayers() > 0)
       groups.push_back({.num_layers = BudgetLayers(), .num_kv_heads = num_kv_heads});
     for (const CacheGroup& group : fixed_groups) {
@@ -75,9 +75,9 @@ struct EngineLimits {
   }
   // Rows of a step that tokens are sampled from.
   int MaxSampledRows() const { return max_num_seqs * std::max(1, max_held_tokens); }
-  // Host pages, and kept caches, for contexts.
+  // Host pages, and offloaded caches, for contexts.
   int NumContextPages() const { return num_host_pages - num_swap_pages; }
-  int MaxContexts() const { return max_kept_caches - (num_swap_pages > 0 ? max_num_seqs : 0); }
+  int MaxContexts() const { return max_offloaded_caches - (num_swap_pages > 0 ? max_num_seqs : 0); }
 };
 
 }  // namespace hydrant

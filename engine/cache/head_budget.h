@@ -31,13 +31,13 @@ struct HeadSpan {
   int32_t drop = 0;      // entries evicted at once to append one at the cap; 0: one
 
   // The maximum up to `tokens` tokens of the sequence.
-  int32_t MostUntil(int64_t tokens) const {
+  int32_t PeakEntries(int64_t tokens) const {
     const int64_t entries = tokens - dropped;
     return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
   }
   int32_t EntriesAfter(int64_t tokens) const {
     const int64_t entries = tokens - dropped;
-    if (drop == 0 || entries <= cap) return MostUntil(tokens);
+    if (drop == 0 || entries <= cap) return PeakEntries(tokens);
     return cap - drop + 1 + static_cast<int32_t>((entries - cap - 1) % drop);
   }
   // The span with `entries` more entries allowed, from `tokens` tokens on.
@@ -48,7 +48,7 @@ struct HeadSpan {
 };
 
 // Upper bound of the pages of `heads` heads with `entries` entries in all, in any distribution.
-constexpr int64_t PagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
+constexpr int64_t MaxPagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
   return (entries + (block_size - 1) * heads) / block_size;
 }
 

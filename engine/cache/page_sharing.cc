@@ -12,62 +12,63 @@ namespace {
 // Whether every head keeps the whole prompt, entries in order, and changes none of them until
 // `until` tokens have been seen.
 bool KeepsPromptInOrder(const CachePlan& plan, int64_t until) {
-  if (!plan.LeavesEntries() || plan.life->ReportsPrompt() || plan.life->CutsWithoutCaps())
+  if (!plan.KeepsEntriesInPlace() || plan.retention->ReportsPrompt() ||
+      plan.retention->CompactsWithoutCaps())
     return false;
   for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
-    const HeadSpan span = plan.life->Opening(plan, layer);
+    const HeadSpan span = plan.retention->InitialSpan(plan, layer);
     if (span.dropped > 0 || until > span.cap) return false;
   }
   return true;
 }
 
-bool AreNone(std::span<const int32_t> pages) {
+bool AreAllZero(std::span<const int32_t> pages) {
   return std::all_of(pages.begin(), pages.end(), [](int32_t count) { return count == 0; });
 }
 
 }  // namespace
 
-int64_t PageSharing::OverwritesAfter(const SequenceSpace& space, int head) {
-  const HeadSpan& span = space.spans[head];
+int64_t PageSharing::OverwritesAfter(const SequenceBlocks& blocks, int head) {
+  const HeadSpan& span = blocks.spans[head];
   const int64_t full = span.cap == kNoCap ? kAnyLength : int64_t{span.dropped} + span.cap;
-  return std::min(full, space.cut_at - 1);
+  return std::min(full, blocks.compact_at - 1);
 }
 
-int64_t PageSharing::OverwritesAfter(const SequenceSpace& space) {
+int64_t PageSharing::OverwritesAfter(const SequenceBlocks& blocks) {
   int64_t after = kAnyLength;
-  for (int head = 0; head < static_cast<int>(space.shared.size()); ++head) {
-    if (space.shared[head] > 0) after = std::min(after, OverwritesAfter(space, head));
+  for (int head = 0; head < static_cast<int>(blocks.shared.size()); ++head) {
+    if (blocks.shared[head] > 0) after = std::min(after, OverwritesAfter(blocks, head));
   }
   return after;
 }
 
-int64_t PageSharing::CopiesBefore(int64_t tokens, const SequenceSpace& space) const {
-  if (tokens <= OverwritesAfter(space)) return 0;
+int64_t PageSharing::CopiesBefore(int64_t tokens, const SequenceBlocks& blocks) const {
+  if (tokens <= OverwritesAfter(blocks)) return 0;
   int64_t copies = 0;
   for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(space, head)) continue;
-    for (int32_t i = 0; i < space.shared[head]; ++i)
-      copies += blocks_->IsShared(space.blocks[space.BlockIndex(head, i)].data) ? 1 : 0;
+    if (tokens <= OverwritesAfter(blocks, head)) continue;
+    for (int32_t i = 0; i < blocks.shared[head]; ++i)
+      copies += page_pool_->IsShared(blocks.page_ids[blocks.BlockIndex(head, i)].data) ? 1 : 0;
   }
   return copies;
 }
 
-void PageSharing::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {
-  SlotCopies copies = {.slot = space->slot};
+void PageSharing::CopyShared(int64_t tokens, SequenceBlocks* blocks, CacheUpdates* updates) {
+  SlotCopies copies = {.slot = blocks->slot};
   for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(*space, head)) continue;
-    const int32_t shared = std::exchange(space->shared[head], 0);
+    if (tokens <= OverwritesAfter(*blocks, head)) continue;
+    const int32_t shared = std::exchange(blocks->shared[head], 0);
     for (int32_t i = 0; i < shared; ++i) {
-      PageIds& page = space->blocks[space->BlockIndex(head, i)];
-      if (!blocks_->IsShared(page.data)) continue;
+      PageIds& page = blocks->page_ids[blocks->BlockIndex(head, i)];
+      if (!page_pool_->IsShared(page.data)) continue;
       const int32_t others = page.data;
-      HYDRANT_CHECK(blocks_->Allocate(std::span(&page.data, 1)));
+      HYDRANT_CHECK(page_pool_->Allocate(std::span(&page.data, 1)));
       copies.pages.push_back({{others, kNotCopied}, {page.data, kNotCopied}});
-      updates->AddTableWrite({space->TableIndex(head, i), page});
-      blocks_->Free(others);
+      updates->AddTableWrite({blocks->TableIndex(head, i), page});
+      page_pool_->Free(others);
     }
   }
-  Unpublish(space);
+  Unpublish(blocks);
   if (!copies.pages.empty()) updates->Add(std::move(copies));
 }
 
@@ -75,46 +76,46 @@ int32_t PageSharing::PagesAPrefixBlock() const {
   return kPrefixBlockTokens % block_size_ == 0 ? kPrefixBlockTokens / block_size_ : 0;
 }
 
-const SequenceSpace* PageSharing::FindPublisher(const PrefixKey& key) const {
+const SequenceBlocks* PageSharing::FindPublisher(const PrefixKey& key) const {
   const auto it = publishers_.find(key);
   return it == publishers_.end() ? nullptr : it->second;
 }
 
 void PageSharing::Publish(std::vector<PrefixKey> keys, std::span<const int32_t> pages,
-                          SequenceSpace* space) {
-  if (AreNone(pages)) return;
-  for (const PrefixKey& key : keys) publishers_.emplace(key, space);
-  space->published = std::move(keys);
-  MarkShared(pages, space);
+                          SequenceBlocks* blocks) {
+  if (AreAllZero(pages)) return;
+  for (const PrefixKey& key : keys) publishers_.emplace(key, blocks);
+  blocks->published = std::move(keys);
+  MarkShared(pages, blocks);
 }
 
-void PageSharing::MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const {
-  if (AreNone(pages)) return;
-  space->shared.resize(num_heads_, 0);
+void PageSharing::MarkShared(std::span<const int32_t> pages, SequenceBlocks* blocks) const {
+  if (AreAllZero(pages)) return;
+  blocks->shared.resize(num_heads_, 0);
   for (int head = 0; head < num_heads_; ++head)
-    space->shared[head] = std::max(space->shared[head], pages[head]);
-  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+    blocks->shared[head] = std::max(blocks->shared[head], pages[head]);
+  blocks->capacity = std::min(blocks->capacity, OverwritesAfter(*blocks));
 }
 
-void PageSharing::Unpublish(SequenceSpace* space) {
-  for (const PrefixKey& key : std::exchange(space->published, {})) {
+void PageSharing::Unpublish(SequenceBlocks* blocks) {
+  for (const PrefixKey& key : std::exchange(blocks->published, {})) {
     const auto [begin, end] = publishers_.equal_range(key);
-    const auto is_its = [space](const auto& entry) { return entry.second == space; };
+    const auto is_its = [blocks](const auto& entry) { return entry.second == blocks; };
     publishers_.erase(std::find_if(begin, end, is_its));
   }
 }
 
 void PageSharing::PublishPrompt(const CachePlan& plan, int64_t tokens,
-                                std::span<const PrefixKey> keys, SequenceSpace* space) {
-  if (!KeepsPromptInOrder(plan, std::max(plan.prompt.tokens + 1, space->promised_tokens))) return;
+                                std::span<const PrefixKey> keys, SequenceBlocks* blocks) {
+  if (!KeepsPromptInOrder(plan, std::max(plan.prompt.tokens + 1, blocks->reserved_tokens))) return;
   const auto pages = static_cast<int32_t>(keys.size()) * PagesAPrefixBlock();
   std::vector<int32_t> of_heads(num_heads_, 0);
   for (int head = 0; head < budget_heads_; ++head) {
-    if (tokens > OverwritesAfter(*space, head)) return;
+    if (tokens > OverwritesAfter(*blocks, head)) return;
     of_heads[head] = pages;
   }
-  Unpublish(space);
-  Publish({keys.begin(), keys.end()}, of_heads, space);
+  Unpublish(blocks);
+  Publish({keys.begin(), keys.end()}, of_heads, blocks);
 }
 
 int32_t PageSharing::NumSharedOfPrompt(const OpenArgs& args) const {
@@ -126,17 +127,19 @@ int32_t PageSharing::NumSharedOfPrompt(const OpenArgs& args) const {
   return static_cast<int32_t>(end - args.prefix.begin()) * PagesAPrefixBlock();
 }
 
-std::vector<int32_t> PageSharing::SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const {
-  // Another turn may cut the heads, or raise their caps.
-  if (FindPublisher(kept.key) == nullptr || args.promised != nullptr)
+std::vector<int32_t> PageSharing::SharedOfOffloaded(const OpenArgs& args,
+                                                    const OffloadedCache& offloaded) const {
+  // Another turn may compact the heads, or raise their caps.
+  if (FindPublisher(offloaded.key) == nullptr || args.reservation != nullptr)
     return std::vector<int32_t>(num_heads_, 0);
-  return SharablePages(args, kept.spans);
+  return SharablePages(args, offloaded.spans);
 }
 
 std::vector<int32_t> PageSharing::SharablePages(const OpenArgs& args,
                                                 std::span<const HeadSpan> spans) const {
   std::vector<int32_t> pages(num_heads_, 0);
-  if (!args.plan->LeavesEntries() || args.plan->life->CutsWithoutCaps()) return pages;
+  if (!args.plan->KeepsEntriesInPlace() || args.plan->retention->CompactsWithoutCaps())
+    return pages;
   for (int head = 0; head < num_heads_; ++head) {
     const HeadSpan& span = spans[head];
     // A head that drops many entries at once is below its cap after a drop, but has been at it.

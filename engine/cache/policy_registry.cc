@@ -99,8 +99,8 @@ namespace {
 // Candidates of a head if all layers share a budget, as a multiple of the mean budget. Important
 // heads may need the whole prompt, which this allows at ratios of 1/20 and more.
 constexpr double kDefaultCandidates = 20.0;
-constexpr double kMostCandidates = 1000.0;
-constexpr int64_t kMostDecodeCap = 1 << 30;
+constexpr double kMaxCandidates = 1000.0;
+constexpr int64_t kMaxDecodeCap = 1 << 30;
 
 }  // namespace
 
@@ -134,7 +134,7 @@ absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view
                          CachePlan* plan, double default_floor) {
   HYDRANT_RETURN_IF_ERROR(FillScope(spec, scopes, plan, default_floor));
   HYDRANT_ASSIGN_OR_RETURN(const double candidates,
-                           RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates));
+                           RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMaxCandidates));
   plan->ShareBudgets(static_cast<int32_t>(
       std::min<double>(std::ceil(candidates * plan->budget), static_cast<double>(kNoCap))));
   return FillGroupReduce(spec, kReductions, plan);
@@ -162,15 +162,15 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
 
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
   HYDRANT_ASSIGN_OR_RETURN(const int64_t cap,
-                           IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap));
+                           IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMaxDecodeCap));
   plan->cap = static_cast<int32_t>(cap);
-  plan->rule.scored = plan->cap != kNoCap || spec.may_shrink;
+  plan->rule.scored = plan->cap != kNoCap || spec.evictable;
   return absl::OkStatus();
 }
 
 PolicyParameter DecodeCapParameter() {
   return {"decode_cap", "entries a KV head holds at most while decoding", "unset",
-          fmt::format("[budget, {}]", kMostDecodeCap)};
+          fmt::format("[budget, {}]", kMaxDecodeCap)};
 }
 
 PolicyParameter RollingParameter() {

@@ -1,8 +1,8 @@
 // The policies by name. A policy turns a request's CacheSpec into the plain data that prefill and
 // decode follow; it holds no state, so one object of each serves every request from any thread. A
 // new policy is one file with one factory function, with its scorer (prompt_scorer.h) and its
-// lifecycle (lifecycle.h) if the existing ones do not suffice, one row in policy_registry.cc, one
-// row in its test and one row of documentation.
+// retention schedule (retention_schedule.h) if the existing ones do not suffice, one row in
+// policy_registry.cc, one row in its test and one row of documentation.
 #ifndef HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 #define HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 
@@ -30,12 +30,12 @@ class Policy {
   // errors as PlanCache() does.
   virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
   // Why a filled plan cannot guarantee min_retained_mass ("keeps samples, ..."); null: it can.
-  virtual const char* WhyNoMassIsGuaranteed(const CachePlan& /*plan*/) const { return nullptr; }
-  // Decides the open part of the plan by the observations. REQUIRES: the plan is this policy's.
-  virtual CachePlan Decide(const CachePlan& plan, const Observations& /*observations*/) const {
+  virtual const char* CheckMassGuarantee(const CachePlan& /*plan*/) const { return nullptr; }
+  // Decides the open part of the plan by the inputs. REQUIRES: the plan is this policy's.
+  virtual CachePlan Resolve(const CachePlan& plan, const ResolveInputs& /*inputs*/) const {
     return plan;
   }
-  // The choice of Decide() as text that another process can read, and the decided plan from this
+  // The choice of Resolve() as text that another process can read, and the decided plan from this
   // text and an open plan of Fill(). InvalidArgument: not a text of this policy.
   virtual std::string SaveDecision(const CachePlan& /*plan*/) const { return {}; }
   virtual absl::StatusOr<CachePlan> RestoreDecision(const CachePlan& open,
@@ -68,7 +68,7 @@ const Policy* FindPolicy(std::string_view name);
 std::span<const Policy* const> Policies();
 
 // The budget to print in error messages: the request's own if `budget` was clamped to kNoCap.
-inline int64_t AskedFor(const CacheSpec& spec, int64_t budget) {
+inline int64_t RequestedBudget(const CacheSpec& spec, int64_t budget) {
   if (budget != kNoCap) return budget;
   return spec.max_cache_tokens.value_or(spec.min_cache_tokens.value_or(budget));
 }
@@ -107,7 +107,7 @@ PolicyParameter GroupReduceParameter(std::span<const std::string_view> reduction
 inline constexpr std::string_view kReductions[] = {"mean", "max", "sum_of_squares"};
 
 // decode_cap: without it, entries are appended while decoding. With a cap, or a later one
-// (CacheSpec::may_shrink), H2O's rule continues from the prompt's scores.
+// (CacheSpec::evictable), H2O's rule continues from the prompt's scores.
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan);
 PolicyParameter DecodeCapParameter();
 

@@ -10,7 +10,7 @@ PrefixCache::PrefixCache(int num_blocks) : blocks_(num_blocks) {
 }
 
 PrefixCache::~PrefixCache() {
-  HYDRANT_CHECK(free_.size() + unread_.size() == blocks_.size());  // every lease has ended
+  HYDRANT_CHECK(free_.size() + evictable_.size() == blocks_.size());  // every lease has ended
 }
 
 int PrefixCache::NumFilled(std::span<const PrefixKey> keys) const {
@@ -33,7 +33,7 @@ PrefixLease PrefixCache::Open(std::span<const PrefixKey> cached, std::span<const
   PrefixLease lease;
   for (const PrefixKey& key : cached) {
     const int32_t id = filled_.at(key);
-    if (blocks_[id].readers++ == 0) unread_.erase(blocks_[id].place);
+    if (blocks_[id].readers++ == 0) evictable_.erase(blocks_[id].place);
     lease.cached.push_back(id);
   }
   int32_t id = 0;
@@ -52,15 +52,15 @@ bool PrefixCache::TakeBlock(int32_t* id) {
     free_.pop_back();
     return true;
   }
-  if (unread_.empty()) return false;
-  *id = TakeUnread();
+  if (evictable_.empty()) return false;
+  *id = EvictOldest();
   return true;
 }
 
-// REQUIRES: unread_ is not empty
-int32_t PrefixCache::TakeUnread() {
-  const int32_t id = unread_.front();
-  unread_.pop_front();
+// REQUIRES: evictable_ is not empty
+int32_t PrefixCache::EvictOldest() {
+  const int32_t id = evictable_.front();
+  evictable_.pop_front();
   filled_.erase(blocks_[id].key);
   blocks_[id].filled = false;
   if (watcher_ != nullptr) watcher_->OnEvicted(blocks_[id].key);
@@ -68,9 +68,9 @@ int32_t PrefixCache::TakeUnread() {
   return id;
 }
 
-int PrefixCache::DropUnread() {
-  const auto count = static_cast<int>(unread_.size());
-  for (int i = 0; i < count; ++i) free_.push_back(TakeUnread());
+int PrefixCache::EvictUnleased() {
+  const auto count = static_cast<int>(evictable_.size());
+  for (int i = 0; i < count; ++i) free_.push_back(EvictOldest());
   return count;
 }
 
@@ -85,27 +85,29 @@ void PrefixCache::Fill(PrefixLease* lease, const PrefixText& text) {
     }
     blocks_[id].key = lease->keys[i];
     blocks_[id].filled = true;
-    KeepUnread(id);
+    AddEvictable(id);
     filled.push_back(lease->keys[i]);
   }
   if (watcher_ != nullptr && !filled.empty()) watcher_->OnFilled(text, filled);
-  StopReading(*lease);
+  EndLease(*lease);
   *lease = PrefixLease();
 }
 
 void PrefixCache::Abandon(PrefixLease* lease) {
   free_.insert(free_.end(), lease->fresh.rbegin(), lease->fresh.rend());
-  StopReading(*lease);
+  EndLease(*lease);
   *lease = PrefixLease();
 }
 
-void PrefixCache::StopReading(const PrefixLease& lease) {
+void PrefixCache::EndLease(const PrefixLease& lease) {
   for (auto id = lease.cached.rbegin(); id != lease.cached.rend(); ++id) {
-    if (--blocks_[*id].readers == 0) KeepUnread(*id);
+    if (--blocks_[*id].readers == 0) AddEvictable(*id);
   }
 }
 
-void PrefixCache::KeepUnread(int32_t id) { blocks_[id].place = unread_.insert(unread_.end(), id); }
+void PrefixCache::AddEvictable(int32_t id) {
+  blocks_[id].place = evictable_.insert(evictable_.end(), id);
+}
 
 absl::Status PrefixCache::CheckInvariants(std::span<const PrefixLease* const> leases) const {
   std::vector<int> readers(blocks_.size(), 0), owners(blocks_.size(), 0);
@@ -128,7 +130,7 @@ absl::Status PrefixCache::CheckInvariants(std::span<const PrefixLease* const> le
       return absl::InternalError(absl::StrCat("prefix block ", id, " has other readers"));
     unread += blocks_[id].filled && readers[id] == 0 ? 1 : 0;
   }
-  if (unread != unread_.size())
+  if (unread != evictable_.size())
     return absl::InternalError("prefix blocks without a reader are not all listed");
   return absl::OkStatus();
 }

@@ -71,7 +71,7 @@ class PrefixCache {
   void Abandon(PrefixLease* lease);
 
   // Frees the filled blocks without readers and returns their number.
-  int DropUnread();
+  int EvictUnleased();
 
   PrefixCacheStats Stats() const;
   // For tests, O(blocks). leases: all open leases.
@@ -82,17 +82,17 @@ class PrefixCache {
     PrefixKey key;    // of a filled block
     int readers = 0;  // leases
     bool filled = false;
-    std::list<int32_t>::iterator place;  // in unread_; of a filled block without readers
+    std::list<int32_t>::iterator place;  // in evictable_; of a filled block without readers
   };
 
   bool TakeBlock(int32_t* id);
-  int32_t TakeUnread();
-  void StopReading(const PrefixLease& lease);
-  void KeepUnread(int32_t id);
+  int32_t EvictOldest();
+  void EndLease(const PrefixLease& lease);
+  void AddEvictable(int32_t id);
 
   std::vector<Block> blocks_;
   std::vector<int32_t> free_;
-  std::list<int32_t> unread_;  // filled, without readers; the least recently used first
+  std::list<int32_t> evictable_;  // filled, without readers; the least recently used first
   std::unordered_map<PrefixKey, int32_t, PrefixKeyHash> filled_;
   PrefixWatcher* watcher_ = nullptr;
   PrefixCacheStats totals_;  // only the counts since the start

@@ -57,7 +57,7 @@ struct PromptLayer {
             .stride = stride};
   }
   // Sets `keep` to the same number for all heads.
-  void KeepAlike(int32_t entries) const {
+  void KeepEqually(int32_t entries) const {
     const std::vector<int32_t> all(num_kv_heads, entries);
     backend->CopyToDevice(keep, all.data(), all.size() * sizeof(int32_t));
   }
@@ -93,7 +93,7 @@ class PromptScorer {
   // maximum taken. Costs attention without values, no matrix product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
   // Whether retained mass is measured by an echo's queries instead of the prompt's last ones.
-  virtual bool EchoSaysMass() const { return false; }
+  virtual bool MeasuresMassByEcho() const { return false; }
   // After the layer's prefill: [num_kv_heads, stride], one of the layer's arrays; null: no ranking.
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
   // Factor applied to the scores when they are written into pages.
@@ -101,7 +101,7 @@ class PromptScorer {
   // After Score(), if no entry is evicted yet: a number written beside each entry's score, a
   // SecondScore for ScoreMix or a BelowMeanCount for decoding (kernels/entry_state.h).
   virtual const float* Second(const PromptLayer& /*layer*/) const { return nullptr; }
-  // Floats per head that Score() writes to PromptLayer::observations, for Policy::Decide.
+  // Floats per head that Score() writes to PromptLayer::observations, for Policy::Resolve.
   virtual int NumObservations(const CachePlan& /*plan*/) const { return 0; }
   // After the decision: how the scores that decoding starts from are made of those in the pages.
   virtual ScoreMix Mix(const CachePlan& /*plan*/) const { return {}; }

@@ -11,7 +11,8 @@ bool MeasuresMass(const CachePlan& plan) {
 }
 
 bool MeasuresMassInPages(const CachePlan& plan) {
-  return MeasuresMass(plan) && plan.life->CutPrompt(plan, plan.prompt.num_layers).has_value();
+  return MeasuresMass(plan) &&
+         plan.retention->PromptCompaction(plan, plan.prompt.num_layers).has_value();
 }
 
 std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
@@ -26,7 +27,7 @@ std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
   if (!MeasuresMass(plan)) return all;
   PromptStatistic mass = {.place = kMassStatistic};
   const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  if (plan.scorer->EchoSaysMass()) {
+  if (plan.scorer->MeasuresMassByEcho()) {
     mass.echo = ColumnStatistic();  // over all its queries
   } else {
     mass.reading = {.first_query = n - plan.MassQueries(), .end_query = n};

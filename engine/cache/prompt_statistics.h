@@ -21,8 +21,8 @@ struct PromptStatistic {
 inline constexpr int kMassStatistic = kMaxColumnStatistics - 1;
 // Whether retained mass is measured. Samples represent other entries and have no mass of their own.
 bool MeasuresMass(const CachePlan& plan);
-// Whether it is measured and stored per entry in pages: the plan cuts there, and the cut is not
-// known while a layer is written.
+// Whether it is measured and stored per entry in pages: the plan compacts there, and the compaction
+// is not known while a layer is written.
 bool MeasuresMassInPages(const CachePlan& plan);
 
 // read: prefilled tokens, the prompt's and a probe's.

@@ -95,11 +95,11 @@ absl::StatusOr<TensorView> Fp8View(const HfQuantization& quantization, const Raw
   }
   absl::StatusOr<std::vector<float>> values = FloatsOf(scale);
   if (!values.ok()) return WithContext(values.status(), context);
-  constexpr float kMost = 1e30f;  // times 448, and times 256 (kernels/cpu), is finite
+  constexpr float kLimit = 1e30f;  // times 448, and times 256 (kernels/cpu), is finite
   for (const float value : *values) {
-    if (std::abs(value) <= kMost) continue;
+    if (std::abs(value) <= kLimit) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(context, " holds ", value, ", the limit is ", kMost));
+        absl::StrCat(context, " holds ", value, ", the limit is ", kLimit));
   }
   Scales scales;
   scales.values = *std::move(values);

@@ -150,8 +150,8 @@ absl::Status ReadGroupSize(HfFields& fields, const char* key, HfQuantization* q)
   const json* size = fields.Find(key);
   if (size == nullptr) return absl::NotFoundError(absl::StrCat(key, " is missing"));
   if (size->is_number_integer() && *size == -1) return absl::OkStatus();
-  constexpr int kMost = 1 << 20;
-  if (!size->is_number_unsigned() || size->get<uint64_t>() < 1 || size->get<uint64_t>() > kMost)
+  constexpr int kLimit = 1 << 20;
+  if (!size->is_number_unsigned() || size->get<uint64_t>() < 1 || size->get<uint64_t>() > kLimit)
     return WrongField(key, *size, "-1, or 1 to 1048576");
   q->group_size = size->get<int>();
   return absl::OkStatus();

@@ -20,8 +20,8 @@ template <typename Json>
 class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-  StrictBuilder(Json& root, int most_depth)
-      : Base(root, /*allow_exceptions_=*/false), most_depth_(most_depth) {}
+  StrictBuilder(Json& root, int max_depth)
+      : Base(root, /*allow_exceptions_=*/false), max_depth_(max_depth) {}
 
   bool start_object(std::size_t size) {
     keys_.emplace_back();
@@ -52,20 +52,20 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
  private:
   bool CheckDepth() {
-    if (keys_.size() <= static_cast<size_t>(most_depth_)) return true;
-    error_ = absl::StrCat("JSON nested deeper than ", most_depth_);
+    if (keys_.size() <= static_cast<size_t>(max_depth_)) return true;
+    error_ = absl::StrCat("JSON nested deeper than ", max_depth_);
     return false;
   }
 
-  const int most_depth_;
+  const int max_depth_;
   std::vector<std::set<std::string>> keys_;  // one set per open object or array
   std::string error_;
 };
 
 template <typename Json>
-absl::StatusOr<Json> Parse(std::string_view text, int most_depth) {
+absl::StatusOr<Json> Parse(std::string_view text, int max_depth) {
   Json root;
-  StrictBuilder<Json> builder(root, most_depth);
+  StrictBuilder<Json> builder(root, max_depth);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return absl::InvalidArgumentError(builder.error().empty() ? "not valid JSON" : builder.error());
   }
@@ -78,8 +78,8 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
   return Parse<nlohmann::json>(text, kMaxDepth);
 }
 
-absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int most_depth) {
-  return Parse<nlohmann::ordered_json>(text, most_depth);
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int max_depth) {
+  return Parse<nlohmann::ordered_json>(text, max_depth);
 }
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text) {

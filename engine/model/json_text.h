@@ -16,7 +16,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 
 // As ParseJson, with the caller's depth limit; objects keep the order of the text.
-absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int most_depth);
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int max_depth);
 
 }  // namespace hydrant
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/lfs_pointer.h"
-#include "engine/model/map_guard.h"
+#include "engine/model/sigbus_handler.h"
 #include "engine/model/text.h"
 
 namespace hydrant {
@@ -63,11 +63,11 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
 
 MappedFile::MappedFile(std::string path, int fd, std::span<const uint8_t> bytes, timespec written)
     : path_(std::move(path)), fd_(fd), bytes_(bytes), written_(written) {
-  GuardMap(bytes_, path_);
+  RegisterMapping(bytes_, path_);
 }
 
 MappedFile::~MappedFile() {
-  UnguardMap(bytes_);
+  UnregisterMapping(bytes_);
   munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
   close(fd_);
 }

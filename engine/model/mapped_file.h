@@ -1,6 +1,6 @@
 // A file mapped read-only into memory. Owns the map; the bytes live as long as the object.
 // Immutable, so any thread may read. The file must not be shortened or written while it is open: a
-// read past its new end ends the process (engine/model/map_guard.h). Replace model files by
+// read past its new end ends the process (engine/model/sigbus_handler.h). Replace model files by
 // renaming, which leaves an open map intact.
 #ifndef HYDRANT_ENGINE_MODEL_MAPPED_FILE_H_
 #define HYDRANT_ENGINE_MODEL_MAPPED_FILE_H_

@@ -156,9 +156,9 @@ absl::Status CheckExpertRows(const char* field, int value) {
 absl::Status CheckExperts(const ModelConfig& c) {
   if (!c.experts.has_value()) return absl::OkStatus();
   const Experts& experts = *c.experts;
-  HYDRANT_RETURN_IF_ERROR(CheckInt("num_experts", experts.count, 1, kMostExperts));
+  HYDRANT_RETURN_IF_ERROR(CheckInt("num_experts", experts.count, 1, kMaxExperts));
   HYDRANT_RETURN_IF_ERROR(CheckInt("num_experts_per_tok", experts.per_token, 1,
-                                   std::min(experts.count, kMostChosenExperts)));
+                                   std::min(experts.count, kMaxChosenExperts)));
   HYDRANT_RETURN_IF_ERROR(
       CheckInt("experts' intermediate_size", experts.intermediate_size, 1, kMaxIntermediate));
   if (int64_t{experts.count} * c.num_layers > kMaxExpertsInAll) {

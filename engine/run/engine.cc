@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/run/step/decode_shape.h"
 #include "engine/run/engine_sizing.h"
 #include "engine/run/forward/forward.h"
 #include "engine/run/forward/pooler.h"
@@ -13,6 +12,7 @@
 #include "engine/run/logprob_rows.h"
 #include "engine/run/mask_thread.h"
 #include "engine/run/pool/kv_state.h"
+#include "engine/run/step/graph_shape.h"
 #include "engine/run/step_results.h"
 #include "engine/run/step_rows.h"
 #include "fmt/format.h"
@@ -67,19 +67,19 @@ struct Engine::Impl {
   Pooler pooler;
   std::vector<const float*> embeddings;  // of the step's runs
   StepResults results;
-  std::vector<StepResults::Report> reports;  // of the step's prompts and cuts
+  std::vector<StepResults::Report> reports;  // of the step's prompts and compactions
 
   absl::Status Allocate();
-  void Decode(const DecodeShape& shape);
-  DecodeShape ShapeOf(std::span<const TokenRun> decoded) const;
+  void Decode(const GraphShape& shape);
+  GraphShape ShapeOf(std::span<const TokenRun> decoded) const;
   bool PlansDecode() const;
-  DecodeShape WithoutBounds(DecodeShape shape) const;
-  static DecodeShape Greedy(DecodeShape shape);
+  GraphShape WithoutBounds(GraphShape shape) const;
+  static GraphShape Greedy(GraphShape shape);
   absl::Status RecordSteps();
-  void EnqueueDecode(const DecodeShape& shape);
+  void EnqueueDecode(const GraphShape& shape);
   void GatherFinalRows(const Batch& batch);
   void PoolPrompts(const Batch& batch);
-  void Cut(const SlotCut& cut);
+  void Compact(const SlotCompaction& compaction);
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
   void MarkSeenTokens(const Batch& batch);
@@ -142,20 +142,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
   limits.page_bytes = static_cast<int64_t>(layout.PageBytes());
   HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits));
-  const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
-  if (asked_blocks.has_value()) {
-    HYDRANT_RETURN_IF_ERROR(SetPool(options, *asked_blocks, &layout, &limits));
+  const std::optional<int64_t> requested_blocks = RequestedBlocks(options, layout);
+  if (requested_blocks.has_value()) {
+    HYDRANT_RETURN_IF_ERROR(SetPool(options, *requested_blocks, &layout, &limits));
   }
 
   HYDRANT_ASSIGN_OR_RETURN(
       impl->backend, CreateBackend(options.device, {.num_threads = options.num_threads,
                                                     .batch_invariant = options.batch_invariant}));
-  if (asked_blocks.has_value()) {
+  if (requested_blocks.has_value()) {
     HYDRANT_RETURN_IF_ERROR(CheckPoolFits(options, layout, limits, impl->backend.get()));
   }
   if (impl->backend->IsAsynchronous()) limits.prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
-  limits.max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
+  limits.max_steps_in_flight = runs_ahead ? StepResults::kMaxInFlight : 1;
   HYDRANT_ASSIGN_OR_RETURN(
       impl->model, Transformer::Create(impl->backend.get(), std::move(source),
                                        DefaultedDType(options), limits.max_model_len, progress));
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
                                                           &impl->act, limits, layout.dtype));
 
   // The pool comes last: it may take all memory that is left.
-  if (!asked_blocks.has_value()) {
+  if (!requested_blocks.has_value()) {
     HYDRANT_ASSIGN_OR_RETURN(const int64_t blocks,
                              AutomaticBlocks(options, layout, limits, impl->backend.get()));
     HYDRANT_RETURN_IF_ERROR(SetPool(options, blocks, &layout, &limits));
@@ -184,7 +184,7 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 const EngineLimits& Engine::limits() const { return impl_->limits; }
-KeptMemory Engine::kept_memory() const { return impl_->kv->kept(); }
+OffloadMemory Engine::offload_memory() const { return impl_->kv->offload_memory(); }
 PrefixMemory Engine::prefix_memory() const {
   const PrefixBlocks& blocks = impl_->kv->prefix();
   return {.blocks = static_cast<char*>(blocks.memory), .block_bytes = blocks.BlockBytes()};
@@ -200,7 +200,7 @@ EngineMemory Engine::memory() const {
   memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
   memory.prefix_cache =
       static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
-  memory.kept_caches =
+  memory.offloaded_caches =
       impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.BytesWithState());
   memory.swap_space =
       impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.BytesWithState());
@@ -218,11 +218,11 @@ void Engine::Enqueue(const Batch& batch) {
   Impl& impl = *impl_;
   AttentionMixer& attention = impl.forward->attention();
   const std::span<const TokenRun> decoded = batch.Decoded();
-  attention.cutter().samples().SetUp(batch);
+  attention.page_compactor().samples().SetUp(batch);
   impl.kv->Apply(
-      batch, [&](const SlotCut& cut) { impl.Cut(cut); },
+      batch, [&](const SlotCompaction& compaction) { impl.Compact(compaction); },
       [&](const SlotCommit& commit) { attention.CommitHeld(commit, *impl.kv); });
-  DecodeShape shape = impl.ShapeOf(decoded);
+  GraphShape shape = impl.ShapeOf(decoded);
   impl.rows.Write(*impl.backend, batch, *impl.kv, shape.rows);
   if (impl.SamplesHere(batch, shape.rows)) shape.sampling = impl.SamplingOfRows();
   impl.masks.Start(batch.masks);
@@ -231,7 +231,7 @@ void Engine::Enqueue(const Batch& batch) {
   if (!decoded.empty()) impl.Decode(shape);
   impl.forward->Read(batch.InArena(), *impl.kv);
   impl.ScorePrompts(batch);
-  const bool drawn = shape.sampling != DecodeShape::kNotHere;
+  const bool drawn = shape.sampling != GraphShape::kNotHere;
   if (!drawn) impl.GatherFinalRows(batch);
   impl.PoolPrompts(batch);
   impl.masks.Wait();
@@ -242,11 +242,12 @@ void Engine::Enqueue(const Batch& batch) {
 
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
-void Engine::Impl::Cut(const SlotCut& cut) {
-  if (cut.plan.has_value()) kv->SetPlan(cut.slot, *cut.plan);
-  const CachePlan& plan = kv->plan(cut.slot);
-  forward->attention().cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot,
-                                    cut.tokens, *kv);
+void Engine::Impl::Compact(const SlotCompaction& compaction) {
+  if (compaction.plan.has_value()) kv->SetPlan(compaction.slot, *compaction.plan);
+  const CachePlan& plan = kv->plan(compaction.slot);
+  forward->attention().page_compactor().Compact(
+      plan, plan.retention->CompactionAfter(plan, compaction.tokens), compaction.slot,
+      compaction.tokens, *kv);
 }
 
 StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
@@ -258,9 +259,9 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   // Samples stand for several tokens: their retained mass is undefined.
   if (!plan.Compresses() || plan.rule.weighted) return report;
   report.retained_mass = compressor.retained_mass(slot);
-  if (!plan.life->ReportsPrompt()) return report;
+  if (!plan.retention->ReportsPrompt()) return report;
   report.entries = kv->budget().lengths(slot);
-  if (plan.life->UnassignedPages(plan, limits.block_size) > 0) {
+  if (plan.retention->UnassignedPages(plan, limits.block_size) > 0) {
     report.rows = kv->tables().blocks + kv->row(slot).row_begin;
     report.row_width = kv->row(slot).row_width;
   }
@@ -274,11 +275,12 @@ void Engine::Impl::PushResults(const Batch& batch) {
     for (const int slot : run.Slots())
       reports.push_back(built ? ReportPrompt(slot) : StepResults::Report());
   }
-  // The lengths are copied after the step's rows: a head that was cut to its cap keeps its length.
-  batch.ForEach<SlotCut>([&](const SlotCut& cut) {
+  // The lengths are copied after the step's rows: a head that was compacted to its cap keeps its
+  // length.
+  batch.ForEach<SlotCompaction>([&](const SlotCompaction& compaction) {
     StepResults::Report& report = reports.emplace_back();
-    const CachePlan& plan = kv->plan(cut.slot);
-    if (plan.life->HeadsDiffer(plan)) report.entries = kv->budget().lengths(cut.slot);
+    const CachePlan& plan = kv->plan(compaction.slot);
+    if (plan.retention->HeadsDiffer(plan)) report.entries = kv->budget().lengths(compaction.slot);
   });
   results.Push(batch, {.tokens = tokens.data(),
                        .logprobs = logprobs.results(),
@@ -288,8 +290,8 @@ void Engine::Impl::PushResults(const Batch& batch) {
                        .embeddings = embeddings});
 }
 
-DecodeShape Engine::Impl::ShapeOf(std::span<const TokenRun> decoded) const {
-  DecodeShape shape;
+GraphShape Engine::Impl::ShapeOf(std::span<const TokenRun> decoded) const {
+  GraphShape shape;
   shape.rows = static_cast<int>(decoded.size());
   int64_t entries_of_rows = 0;  // of an average head, summed over rows
   for (const TokenRun& run : decoded) {
@@ -316,7 +318,7 @@ bool Engine::Impl::PlansDecode() const {
 
 // The shape of a step with work planned on the device. max_scored_entries stays: work space is
 // allocated by it.
-DecodeShape Engine::Impl::WithoutBounds(DecodeShape shape) const {
+GraphShape Engine::Impl::WithoutBounds(GraphShape shape) const {
   shape.max_entries = shape.mean_entries = 0;
   shape.max_in_window = limits.Window();
   return shape;
@@ -329,7 +331,7 @@ absl::Status Engine::Impl::RecordSteps() {
     return absl::OkStatus();
   const Batch none;
   for (int num_rows = limits.max_num_seqs, recorded = 0; num_rows > 0; --num_rows) {
-    const DecodeShape shape = RoundedUp(WithoutBounds({.rows = num_rows}), limits.max_num_seqs);
+    const GraphShape shape = RoundedUp(WithoutBounds({.rows = num_rows}), limits.max_num_seqs);
     if (shape.rows == recorded) continue;
     recorded = shape.rows;
     rows.Write(*backend, none, *kv, shape.rows);
@@ -340,13 +342,13 @@ absl::Status Engine::Impl::RecordSteps() {
   return backend->Synchronize();
 }
 
-DecodeShape Engine::Impl::Greedy(DecodeShape shape) {
-  shape.sampling = DecodeShape::kGreedy;
+GraphShape Engine::Impl::Greedy(GraphShape shape) {
+  shape.sampling = GraphShape::kGreedy;
   return shape;
 }
 
-// Whether sampling is part of the recorded step: all sampled rows are decoded rows, their logits are
-// neither edited nor reported, and the product of the logits is fused.
+// Whether sampling is part of the recorded step: all sampled rows are decoded rows, their logits
+// are neither edited nor reported, and the product of the logits is fused.
 bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
   if (batch.sampled.empty() || batch.sampled.size() != batch.NumDecoded() || rows.any_penalties() ||
       !batch.masks.empty() || !model->FusesLogits(padded_rows))
@@ -357,11 +359,11 @@ bool Engine::Impl::SamplesHere(const Batch& batch, int padded_rows) const {
 }
 
 uint8_t Engine::Impl::SamplingOfRows() const {
-  return DecodeShape::kGreedy | (rows.any_drawn() ? DecodeShape::kDraws : 0) |
-         (rows.any_top_k() ? DecodeShape::kTopK : 0) | (rows.any_top_p() ? DecodeShape::kTopP : 0);
+  return GraphShape::kGreedy | (rows.any_drawn() ? GraphShape::kDraws : 0) |
+         (rows.any_top_k() ? GraphShape::kTopK : 0) | (rows.any_top_p() ? GraphShape::kTopP : 0);
 }
 
-void Engine::Impl::Decode(const DecodeShape& shape) {
+void Engine::Impl::Decode(const GraphShape& shape) {
   if (options.enforce_eager) {
     EnqueueDecode(shape);
   } else {
@@ -370,7 +372,7 @@ void Engine::Impl::Decode(const DecodeShape& shape) {
 }
 
 // Its operations depend on `shape` alone: all other inputs are at fixed addresses.
-void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
+void Engine::Impl::EnqueueDecode(const GraphShape& shape) {
   backend->ReadLastTokens({.tokens = rows.ids(),
                            .slots = rows.slots(),
                            .num_rows = shape.rows,
@@ -381,7 +383,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
                    .rope_positions = rows.rope_positions(),
                    .shape = shape},
                   *kv);
-  if (shape.sampling == DecodeShape::kNotHere) return;
+  if (shape.sampling == GraphShape::kNotHere) return;
   model->FinalNorm(forward->DecodedHidden(), shape.rows, 0, act);
   model->Logits(act, shape.rows, logits.data());
   Draw(0, shape.rows, shape.sampling);
@@ -430,7 +432,7 @@ void Engine::Impl::MarkSeenTokens(int slot, std::span<const TokenId> prompt,
                                   std::span<const TokenId> output) {
   std::vector<uint16_t> counts(model->config().vocab_size, 0);
   for (const TokenId token : output) {
-    if (counts[token] < kMostCounted) ++counts[token];
+    if (counts[token] < kMaxCounted) ++counts[token];
   }
   for (const TokenId token : prompt) counts[token] |= kInPrompt;
   seen.Write(*backend, slot * counts.size(), counts);
@@ -491,9 +493,9 @@ void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
                    .row_stride = vocab,
                    .rows = rows.sampling() + begin,
                    .tokens = tokens.data() + begin,
-                   .any_drawn = (sampling & DecodeShape::kDraws) != 0,
-                   .any_top_k = (sampling & DecodeShape::kTopK) != 0,
-                   .any_top_p = (sampling & DecodeShape::kTopP) != 0});
+                   .any_drawn = (sampling & GraphShape::kDraws) != 0,
+                   .any_top_k = (sampling & GraphShape::kTopK) != 0,
+                   .any_top_p = (sampling & GraphShape::kTopP) != 0});
 }
 
 EngineParts Engine::Parts() const {

@@ -62,11 +62,11 @@ struct EngineMemory {
   int64_t workspace = 0;  // the rest: prefill arena, activations, logits, tables
   // On the host.
   int64_t prefix_cache = 0;
-  int64_t kept_caches = 0;
+  int64_t offloaded_caches = 0;
   int64_t swap_space = 0;
 
   int64_t Total() const {
-    return weights + kv_pool + workspace + prefix_cache + kept_caches + swap_space;
+    return weights + kv_pool + workspace + prefix_cache + offloaded_caches + swap_space;
   }
 };
 
@@ -93,7 +93,7 @@ class Engine final : public StepExecutor {
   ~Engine() override;
 
   const EngineLimits& limits() const override;
-  KeptMemory kept_memory() const override;
+  OffloadMemory offload_memory() const override;
   PrefixMemory prefix_memory() const override;
   void Enqueue(const Batch& batch) override;
   absl::Status Collect(StepResult* result) override;

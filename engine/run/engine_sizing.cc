@@ -34,7 +34,7 @@ DType DefaultKvDType(WeightDType dtype) {
 }
 
 // Table entries per page: while less than half of the table is free, rows are up to 1.5 times as
-// wide as needed (CacheSpace::WidenRow), and each slot may have rows that are moving.
+// wide as needed (KvCacheManager::WidenRow), and each slot may have rows that are moving.
 constexpr int kTableEntriesPerBlock = 8;
 
 // All rows of a sequence are as wide as its widest head, so a window group's may be partly unused.
@@ -71,8 +71,8 @@ int64_t HostBytes(const EngineOptions& options) {
                                        : static_cast<int64_t>(HostMemory().total_bytes);
 }
 
-// Limits the memory for the heads of kept caches.
-constexpr int kMostKeptCaches = 4096;
+// Limits the memory for the heads of offloaded caches.
+constexpr int kMaxOffloadedCaches = 4096;
 
 // Pieces of `size` bytes in the host memory of an option.
 absl::StatusOr<int> HowMany(std::string_view option, int64_t bytes, int64_t size,
@@ -104,15 +104,15 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
 // Host bytes per table entry and per page: the lists of KvState (engine/run/pool/kv_state.h), the
 // rows that steps in flight report (engine/run/step_results.h), and the scheduler's free pages.
 constexpr int64_t kHostBytesPerEntry =
-    sizeof(uint64_t) + StepResults::kMostInFlight * sizeof(PageIds);
+    sizeof(uint64_t) + StepResults::kMaxInFlight * sizeof(PageIds);
 constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
 
 // With more pages, state ids (engine/cache/state_slabs.h) would exceed 32 bits.
-int64_t MostBlocks(KvLayout layout) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+int64_t MaxBlocks(KvLayout layout) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   layout.num_blocks = std::numeric_limits<int32_t>::max();
-  const int64_t states_a_page = SlabShape::Of(layout).EndOfStates(kMost) / kMost + 1;
-  return kMost / states_a_page - kArrayAlignment;  // values may begin later, for alignment
+  const int64_t states_a_page = SlabShape::Of(layout).EndOfStates(kLimit) / kLimit + 1;
+  return kLimit / states_a_page - kArrayAlignment;  // values may begin later, for alignment
 }
 
 // The option that sets the pool's size, with its value.
@@ -214,8 +214,8 @@ absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout
   HYDRANT_ASSIGN_OR_RETURN(limits->num_host_pages,
                            HowMany("context_memory_bytes", options.context_memory_bytes,
                                    static_cast<int64_t>(layout.BytesWithState()), options));
-  limits->max_kept_caches = std::min(
-      kMostKeptCaches, limits->num_host_pages / (limits->num_layers * limits->num_kv_heads));
+  limits->max_offloaded_caches = std::min(
+      kMaxOffloadedCaches, limits->num_host_pages / (limits->num_layers * limits->num_kv_heads));
   HYDRANT_ASSIGN_OR_RETURN(limits->num_swap_pages,
                            HowMany("swap_space_bytes", options.swap_space_bytes,
                                    static_cast<int64_t>(layout.BytesWithState()), options));
@@ -226,11 +226,11 @@ absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout
                     options.swap_space_bytes, options.context_memory_bytes));
   }
   limits->num_host_pages += limits->num_swap_pages;
-  limits->max_kept_caches += limits->max_num_seqs;
+  limits->max_offloaded_caches += limits->max_num_seqs;
   return absl::OkStatus();
 }
 
-std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout) {
+std::optional<int64_t> RequestedBlocks(const EngineOptions& options, const KvLayout& layout) {
   if (options.num_blocks_override.has_value()) return *options.num_blocks_override;
   if (options.kv_cache_memory_bytes == 0) return std::nullopt;
   return options.kv_cache_memory_bytes / static_cast<int64_t>(layout.PageBytes());
@@ -260,13 +260,13 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
     const int64_t limit = options.kv_cache_memory_limit > 0
                               ? options.kv_cache_memory_limit
                               : static_cast<int64_t>(memory.free_bytes / 4);
-    return std::min({UsefulBlocks(limits, layout), MostBlocks(layout), limit / page});
+    return std::min({UsefulBlocks(limits, layout), MaxBlocks(layout), limit / page});
   }
   HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, DeviceBytes(options, memory));
   constexpr auto kEntry = static_cast<int64_t>(sizeof(PageIds));
   const int64_t tables = TableEntries(limits, 0) * kEntry;
   const int64_t per_block = TableEntries(limits, 1) * kEntry - tables;
-  return std::min({UsefulBlocks(limits, layout), MostBlocks(layout),
+  return std::min({UsefulBlocks(limits, layout), MaxBlocks(layout),
                    std::max<int64_t>(bytes - tables, 0) / (page + per_block)});
 }
 
@@ -280,7 +280,7 @@ absl::Status SetPool(const EngineOptions& options, int64_t blocks, KvLayout* lay
                     blocks, layout->PageBytes(), least,
                     FormatByteSize(least * static_cast<int64_t>(layout->PageBytes()))));
   }
-  if (const int64_t most = MostBlocks(*layout); blocks > most) {
+  if (const int64_t most = MaxBlocks(*layout); blocks > most) {
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} pages of {} bytes are more than can be told apart, the limit is {}",
                     PoolOption(options), blocks, layout->PageBytes(), most));

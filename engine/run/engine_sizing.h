@@ -27,13 +27,14 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
 // [layers] the cache group of each layer.
 std::vector<GroupKind> GroupsOfLayers(const ModelConfig& config, const EngineLimits& limits);
 
-// Sets the numbers of prefix blocks, host pages and kept caches from the options' memory sizes.
-// InvalidArgument where a size is negative, ResourceExhausted where it exceeds the host's memory.
+// Sets the numbers of prefix blocks, host pages and offloaded caches from the options' memory
+// sizes. InvalidArgument where a size is negative, ResourceExhausted where it exceeds the host's
+// memory.
 absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,
                             EngineLimits* limits);
 
 // Pages of the pool that the options set; nullopt: sized automatically.
-std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);
+std::optional<int64_t> RequestedBlocks(const EngineOptions& options, const KvLayout& layout);
 
 // ResourceExhausted, with the option, its value and the limit, where a pool that the options set
 // would not fit into memory with its tables and the host's bookkeeping. Called before the pool and

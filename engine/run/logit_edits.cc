@@ -28,8 +28,8 @@ absl::Status LogitEdits::Allocate(Backend* backend, int max_rows, int vocab) {
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
-  allocate(device_bias_rows_, rows * kMostBiases);
-  allocate(device_biases_, rows * kMostBiases);
+  allocate(device_bias_rows_, rows * kMaxBiases);
+  allocate(device_biases_, rows * kMaxBiases);
   allocate(device_mask_rows_, rows);
   allocate(device_masks_, rows * MaskWords(vocab));
   return status;
@@ -43,7 +43,7 @@ void LogitEdits::Write(const Batch& batch) {
   for (size_t i = 0; i < batch.sampled.size(); ++i) {
     const SampledRow& row = batch.sampled[i];
     const auto index = static_cast<int32_t>(i);
-    HYDRANT_CHECK(row.biases.size() <= kMostBiases);
+    HYDRANT_CHECK(row.biases.size() <= kMaxBiases);
     bias_rows_.insert(bias_rows_.end(), row.biases.size(), index);
     biases_.insert(biases_.end(), row.biases.begin(), row.biases.end());
     if (!row.mask.empty()) {

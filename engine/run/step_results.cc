@@ -4,7 +4,7 @@
 
 namespace hydrant {
 
-static_assert(StepResults::kMostInFlight <= Backend::kEvents);
+static_assert(StepResults::kMaxInFlight <= Backend::kEvents);
 
 absl::Status StepResults::Allocate(Backend* backend, const EngineLimits& limits, int hidden_size) {
   backend_ = backend;
@@ -41,11 +41,11 @@ absl::Status StepResults::AllocateRows(int block_size, int64_t table_entries) {
 }
 
 void StepResults::Push(const Batch& batch, const OnDevice& left) {
-  const int index = (oldest_ + in_flight_) % kMostInFlight;
+  const int index = (oldest_ + in_flight_) % kMaxInFlight;
   ++in_flight_;
   Step& step = steps_[index];
   step.sampled = batch.sampled.size();
-  step.cuts = batch.Count<SlotCut>();
+  step.compactions = batch.Count<SlotCompaction>();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
     if (from == nullptr) return false;
@@ -126,7 +126,7 @@ absl::Status StepResults::Pop(StepResult* result) {
     return status;
   }
   const Step& step = steps_[oldest_];
-  oldest_ = (oldest_ + 1) % kMostInFlight;
+  oldest_ = (oldest_ + 1) % kMaxInFlight;
   --in_flight_;
   const auto* tokens = static_cast<const TokenId*>(step.tokens.get());
   result->tokens.assign(tokens, tokens + step.sampled);
@@ -140,10 +140,10 @@ absl::Status StepResults::Pop(StepResult* result) {
     result->embeddings.emplace_back(from, from + (step.pooled[i] ? hidden_size_ : 0));
   }
   result->prompt_reports.clear();
-  result->cut_reports.clear();
+  result->compaction_reports.clear();
   for (size_t i = 0; i < step.reports.size(); ++i) {
-    const bool cuts = i + step.cuts >= step.reports.size();
-    auto& reports = cuts ? result->cut_reports : result->prompt_reports;
+    const bool compactions = i + step.compactions >= step.reports.size();
+    auto& reports = compactions ? result->compaction_reports : result->prompt_reports;
     reports.push_back(ReadReport(step, i));
   }
   return absl::OkStatus();

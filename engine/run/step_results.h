@@ -16,7 +16,7 @@ namespace hydrant {
 
 class StepResults {
  public:
-  static constexpr int kMostInFlight = 2;
+  static constexpr int kMaxInFlight = 2;
 
   // Borrows the backend and its events.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits, int hidden_size);
@@ -39,12 +39,12 @@ class StepResults {
     const TokenLogprobs* logprobs = nullptr;  // StepResult::logprobs, then its prompt_logprobs
     int num_logprobs = 0;
     int num_prompt_logprobs = 0;
-    // Of the Slots() of the runs in the arena, in the order of the runs, then of the cuts.
+    // Of the Slots() of the runs in the arena, in the order of the runs, then of the compactions.
     std::span<const Report> reports;
     std::span<const float* const> embeddings;  // of the runs, null where there is none; or empty
   };
   // Enqueues the copies after a step's operations.
-  // REQUIRES: fewer than kMostInFlight are in flight.
+  // REQUIRES: fewer than kMaxInFlight are in flight.
   void Push(const Batch& batch, const OnDevice& left);
   // Waits for the oldest step. After an error none is in flight.
   absl::Status Pop(StepResult* result);
@@ -69,7 +69,7 @@ class StepResults {
     size_t sampled = 0;
     size_t logprobs_drawn = 0, logprobs_of_prompts = 0;
     std::vector<Reported> reports;
-    size_t cuts = 0;  // number of cuts; their reports are the last ones
+    size_t compactions = 0;  // number of compactions; their reports are the last ones
   };
   float* ObservationsOf(const Step& step, size_t row) const;
   CacheReport ReadReport(const Step& step, size_t row) const;
@@ -80,7 +80,7 @@ class StepResults {
   size_t num_heads_ = 0;
   size_t hidden_size_ = 0;
   int block_size_ = 1;
-  std::array<Step, kMostInFlight> steps_;
+  std::array<Step, kMaxInFlight> steps_;
   int oldest_ = 0;
   int in_flight_ = 0;
 };

@@ -141,8 +141,8 @@ __global__ void CopyScoresKernel(ScoreRowsArgs args, bool to_pages) {
 }
 
 cudaError_t CopyScores(const Context& context, const ScoreRowsArgs& args, bool to_pages) {
-  constexpr int kMostBlocks = 256;
-  const int blocks = std::clamp(CeilDiv(args.max_length, kCopyThreads), 1, kMostBlocks);
+  constexpr int kMaxBlocks = 256;
+  const int blocks = std::clamp(CeilDiv(args.max_length, kCopyThreads), 1, kMaxBlocks);
   return Launch(CopyScoresKernel, dim3(blocks, args.tables.num_kv_heads), dim3(kCopyThreads), 0,
                 context.stream, args, to_pages);
 }
@@ -164,8 +164,8 @@ cudaError_t AppendPages(const Context& context, const AppendPagesArgs& args) {
                       At<int>(scratch, counts), At<int32_t>(scratch, keep)};
   error = Launch(PlanWritesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, writes);
   if (error != cudaSuccess) return error;
-  constexpr int kMostBlocks = 1024;
-  const int blocks = std::clamp(CeilDiv(args.num_tokens, kWriteWarps), 1, kMostBlocks);
+  constexpr int kMaxBlocks = 1024;
+  const int blocks = std::clamp(CeilDiv(args.num_tokens, kWriteWarps), 1, kMaxBlocks);
   error = Launch(WriteNewKernel, dim3(blocks, heads), dim3(kWriteThreads), 0, context.stream, args,
                  writes);
   if (error != cudaSuccess) return error;

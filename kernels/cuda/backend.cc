@@ -74,7 +74,8 @@ class CudaBackend final : public Backend {
                                                        FormatByteSize(bytes), " of pinned memory (",
                                                        device_->ErrorText(error), ")"));
     }
-    return DeviceBuffer(pointer, [this](void* p) { Note(device_->FreeHost(p), "freeing memory"); });
+    return DeviceBuffer(pointer,
+                        [this](void* p) { RecordError(device_->FreeHost(p), "freeing memory"); });
   }
   void CopyToHostLater(void* host, const void* device, size_t bytes) override {
     Run("copying from the device", [&] { return device_->CopyToHostLater(host, device, bytes); });
@@ -154,16 +155,17 @@ class CudaBackend final : public Backend {
           "the device cannot give ", FormatByteSize(bytes), "; ", FormatByteSize(free), " of ",
           FormatByteSize(total), " are free (", device_->ErrorText(error), ")"));
     }
-    return DeviceBuffer(pointer, [this](void* p) { Note(device_->Free(p), "freeing memory"); });
+    return DeviceBuffer(pointer,
+                        [this](void* p) { RecordError(device_->Free(p), "freeing memory"); });
   }
 
  private:
   // Nothing is enqueued after the first fault: later work would read missing results.
   template <typename Operation>
   void Run(const char* what, Operation operation) {
-    if (fault_.ok()) Note(operation(), what);
+    if (fault_.ok()) RecordError(operation(), what);
   }
-  void Note(int error, const char* what) {
+  void RecordError(int error, const char* what) {
     if (error == 0 || !fault_.ok()) return;
     fault_ = absl::InternalError(
         absl::StrCat("CUDA failed while ", what, ": ", device_->ErrorText(error)));
@@ -299,10 +301,10 @@ absl::Status CudaBackend::BringRows(const WeightRows& weight, int first, int cou
 
 // Uploads rows in the file's layout, one chunk at a time, and converts them to tiles on the device.
 absl::Status CudaBackend::FillTiles(const WeightRows& weight, const TiledRows& rows) {
-  constexpr size_t kMostBytes = size_t{32} << 20;
+  constexpr size_t kMaxBytes = size_t{32} << 20;
   const int cols = weight.cols();
   const size_t row_bytes = BytesOf(rows.dtype, cols);
-  const int panels = static_cast<int>(std::max<size_t>(1, kMostBytes / (row_bytes * kTileRows)));
+  const int panels = static_cast<int>(std::max<size_t>(1, kMaxBytes / (row_bytes * kTileRows)));
   const int step = std::min((rows.rows + kTileRows - 1) / kTileRows, panels) * kTileRows;
   HYDRANT_ASSIGN_OR_RETURN(const DeviceBuffer stored, TakeMemory(step * row_bytes));
   for (int first = 0; first < rows.rows; first += step) {

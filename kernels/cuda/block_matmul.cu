@@ -14,13 +14,13 @@ cudaError_t MultiplyFormat(const Context& context, const BlockMatmulArgs& args);
 
 namespace {
 constexpr int kGroupRows = 128;
-constexpr int kMostTokens = 64;  // per launch
+constexpr int kMaxTokens = 64;  // per launch
 }  // namespace
 
 int NumRowGroups(int rows) { return CeilDiv(rows, kGroupRows); }
 
 size_t PartialBytes(const Context& context, int m) {
-  const int tokens = std::min(kMostTokens, CeilDiv(m, 8) * 8);
+  const int tokens = std::min(kMaxTokens, CeilDiv(m, 8) * 8);
   int widest = 8;
   while (widest < tokens) widest *= 2;
   return sizeof(float) * 2 * context.num_sms * kGroupRows * widest;

@@ -678,12 +678,12 @@ __global__ void __launch_bounds__(kBlockMatmulThreads, 1)
 // Number of pipeline stages that fit.
 template <typename Product>
 int StagesOf(const Context& context) {
-  constexpr int kMost = 6;
+  constexpr int kLimit = 6;
   constexpr size_t kStatic = 1024;  // token rows and the runtime's own use
   const size_t taken = Product::kFixedBytes + kStatic;
   if (context.shared_of_block < taken) return 0;
   return static_cast<int>(
-      std::min<size_t>(kMost, (context.shared_of_block - taken) / Product::kStageBytes));
+      std::min<size_t>(kLimit, (context.shared_of_block - taken) / Product::kStageBytes));
 }
 
 template <typename Format, int kTokens>

@@ -138,8 +138,8 @@ cudaError_t Compact(const Context& context, const CompactArgs& args) {
   error = Launch(PlanMovesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, moves);
   if (error != cudaSuccess) return error;
   // A head moves at most half of its entries.
-  constexpr int kMostBlocks = 1024;
-  const int blocks = std::clamp(CeilDiv(args.max_length, 2 * kMoveWarps), 1, kMostBlocks);
+  constexpr int kMaxBlocks = 1024;
+  const int blocks = std::clamp(CeilDiv(args.max_length, 2 * kMoveWarps), 1, kMaxBlocks);
   error = Launch(MoveEntriesKernel, dim3(blocks, heads), dim3(kMoveThreads), 0, context.stream,
                  args, moves);
   if (error != cudaSuccess) return error;

@@ -126,7 +126,7 @@ class DecodeBlock {
       } else {
         const float scale = u_.weighted
                                 ? Exp2(fminf(softmax_.NumeratorMaximum(h) - softmax_.Maximum(h),
-                                             DecodeSoftmax::kMostExcess))
+                                             DecodeSoftmax::kMaxExcess))
                                 : 1.0f;
         StoreHeadOutput(l_, u_, h, d, sum * scale / softmax_.Sum(h));
       }

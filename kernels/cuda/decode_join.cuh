@@ -51,7 +51,7 @@ class DecodeJoin {
       float highest_numerator = LowerBoundLogit();
       for (int i = lane; i < parts_; i += kWarpSize)
         highest_numerator = fmaxf(highest_numerator, __ldcg(&l_.part_numerator_max[Index(i, h)]));
-      numerator_top = fmaxf(highest, WarpMax(highest_numerator) - DecodeSoftmax::kMostExcess);
+      numerator_top = fmaxf(highest, WarpMax(highest_numerator) - DecodeSoftmax::kMaxExcess);
     }
     float sum = 0.0f;
     for (int i = lane; i < parts_; i += kWarpSize) {

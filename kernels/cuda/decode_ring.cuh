@@ -38,11 +38,11 @@ struct RingState {
 // The products of one piece. Tile: see decode_tiles.cuh.
 template <typename Tile>
 class RingProducts : public Tile {
-  // A warp's ring has a fixed number of bytes for all types, but at most kMostTiles tiles.
-  static constexpr int kMostTiles = 8;
+  // A warp's ring has a fixed number of bytes for all types, but at most kMaxTiles tiles.
+  static constexpr int kMaxTiles = 8;
   static constexpr int kBytesOfWarp = Tile::kDimsOf <= 128 ? 12 << 10 : 24 << 10;
   static constexpr int kTiles =
-      kBytesOfWarp / Tile::kTileBytes < kMostTiles ? kBytesOfWarp / Tile::kTileBytes : kMostTiles;
+      kBytesOfWarp / Tile::kTileBytes < kMaxTiles ? kBytesOfWarp / Tile::kTileBytes : kMaxTiles;
 
  public:
   using Tile::kTile;

@@ -23,7 +23,7 @@ __device__ inline int32_t RankAfter(const DecodeUnit& unit, int entry, int32_t s
 template <DType kDType>
 __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUnit unit,
                                            DecodeShared shared, int32_t rank_above) {
-  constexpr int kMostDims = 512 / kWarpSize;  // of a lane
+  constexpr int kMaxDims = 512 / kWarpSize;  // of a lane
   const DecodeAttentionArgs& args = launch.args;
   const int head_dim = args.pages.layout.head_dim;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -38,16 +38,16 @@ __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUni
     const auto element = [&](int d) {
       return LoadAnyElement(kDType, args.pages.keys, static_cast<size_t>(slot) * head_dim + d);
     };
-    float key[kMostDims];
+    float key[kMaxDims];
 #pragma unroll
-    for (int i = 0; i < kMostDims; ++i) {
+    for (int i = 0; i < kMaxDims; ++i) {
       const int d = lane + i * kWarpSize;
       key[i] = d < head_dim ? RotatedBack(args.rotary, unit.length - 1 - rank, d, element) : 0.0f;
     }
     for (int h = 0; h < launch.group; ++h) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kMostDims; ++i) {
+      for (int i = 0; i < kMaxDims; ++i) {
         const int d = lane + i * kWarpSize;
         if (d < head_dim) sum = fmaf(q[static_cast<size_t>(h) * head_dim + d], key[i], sum);
       }

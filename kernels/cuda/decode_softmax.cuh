@@ -18,7 +18,7 @@ __device__ inline float LowerBoundLogit() { return -1e30f; }
 // Called by all threads of the block. Logits are base 2.
 class DecodeSoftmax {
  public:
-  static constexpr float kMostExcess = kMostLogExcess * kLog2E;
+  static constexpr float kMaxExcess = kMaxLogExcess * kLog2E;
 
   __device__ DecodeSoftmax(const DecodeLaunch& launch, const DecodeUnit& unit,
                            const DecodeShared& shared)
@@ -87,8 +87,8 @@ class DecodeSoftmax {
   // The sink's term in the sum of query head h with maximum `highest`. Clamped, so that a sink far
   // above all entries does not overflow.
   __device__ float SinkShare(int h, float highest) const {
-    constexpr float kMost = 120.0f;
-    return Exp2(fminf(Sink(h) - highest, kMost));
+    constexpr float kLimit = 120.0f;
+    return Exp2(fminf(Sink(h) - highest, kLimit));
   }
   // Adds sinks to the sums of a whole head. Sums are not read before the next barrier.
   __device__ void CountSinks() {

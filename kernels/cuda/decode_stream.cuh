@@ -214,7 +214,7 @@ class StreamPiece {
       const int h = i / head_dim;
       const float excess =
           Total(StreamShared::kNumeratorMaximum, h) - Total(StreamShared::kMaximum, h);
-      const float scale = u_.weighted ? Exp2(fminf(excess, DecodeSoftmax::kMostExcess)) : 1.0f;
+      const float scale = u_.weighted ? Exp2(fminf(excess, DecodeSoftmax::kMaxExcess)) : 1.0f;
       StoreHeadOutput(l_, u_, h, i % head_dim, x_.sums[i] * scale / Total(StreamShared::kSum, h));
     }
     if (!rule_.scored) return;

@@ -13,8 +13,8 @@
 namespace hydrant::cuda {
 
 inline constexpr int kWorkStep = 64;
-inline constexpr int kLeastSteps = 2;   // per run
-inline constexpr int kMostParts = 256;  // per head: the join keeps one factor per part in a chunk
+inline constexpr int kLeastSteps = 2;  // per run
+inline constexpr int kMaxParts = 256;  // per head: the join keeps one factor per part in a chunk
 
 // A head's metadata, read before its work begins.
 struct WorkHead {
@@ -97,7 +97,7 @@ struct BlockWork {
       longest = max(longest, longest_of_warp[w]);
     }
     const int of_block =
-        max(max(CeilDiv(total, gridDim.x), kLeastSteps), CeilDiv(longest, kMostParts - 1));
+        max(max(CeilDiv(total, gridDim.x), kLeastSteps), CeilDiv(longest, kMaxParts - 1));
     const int begin = static_cast<int>(blockIdx.x) * of_block;
     if (thread == 0) {
       run = of_block;

@@ -82,7 +82,7 @@ class Device final : public CudaDevice {
     if (const std::string wrong = WrongTrial(); !wrong.empty()) return wrong;
     int count = 0;
     if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
-      return WhyNoDevice(error == cudaSuccess ? cudaErrorNoDevice : error);
+      return NoDeviceReason(error == cudaSuccess ? cudaErrorNoDevice : error);
     if (options.device >= count)
       return "there is no CUDA device " + std::to_string(options.device) + "; there are " +
              std::to_string(count);
@@ -249,7 +249,7 @@ class Device final : public CudaDevice {
   }
 
  private:
-  static std::string WhyNoDevice(cudaError_t error) {
+  static std::string NoDeviceReason(cudaError_t error) {
     return "no CUDA device can be used: " + ErrorWithNextStep(error);
   }
 

@@ -242,8 +242,8 @@ __global__ void SumRowsKernel(SumRowsArgs args) {
 
 // For kernels with one thread per element.
 dim3 ElementGrid(int m, int n) {
-  constexpr int kMostRows = 65535;
-  return dim3(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);
+  constexpr int kMaxRows = 65535;
+  return dim3(CeilDiv(n, kThreads), m < kMaxRows ? m : kMaxRows);
 }
 
 }  // namespace

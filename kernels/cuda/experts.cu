@@ -9,12 +9,12 @@
 namespace hydrant::cuda {
 namespace {
 
-// Sort key of an expert. REQUIRES: kMostChosenExperts lanes in a warp.
+// Sort key of an expert. REQUIRES: kMaxChosenExperts lanes in a warp.
 struct Ranked {
   float logit;
   int expert;  // past the last: none
 };
-static_assert(kMostChosenExperts <= kWarpSize);
+static_assert(kMaxChosenExperts <= kWarpSize);
 
 __device__ bool Before(Ranked a, Ranked b) {
   const bool nan_a = a.logit != a.logit, nan_b = b.logit != b.logit;
@@ -218,8 +218,8 @@ cudaError_t ExpertMatmul(const Context& context, const ExpertMatmulArgs& given) 
 
 cudaError_t CombineExperts(const Context& context, const CombineExpertsArgs& args) {
   if (args.rows == 0) return cudaSuccess;
-  constexpr int kMostRows = 65535;
-  const dim3 grid(CeilDiv(args.n, kThreads), args.rows < kMostRows ? args.rows : kMostRows);
+  constexpr int kMaxRows = 65535;
+  const dim3 grid(CeilDiv(args.n, kThreads), args.rows < kMaxRows ? args.rows : kMaxRows);
   return Launch(CombineExpertsKernel, grid, dim3(kThreads), 0, context.stream, args);
 }
 

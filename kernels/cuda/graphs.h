@@ -32,7 +32,7 @@ class Graphs {
 
   // The first call for a key runs the operations without capturing them.
   cudaError_t Begin(uint64_t key, cudaStream_t stream) {
-    if (graphs_.size() >= kMost && !graphs_.contains(key)) Forget(stream);
+    if (graphs_.size() >= kLimit && !graphs_.contains(key)) Forget(stream);
     recording_ = !graphs_.emplace(key, nullptr).second;
     key_ = key;
     if (!recording_) return cudaSuccess;
@@ -60,7 +60,7 @@ class Graphs {
   }
 
  private:
-  static constexpr size_t kMost = 256;  // each takes some hundred KiB
+  static constexpr size_t kLimit = 256;  // each takes some hundred KiB
 
   // Waits first: steps overlap, so a graph may be running.
   void Forget(cudaStream_t stream) {

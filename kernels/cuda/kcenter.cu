@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kMostBlocks = kThreads;  // per head: a thread reads one block's result
+constexpr int kMaxBlocks = kThreads;  // per head: a thread reads one block's result
 constexpr int kLeastChunk = 32;
 
 struct Round {
@@ -71,7 +71,7 @@ __global__ void ApproachKernel(KCenterArgs args, Round round) {
 
 cudaError_t KCenter(const Context& context, const KCenterArgs& args) {
   Round round = {};
-  round.chunk = std::max(kLeastChunk, CeilDiv(args.n, kMostBlocks));
+  round.chunk = std::max(kLeastChunk, CeilDiv(args.n, kMaxBlocks));
   const int blocks = CeilDiv(args.n, round.chunk), heads = args.num_kv_heads;
   ScratchLayout layout;
   const size_t nearest = layout.Add<float>(static_cast<size_t>(heads) * args.n);

@@ -15,7 +15,7 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = kRowThreads, kWarps = kRowWarps;
-constexpr int kMostParts = kThreads;
+constexpr int kMaxParts = kThreads;
 
 // A token and its logit; none: UINT32_MAX and -infinity.
 struct Ranked {
@@ -38,8 +38,8 @@ struct PartLogprobs {
 struct Shared {
   float tile[kRowTile];  // the row's logits; NaN past its end
   Ranked first[kWarps];
-  double sums[kMostParts];
-  int counts[kMostParts];
+  double sums[kMaxParts];
+  int counts[kMaxParts];
 };
 
 // The best-ranked token of all threads.
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t Logprobs(const Context& context, const LogprobsArgs& args) {
   if (args.num_rows == 0) return cudaSuccess;
   const int parts = RowTiles(args.vocab);
-  if (parts > kMostParts) return cudaErrorInvalidValue;
+  if (parts > kMaxParts) return cudaErrorInvalidValue;
   void* scratch = nullptr;
   unsigned* parts_done = nullptr;
   cudaError_t error = context.scratch->Get(

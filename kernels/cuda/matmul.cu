@@ -20,7 +20,7 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr int kMostCandidates = 16;
+constexpr int kMaxCandidates = 16;
 // Rows per product with batch-invariant results: the library's summation order
 // depends on the shape.
 constexpr int kInvariantRows = 128;
@@ -69,7 +69,7 @@ class Plan {
     return status;
   }
 
-  // Up to `most` algorithms, at most kMostCandidates, in the library's order of expected speed.
+  // Up to `most` algorithms, at most kMaxCandidates, in the library's order of expected speed.
   // Empty if it has none, or failed. REQUIRES: described
   std::vector<AlgorithmWords> Candidates(cublasLtHandle_t library, int most) const {
     cublasLtMatmulPreference_t preference = nullptr;
@@ -88,7 +88,7 @@ class Plan {
     constexpr uint32_t kInFloat =
         CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (bf16_result_) prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kInFloat);
-    std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found = {};
+    std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found = {};
     int count = 0;
     if (status == CUBLAS_STATUS_SUCCESS)
       status = cublasLtMatmulAlgoGetHeuristic(library, operation_, a_, b_, c_, c_, preference, most,
@@ -347,7 +347,7 @@ class CublasRunner final : public MatmulRunner {
     if (error != cudaSuccess || capture != cudaStreamCaptureStatusNone) return error;
     Plan plan;
     if (plan.Describe(bucket) != CUBLAS_STATUS_SUCCESS) return cudaSuccess;
-    const std::vector<AlgorithmWords> candidates = plan.Candidates(library_, kMostCandidates);
+    const std::vector<AlgorithmWords> candidates = plan.Candidates(library_, kMaxCandidates);
     if (candidates.empty()) return cudaSuccess;
     const int count = static_cast<int>(candidates.size());
     TimingGround ground;

@@ -46,7 +46,7 @@ struct ProductShape {
 using AlgorithmWords = std::array<uint64_t, 8>;
 
 // Products of similar row counts share a choice: exact up to 8 rows, then four buckets per power of
-// two, as decode steps are padded (engine/run/decode_shape.h). REQUIRES: rows >= 1
+// two, as decode steps are padded (engine/run/step/graph_shape.h). REQUIRES: rows >= 1
 inline int RowsBucket(int rows) {
   const int step = std::max(static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows))) / 8, 1);
   return (rows + step - 1) / step * step;
@@ -90,7 +90,7 @@ using ChoiceMap = std::map<ChoiceKey, AlgorithmWords>;
 namespace choices {
 
 inline constexpr std::string_view kFirstLine = "hydrant matrix products 1";
-inline constexpr size_t kMostChoices = 20'000;
+inline constexpr size_t kMaxChoices = 20'000;
 
 // FNV-1a hash.
 inline uint64_t Checksum(std::string_view text) {
@@ -168,7 +168,7 @@ inline std::optional<ChoiceMap> ParseChoices(std::string_view text) {
   if (text.empty() || text.back() != '\n') return std::nullopt;
   text.remove_suffix(1);
   std::vector<std::string_view> lines = choices::Split(text, '\n');
-  if (lines.front() != choices::kFirstLine || lines.size() > choices::kMostChoices + 1)
+  if (lines.front() != choices::kFirstLine || lines.size() > choices::kMaxChoices + 1)
     return std::nullopt;
   ChoiceMap map;
   for (size_t i = 1; i < lines.size(); ++i) {
@@ -215,7 +215,7 @@ class ChoiceFile {
     ChoiceMap all;
     if (const std::optional<std::string> text = ReadFile(); text.has_value())
       all = ParseChoices(*text).value_or(ChoiceMap());
-    if (all.size() + own_.size() > choices::kMostChoices) all.clear();
+    if (all.size() + own_.size() > choices::kMaxChoices) all.clear();
     for (const auto& [own_shape, own] : own_) all[ChoiceKey(owner_, own_shape)] = own;
     return WriteFile(FormatChoices(all));
   }

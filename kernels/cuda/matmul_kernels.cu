@@ -63,8 +63,8 @@ __global__ void AddBiasKernel(const float* bias, int m, int n, float* y) {
 
 cudaError_t AddBias(cudaStream_t stream, const float* bias, int m, int n, float* y) {
   if (m == 0) return cudaSuccess;
-  constexpr int kMostRows = 65535;
-  const dim3 grid(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);
+  constexpr int kMaxRows = 65535;
+  const dim3 grid(CeilDiv(n, kThreads), m < kMaxRows ? m : kMaxRows);
   return LaunchOverlapped(AddBiasKernel, grid, dim3(kThreads), 0, stream, bias, m, n, y);
 }
 

@@ -539,10 +539,10 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
 
 // Short runs of several prompts, which alone would leave most multiprocessors idle; longer runs
 // fill the device or use the open kernel.
-constexpr int kMostShortQueries = 1024;
+constexpr int kMaxShortQueries = 1024;
 
 bool GoesIntoBatch(const Context& context, const PrefillAttentionArgs& args) {
-  return args.num_queries > 0 && args.num_queries <= kMostShortQueries && args.head_dim <= 256 &&
+  return args.num_queries > 0 && args.num_queries <= kMaxShortQueries && args.head_dim <= 256 &&
          args.head_dim % 8 == 0 && args.precision != DType::kF32 &&
          args.q.dtype == args.precision && args.k.dtype == args.precision &&
          args.prefix == nullptr && args.kv_head_stride % args.head_dim == 0 &&

@@ -19,8 +19,8 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = kRowThreads, kWarps = kRowWarps;
-constexpr int kMostTiles = (1 << 17) / kRowTile;  // per part: see PartialBins
-constexpr int kMostParts = kThreads;
+constexpr int kMaxTiles = (1 << 17) / kRowTile;  // per part: see PartialBins
+constexpr int kMaxParts = kThreads;
 
 using Sum = SampleSum;
 
@@ -147,7 +147,7 @@ class SampleStep {
     struct {
       Sum sums[kWarps];
       int numbers[kWarps];
-      DrawPart parts[kMostParts];
+      DrawPart parts[kMaxParts];
       Sum left;
       int part, equals_before;
     } join;
@@ -370,8 +370,8 @@ void ChooseParts(const Context& context, SampleWork* work) {
   const int tiles = RowTiles(work->args.vocab);
   const int64_t rounds = CeilDiv(static_cast<int64_t>(tiles) * work->args.num_rows,
                                  std::max(context.num_sms, 1) * kBlocksPerSm);
-  const int least = CeilDiv(tiles, kMostParts);
-  work->tiles_per_part = static_cast<int>(std::clamp<int64_t>(rounds, least, kMostTiles));
+  const int least = CeilDiv(tiles, kMaxParts);
+  work->tiles_per_part = static_cast<int>(std::clamp<int64_t>(rounds, least, kMaxTiles));
   work->parts = CeilDiv(tiles, work->tiles_per_part);
 }
 

@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(kSm90Threads, 1)
 }
 
 // Three would exceed the registers of a warpgroup.
-constexpr int kMostAtOnce = 2;
+constexpr int kMaxAtOnce = 2;
 
-// Up to kMostAtOnce statistics of a pass, from index `first` on.
+// Up to kMaxAtOnce statistics of a pass, from index `first` on.
 PassStatistics From(const PassStatistics& statistics, int first) {
   PassStatistics some;
-  while (first < statistics.count && some.count < kMostAtOnce)
+  while (first < statistics.count && some.count < kMaxAtOnce)
     some.of[some.count++] = statistics.of[first++];
   return some;
 }
@@ -78,7 +78,7 @@ cudaError_t Sm90Statistics(const Context& context, bool bf16, const MmaArgs& m,
                            const PassStatistics& statistics, const TileParts& parts, int splits) {
   const dim3 grid = HeadTileGrid(CeilDiv(m.keys, kSm90StatisticKeys), m.args.num_kv_heads, splits);
   cudaError_t error = cudaSuccess;
-  for (int first = 0; first < statistics.count && error == cudaSuccess; first += kMostAtOnce) {
+  for (int first = 0; first < statistics.count && error == cudaSuccess; first += kMaxAtOnce) {
     const PassStatistics some = From(statistics, first);
     TileParts of_some = parts;
     if (parts.data != nullptr)
@@ -98,7 +98,7 @@ cudaError_t Sm90BatchStatistics(const Context& context, bool bf16, const MmaBatc
   const dim3 grid = HeadTileGrid(batch.tiles, args.num_kv_heads);
   MmaBatch some = batch;
   cudaError_t error = cudaSuccess;
-  for (int first = 0; first < count && error == cudaSuccess; first += kMostAtOnce) {
+  for (int first = 0; first < count && error == cudaSuccess; first += kMaxAtOnce) {
     for (int i = 0; i < batch.count; ++i)
       some.runs[i].statistics = From(batch.runs[i].statistics, first);
     error = WithTypes(bf16, args.head_dim, some.runs[0].statistics.count,

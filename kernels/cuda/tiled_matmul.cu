@@ -12,12 +12,12 @@ namespace {
 
 // Up to this many rows, reading the tiles once per 64 rows should cost less than writing and
 // reading bf16 once: 4 x 4.5 bits against 4.5 + 16 + 16.
-constexpr int kMostRowsFromTiles = 256;
+constexpr int kMaxRowsFromTiles = 256;
 // Up to this many rows our product reads a bf16 weight once.
-constexpr int kMostRowsFromRows = 64;
+constexpr int kMaxRowsFromRows = 64;
 // A weight larger than this in bf16 (an output matrix) is not unpacked unless necessary: no other
 // product would use that memory.
-constexpr size_t kMostUnpackedBytes = 1'000'000'000;
+constexpr size_t kMaxUnpackedBytes = 1'000'000'000;
 
 size_t UnpackedBytes(int rows, int cols) {
   return BytesOf(DType::kBF16, static_cast<size_t>(rows) * cols);
@@ -120,15 +120,15 @@ cudaError_t UnpackWeight(const Context& context, const CudaWeight& weight, const
 cudaError_t MatmulTiles(const Context& context, const MatmulArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const auto& weight = static_cast<const CudaWeight&>(*args.weight);
-  const bool many = args.m > kMostRowsFromTiles &&
-                    UnpackedBytes(weight.rows(), weight.cols()) <= kMostUnpackedBytes;
+  const bool many = args.m > kMaxRowsFromTiles &&
+                    UnpackedBytes(weight.rows(), weight.cols()) <= kMaxUnpackedBytes;
   if (!CanMultiply(context, weight) || (many && !context.batch_invariant))
     return MultiplyUnpacked(context, args);
   return MultiplyTiles(context, args);
 }
 
 bool MultipliesRows(const Context& context, const CudaWeight& weight, int m) {
-  return context.fuses_products && !weight.InTiles() && m <= kMostRowsFromRows &&
+  return context.fuses_products && !weight.InTiles() && m <= kMaxRowsFromRows &&
          CanMultiplyFromRows(context, weight);
 }
 
@@ -140,7 +140,7 @@ cudaError_t MatmulRows(const Context& context, const MatmulArgs& args) {
 bool FusesProducts(const Context& context, const CudaWeight& weight, int m) {
   if (!context.fuses_products || weight.rows() % (2 * kTileRows) != 0) return false;
   if (!weight.InTiles()) return MultipliesRows(context, weight, m);
-  const bool few = context.batch_invariant || m <= kMostRowsFromTiles;
+  const bool few = context.batch_invariant || m <= kMaxRowsFromTiles;
   return few && weight.tiled().size() == 1 && CanMultiply(context, weight);
 }
 
@@ -171,7 +171,7 @@ cudaError_t ExpertMatmulTiles(const Context& context, const ExpertMatmulArgs& ar
 
 cudaError_t ReserveForTiles(const Context& context, int rows, int cols) {
   const size_t bytes = UnpackedBytes(rows, cols);
-  if (context.batch_invariant || bytes > kMostUnpackedBytes) return cudaSuccess;
+  if (context.batch_invariant || bytes > kMaxUnpackedBytes) return cudaSuccess;
   void* unused = nullptr;
   return context.operands->Get(bytes, &unused);
 }

@@ -62,11 +62,11 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
 
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
   // The number of kept entries is unknown on the host; n is the upper bound.
-  constexpr int kMostBlocks = 1024;
+  constexpr int kMaxBlocks = 1024;
   const int blocks = CeilDiv(args.n, kWarps);
-  const dim3 grid(blocks < 1             ? 1
-                  : blocks < kMostBlocks ? blocks
-                                         : kMostBlocks,
+  const dim3 grid(blocks < 1            ? 1
+                  : blocks < kMaxBlocks ? blocks
+                                        : kMaxBlocks,
                   args.tables.num_kv_heads);
   const cudaError_t error =
       Launch(WriteEntriesKernel, grid, dim3(kThreads), 0, context.stream, args);

@@ -15,7 +15,7 @@
 //      denominator or both. Log weights are finite, or -infinity where the entry does not count.
 //      Log weights of 0 give the same bits as unweighted attention. (The new entry counts, so the
 //      denominator is never 0.) If the largest weight of the numerator is more than
-//      exp(kMostLogExcess) times the largest of the denominator, all weights of the numerator are
+//      exp(kMaxLogExcess) times the largest of the denominator, all weights of the numerator are
 //      scaled down to that limit, so that out is finite. (A key may be a value sample and in no
 //      cluster's sample.) A query head's sink logit adds exp(sink logit) to the denominator,
 //      neither scaled nor capped, and nothing to the numerator (GPT-OSS, arXiv 2508.10925; `sinks`
@@ -46,7 +46,7 @@ namespace hydrant {
 
 // The norm of rows of this size, exp(55) or 7e23, is finite in fp32,
 // although their squares are not.
-inline constexpr float kMostLogExcess = 55.0f;
+inline constexpr float kMaxLogExcess = 55.0f;
 
 struct DecodeAttentionArgs {
   int num_rows = 0;

@@ -15,8 +15,8 @@
 
 namespace hydrant {
 
-inline constexpr int kMostExperts = 1024;
-inline constexpr int kMostChosenExperts = 32;
+inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxChosenExperts = 32;
 // The rows of each expert's weights are a multiple of this.
 inline constexpr int kExpertRowStep = 16;
 
@@ -31,8 +31,8 @@ enum class ExpertWeights : uint8_t {
 struct RouteExpertsArgs {
   const float* logits = nullptr;  // [rows, experts]
   int rows = 0;                   // 0: only offsets are written
-  int experts = 0;                // 1 to kMostExperts
-  int per_row = 0;                // k: 1 to experts, and to kMostChosenExperts
+  int experts = 0;                // 1 to kMaxExperts
+  int per_row = 0;                // k: 1 to experts, and to kMaxChosenExperts
   ExpertWeights kind = ExpertWeights::kOfChosen;
   int32_t* chosen = nullptr;  // [rows, k]: the experts of each row
   float* weights = nullptr;   // [rows, k]

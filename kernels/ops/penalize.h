@@ -4,7 +4,7 @@
 //     (CTRL, Keskar et al. 2019, section 4.1, with the usual correction for the sign)
 //   then: logit -= frequency * c + presence * (c > 0)   (OpenAI's API)
 // `seen` holds one number per (slot, token) on the device: the count in the output, up to
-// kMostCounted, and the flag kInPrompt.
+// kMaxCounted, and the flag kInPrompt.
 #ifndef HYDRANT_KERNELS_OPS_PENALIZE_H_
 #define HYDRANT_KERNELS_OPS_PENALIZE_H_
 
@@ -22,7 +22,7 @@ struct Penalties {
 };
 
 inline constexpr uint16_t kInPrompt = 0x8000;
-inline constexpr uint16_t kMostCounted = 0x7fff;
+inline constexpr uint16_t kMaxCounted = 0x7fff;
 
 struct SamplingRow;
 
@@ -39,14 +39,14 @@ struct PenalizeArgs {
 
 // `seen` of a token after `newest` is counted.
 constexpr uint16_t SeenWith(uint16_t seen, bool is_newest) {
-  return is_newest && (seen & kMostCounted) < kMostCounted ? static_cast<uint16_t>(seen + 1) : seen;
+  return is_newest && (seen & kMaxCounted) < kMaxCounted ? static_cast<uint16_t>(seen + 1) : seen;
 }
 
 // In fp32 with separate multiplications and additions, so that every backend gives the same bits.
 constexpr float PenalizedLogit(float logit, uint16_t seen, const Penalties& penalties) {
   if (seen == 0) return logit;
   const float repeated = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;
-  const int count = seen & kMostCounted;
+  const int count = seen & kMaxCounted;
   if (count == 0) return repeated;
   const float for_count = penalties.frequency * static_cast<float>(count);
   const float both = for_count + penalties.presence;

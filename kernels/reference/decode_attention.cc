@@ -96,7 +96,7 @@ std::vector<double> Attend(const DecodedHead& head, int query_head) {
   for (double& share : shares) sum += share = std::exp(share - highest);
   for (double& share : shares) share /= sum;
   const double excess = *std::max_element(numerators.begin(), numerators.end()) - highest;
-  const double top = highest + std::max(0.0, excess - kMostLogExcess);
+  const double top = highest + std::max(0.0, excess - kMaxLogExcess);
   std::vector<double> out(d, 0.0);
   for (int e = 0; e < head.length; ++e) {
     const std::vector<float> value = head.Row(pages.values, e);

@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kLongestPause{32};
 }  // namespace
 
 Circuit::Circuit(int failures, OnChange on_change)
-    : most_failures_(failures), on_change_(std::move(on_change)) {}
+    : max_failures_(failures), on_change_(std::move(on_change)) {}
 
 absl::Status Circuit::Enter(Time now) {
   if (!open_) return absl::OkStatus();
@@ -53,7 +53,7 @@ void Circuit::Failed(const absl::Status& why, Time now) {
     next_ = now + pause_;
     return;
   }
-  if (++failures_ < most_failures_) return;
+  if (++failures_ < max_failures_) return;
   open_ = true;
   ++openings_;
   pause_ = kFirstPause;

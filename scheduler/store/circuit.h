@@ -36,7 +36,7 @@ class Circuit {
   uint64_t openings() const { return openings_; }
 
  private:
-  const int most_failures_;
+  const int max_failures_;
   const OnChange on_change_;
   std::atomic<bool> open_{false};
   std::atomic<uint64_t> openings_{0};

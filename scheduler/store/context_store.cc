@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxKeyBytes = 200;
 
-bool MayStandInKey(char c) {
+bool IsKeyChar(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
 }
 
@@ -49,7 +49,7 @@ absl::StatusOr<int> Number(const char* what, std::string_view text, int most) {
   return Invalid(absl::StrCat(what, " '", std::string(text), "' is no number in [0, ", most, "]"));
 }
 
-constexpr int kMostDatabases = 1 << 20;
+constexpr int kMaxDatabases = 1 << 20;
 
 // db=1&prefix=name
 absl::Status ParseQuery(std::string_view query, RedisAddress* address) {
@@ -59,7 +59,7 @@ absl::Status ParseQuery(std::string_view query, RedisAddress* address) {
     query.remove_prefix(std::min(end + 1, query.size()));
     if (pair.starts_with("db=")) {
       HYDRANT_ASSIGN_OR_RETURN(address->database,
-                               Number("database", pair.substr(3), kMostDatabases));
+                               Number("database", pair.substr(3), kMaxDatabases));
     } else if (pair.starts_with("prefix=")) {
       HYDRANT_ASSIGN_OR_RETURN(address->prefix, Unescaped(pair.substr(7)));
     } else {
@@ -106,7 +106,7 @@ absl::StatusOr<RedisAddress> ParseRedis(std::string_view text) {
   if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
     const std::string_view database = text.substr(slash + 1);
     if (!database.empty()) {
-      HYDRANT_ASSIGN_OR_RETURN(address.database, Number("database", database, kMostDatabases));
+      HYDRANT_ASSIGN_OR_RETURN(address.database, Number("database", database, kMaxDatabases));
     }
     text = text.substr(0, slash);
   }
@@ -128,17 +128,17 @@ absl::StatusOr<RedisAddress> ParseSocket(std::string_view text) {
 
 absl::Status CheckStoreKey(std::string_view key) {
   const bool good = !key.empty() && key.size() <= kMaxKeyBytes && key.front() != '.' &&
-                    std::all_of(key.begin(), key.end(), MayStandInKey);
+                    std::all_of(key.begin(), key.end(), IsKeyChar);
   return good ? absl::OkStatus()
               : Invalid("a key has 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' first");
 }
 
 absl::Status TooManyKeys(const std::string& store) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      store, " has more than ", kMostListedKeys, " of these keys: too many to list; delete some"));
+      store, " has more than ", kMaxListedKeys, " of these keys: too many to list; delete some"));
 }
 
-absl::Status NotInTime(const std::string& store) {
+absl::Status DeadlineError(const std::string& store) {
   return absl::UnavailableError(absl::StrCat(store, " did not answer in time"));
 }
 

@@ -45,13 +45,13 @@ class ContextStore {
   virtual absl::StatusOr<int64_t> SizeOf(std::string_view key, StoreDeadline deadline) = 0;
   // Returns whether the key existed.
   virtual absl::StatusOr<bool> Delete(std::string_view key, StoreDeadline deadline) = 0;
-  // Sorted by key; RESOURCE_EXHAUSTED: there are more than kMostListedKeys keys.
+  // Sorted by key; RESOURCE_EXHAUSTED: there are more than kMaxListedKeys keys.
   virtual absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix,
                                                       StoreDeadline deadline) = 0;
   virtual std::string Description() const = 0;  // for the log: without password
 };
 
-inline constexpr size_t kMostListedKeys = 100'000;
+inline constexpr size_t kMaxListedKeys = 100'000;
 
 struct ContextStoreOptions {
   // limit of a folder, the least recently used values are evicted; 0: no limit
@@ -70,7 +70,7 @@ absl::Status CheckStoreKey(std::string_view key);
 // The error of List() if there are too many keys.
 absl::Status TooManyKeys(const std::string& store);
 // The error of a call that missed its deadline.
-absl::Status NotInTime(const std::string& store);
+absl::Status DeadlineError(const std::string& store);
 
 }  // namespace hydrant
 

@@ -36,7 +36,7 @@ struct Header {
   int64_t expires_at = std::numeric_limits<int64_t>::max();  // Unix time in seconds
   int64_t bytes = 0;
 
-  bool IsOurs() const { return std::memcmp(magic, Header().magic, sizeof(magic)) == 0; }
+  bool HasOurMagic() const { return std::memcmp(magic, Header().magic, sizeof(magic)) == 0; }
 };
 
 int64_t UnixNow() {
@@ -152,7 +152,7 @@ class DirectoryStore final : public ContextStore {
     const std::string temporary = TemporaryPath();
     absl::Status status = Write(temporary, header, value, deadline);
     // The caller has given up, and another call may have deleted the key since.
-    if (status.ok() && HasPassed(deadline)) status = NotInTime(Description());
+    if (status.ok() && HasPassed(deadline)) status = DeadlineError(Description());
     if (status.ok() && rename(temporary.c_str(), PathOf(key).c_str()) != 0)
       status = SystemError(PathOf(key), "write", errno);
     if (!status.ok()) {
@@ -206,8 +206,8 @@ class DirectoryStore final : public ContextStore {
     std::vector<StoredKey> keys;
     HYDRANT_ASSIGN_OR_RETURN(const std::vector<Stored> files, Files(prefix, deadline));
     for (const Stored& stored : files) {
-      if (HasPassed(deadline)) return NotInTime(Description());
-      if (keys.size() == kMostListedKeys) return TooManyKeys(Description());
+      if (HasPassed(deadline)) return DeadlineError(Description());
+      if (keys.size() == kMaxListedKeys) return TooManyKeys(Description());
       const std::string path = absl::StrCat(path_, "/", stored.name);
       const File file(path, kReadFlags);
       // The file was deleted meanwhile, or is damaged.
@@ -273,7 +273,7 @@ class DirectoryStore final : public ContextStore {
     const std::optional<size_t> read = file.Read(&header, sizeof(header), deadline);
     if (!read.has_value() || fstat(file.fd(), &status) != 0)
       return SystemError(path, "read", errno);
-    const bool whole = *read == sizeof(header) && header.IsOurs() &&
+    const bool whole = *read == sizeof(header) && header.HasOurMagic() &&
                        status.st_size - static_cast<int64_t>(sizeof(header)) == header.bytes;
     return whole ? absl::StatusOr<Header>(header) : Damaged(path);
   }
@@ -289,7 +289,7 @@ class DirectoryStore final : public ContextStore {
     std::vector<Stored> files;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
-      if (HasPassed(deadline)) return NotInTime(Description());
+      if (HasPassed(deadline)) return DeadlineError(Description());
       Stored stored = {.name = entry.path().filename().string()};
       if (stored.name.starts_with(".") || !stored.name.ends_with(kSuffix)) continue;
       if (!std::string_view(stored.name)

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Threads that may wait for a store which does not answer.
-constexpr int kMostThreads = 16;
+constexpr int kMaxThreads = 16;
 // If a call had less time, its timeout does not count as a failure of the store.
 constexpr std::chrono::milliseconds kFairChance{100};
 
@@ -75,7 +75,7 @@ Answer GuardedStore::Ask(const std::string& changed_key, const StoreWait& wait,
   MutexLock lock(state.mutex);
   const auto may_begin = [&]() HYDRANT_REQUIRES(state.mutex) {
     return state.stopped ||
-           (state.num_threads < kMostThreads && !state.changing.contains(changed_key));
+           (state.num_threads < kMaxThreads && !state.changing.contains(changed_key));
   };
   const bool begins = state.changed.wait_until(lock.native(), wait.stop, wait.deadline, may_begin);
   if (!begins || state.stopped || wait.stop.stop_requested()) return state.NoAnswer(wait, begin);
@@ -148,7 +148,7 @@ absl::StatusOr<std::vector<StoredKey>> GuardedStore::List(std::string_view prefi
       });
 }
 
-bool GuardedStore::IsLeftAlone() const { return state_->circuit.Refuses(Clock::now()); }
+bool GuardedStore::IsCircuitOpen() const { return state_->circuit.Refuses(Clock::now()); }
 
 void GuardedStore::Stop(StoreDeadline deadline) {
   MutexLock lock(state_->mutex);

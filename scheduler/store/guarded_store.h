@@ -47,7 +47,7 @@ class GuardedStore {
   absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix, const StoreWait& wait);
 
   // Whether a call would be refused now because the circuit breaker is open.
-  bool IsLeftAlone() const;
+  bool IsCircuitOpen() const;
   // Waits for running calls until the deadline, then ends all waiting calls and refuses later ones.
   void Stop(StoreDeadline deadline = {});
   const Circuit& circuit() const;

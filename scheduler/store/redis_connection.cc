@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 // Limit for answers other than strings. hiredis needs several times as much memory for a list of
 // small elements.
-constexpr size_t kMostOtherBytes = size_t{4} << 20;
+constexpr size_t kMaxOtherBytes = size_t{4} << 20;
 // Bytes around a string: its length and line ends.
 constexpr size_t kFraming = 64;
 
@@ -42,8 +42,8 @@ bool Await(int fd, short events, StoreDeadline deadline) {
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 // Size limit of an answer that begins with `first`.
-size_t MostBytes(char first, size_t max_bytes) {
-  return first == '$' ? std::max(max_bytes, kMostOtherBytes) + kFraming : kMostOtherBytes;
+size_t MaxBytes(char first, size_t max_bytes) {
+  return first == '$' ? std::max(max_bytes, kMaxOtherBytes) + kFraming : kMaxOtherBytes;
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ std::string DescriptionOf(const RedisAddress& address) {
   return absl::StrCat("the Redis at ", address.host, ":", address.port);
 }
 
-absl::Status RedisNonsense(const std::string& description) {
+absl::Status MalformedReply(const std::string& description) {
   return absl::DataLossError(
       absl::StrCat(description, " gave an answer that a Redis does not give"));
 }
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const Red
                                                                        StoreDeadline deadline) {
   std::unique_ptr<RedisConnection> connection(new RedisConnection(DescriptionOf(address)));
   HYDRANT_RETURN_IF_ERROR(connection->Connect(address, deadline));
-  HYDRANT_RETURN_IF_ERROR(connection->Introduce(address, deadline));
+  HYDRANT_RETURN_IF_ERROR(connection->Authenticate(address, deadline));
   return connection;
 }
 
@@ -81,7 +81,7 @@ absl::Status RedisConnection::Connect(const RedisAddress& address, StoreDeadline
   return absl::OkStatus();
 }
 
-absl::Status RedisConnection::Introduce(const RedisAddress& address, StoreDeadline deadline) {
+absl::Status RedisConnection::Authenticate(const RedisAddress& address, StoreDeadline deadline) {
   if (!address.password.empty()) {
     std::vector<std::string_view> command = {"AUTH"};
     if (!address.user.empty()) command.push_back(address.user);
@@ -134,7 +134,7 @@ absl::StatusOr<RedisReply> RedisConnection::Receive(size_t max_bytes, StoreDeadl
   while (true) {
     void* answer = nullptr;
     if (redisGetReplyFromReader(context_.get(), &answer) != REDIS_OK)
-      return RedisNonsense(absl::StrCat(description_, " (", context_->errstr, ")"));
+      return MalformedReply(absl::StrCat(description_, " (", context_->errstr, ")"));
     if (answer != nullptr) return RedisReply(static_cast<redisReply*>(answer));
     if (!Await(context_->fd, POLLIN, deadline)) return Lost("does not answer", "not in time");
     const ssize_t count = recv(context_->fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -143,9 +143,9 @@ absl::StatusOr<RedisReply> RedisConnection::Receive(size_t max_bytes, StoreDeadl
     if (count == 0) return Lost("does not answer", "it has closed the connection");
     if (taken == 0) first = buffer[0];
     taken += static_cast<size_t>(count);
-    if (taken > MostBytes(first, max_bytes)) {
+    if (taken > MaxBytes(first, max_bytes)) {
       return absl::ResourceExhaustedError(absl::StrCat(description_, " sends more than the ",
-                                                       MostBytes(first, max_bytes),
+                                                       MaxBytes(first, max_bytes),
                                                        " bytes that there is room for"));
     }
     redisReaderFeed(context_->reader, buffer.data(), static_cast<size_t>(count));

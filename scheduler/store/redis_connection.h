@@ -24,7 +24,7 @@ struct FreeRedisReply {
 using RedisReply = std::unique_ptr<redisReply, FreeRedisReply>;
 
 std::string DescriptionOf(const RedisAddress& address);
-absl::Status RedisNonsense(const std::string& description);
+absl::Status MalformedReply(const std::string& description);
 
 class RedisConnection {
  public:
@@ -48,7 +48,7 @@ class RedisConnection {
 
   explicit RedisConnection(std::string description) : description_(std::move(description)) {}
   absl::Status Connect(const RedisAddress& address, StoreDeadline deadline);
-  absl::Status Introduce(const RedisAddress& address, StoreDeadline deadline);
+  absl::Status Authenticate(const RedisAddress& address, StoreDeadline deadline);
   absl::Status Send(std::string_view bytes, StoreDeadline deadline);
   absl::StatusOr<RedisReply> Receive(size_t max_bytes, StoreDeadline deadline);
   absl::Status Lost(const char* what, const std::string& why) const;

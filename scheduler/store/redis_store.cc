@@ -14,9 +14,9 @@ namespace hydrant {
 namespace {
 
 // Redis' default limit of a string.
-constexpr size_t kMostBytes = size_t{512} << 20;
+constexpr size_t kMaxBytes = size_t{512} << 20;
 // Idle connections kept for later calls.
-constexpr size_t kMostIdle = 8;
+constexpr size_t kMaxIdle = 8;
 
 std::string_view TextOf(const redisReply& reply) { return {reply.str, reply.len}; }
 
@@ -37,8 +37,8 @@ class RedisStore final : public ContextStore {
   absl::Status Put(std::string_view key, std::string_view value, std::optional<int64_t> ttl_seconds,
                    StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
-    if (value.size() > kMostBytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("a Redis holds values of up to ", kMostBytes,
+    if (value.size() > kMaxBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("a Redis holds values of up to ", kMaxBytes,
                                                        " bytes, this one has ", value.size()));
     }
     const std::string name = NameOf(key);
@@ -46,16 +46,16 @@ class RedisStore final : public ContextStore {
     const std::string ttl = std::to_string(ttl_seconds.value_or(0));
     if (ttl_seconds.has_value()) command.insert(command.end(), {"EX", ttl});
     HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply, Ask(command, 0, deadline));
-    return reply->type == REDIS_REPLY_STATUS ? absl::OkStatus() : Nonsense();
+    return reply->type == REDIS_REPLY_STATUS ? absl::OkStatus() : MalformedAnswer();
   }
 
   absl::StatusOr<std::string> Get(std::string_view key, size_t max_bytes,
                                   StoreDeadline deadline) override {
     HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
     HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply,
-                             Ask({"GET", NameOf(key)}, std::min(max_bytes, kMostBytes), deadline));
+                             Ask({"GET", NameOf(key)}, std::min(max_bytes, kMaxBytes), deadline));
     if (reply->type == REDIS_REPLY_NIL) return HasNone(key);
-    if (reply->type != REDIS_REPLY_STRING) return Nonsense();
+    if (reply->type != REDIS_REPLY_STRING) return MalformedAnswer();
     if (reply->len > max_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           Description(), " has ", reply->len, " bytes, and there is room for ", max_bytes));
@@ -84,8 +84,8 @@ class RedisStore final : public ContextStore {
     std::string cursor = "0";
     do {
       HYDRANT_ASSIGN_OR_RETURN(cursor, Scan(cursor, prefix, &keys, deadline));
-      if (keys.size() > kMostListedKeys) return TooManyKeys(Description());
-      if (std::chrono::steady_clock::now() > deadline) return NotInTime(Description());
+      if (keys.size() > kMaxListedKeys) return TooManyKeys(Description());
+      if (std::chrono::steady_clock::now() > deadline) return DeadlineError(Description());
     } while (cursor != "0");
     std::sort(keys.begin(), keys.end(),
               [](const StoredKey& a, const StoredKey& b) { return a.key < b.key; });
@@ -106,7 +106,7 @@ class RedisStore final : public ContextStore {
     return absl::StrCat(address_.prefix, std::string(key));
   }
 
-  absl::Status Nonsense() const { return RedisNonsense(Description()); }
+  absl::Status MalformedAnswer() const { return MalformedReply(Description()); }
   absl::Status HasNone(std::string_view key) const {
     return absl::NotFoundError(absl::StrCat(Description(), " has no ", NameOf(key)));
   }
@@ -117,14 +117,15 @@ class RedisStore final : public ContextStore {
     const std::string pattern = Escaped(NameOf(prefix)) + "*";
     HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply,
                              Ask({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}, 0, deadline));
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) return Nonsense();
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) return MalformedAnswer();
     const redisReply& next = *reply->element[0];
     const redisReply& found = *reply->element[1];
-    if (next.type != REDIS_REPLY_STRING || found.type != REDIS_REPLY_ARRAY) return Nonsense();
+    if (next.type != REDIS_REPLY_STRING || found.type != REDIS_REPLY_ARRAY)
+      return MalformedAnswer();
     for (size_t i = 0; i < found.elements; ++i) {
       const redisReply& name = *found.element[i];
       if (name.type != REDIS_REPLY_STRING || !TextOf(name).starts_with(address_.prefix))
-        return Nonsense();
+        return MalformedAnswer();
       std::string key(TextOf(name).substr(address_.prefix.size()));
       if (CheckStoreKey(key).ok()) keys->push_back({std::move(key), 0});
     }
@@ -134,7 +135,7 @@ class RedisStore final : public ContextStore {
   absl::StatusOr<int64_t> AskForNumber(const std::vector<std::string_view>& command,
                                        StoreDeadline deadline) {
     HYDRANT_ASSIGN_OR_RETURN(const RedisReply reply, Ask(command, 0, deadline));
-    if (reply->type != REDIS_REPLY_INTEGER) return Nonsense();
+    if (reply->type != REDIS_REPLY_INTEGER) return MalformedAnswer();
     return static_cast<int64_t>(reply->integer);
   }
 
@@ -158,7 +159,7 @@ class RedisStore final : public ContextStore {
     absl::StatusOr<RedisReply> reply = connection->Ask(command, max_bytes, deadline);
     if (!connection->IsGood()) return reply;
     const MutexLock lock(mutex_);
-    if (idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
+    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
     return reply;
   }
 

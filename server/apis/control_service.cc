@@ -17,10 +17,10 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   }
 
   // A slow client gets only the latest progress and the last.
-  void Tell(const v1::DrainProgress& progress, bool last) {
+  void Notify(const v1::DrainProgress& progress, bool last) {
     const MutexLock lock(mutex_);
     last_ = last_ || last;
-    if (!told_.has_value() || told_->SerializeAsString() != progress.SerializeAsString())
+    if (!sent_.has_value() || sent_->SerializeAsString() != progress.SerializeAsString())
       next_ = progress;
     if (!writing_) Go();
   }
@@ -49,9 +49,9 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   void Go() HYDRANT_REQUIRES(mutex_) {
     if (finished_) return;
     if (next_.has_value()) {
-      told_ = std::exchange(next_, std::nullopt);
+      sent_ = std::exchange(next_, std::nullopt);
       writing_ = true;
-      StartWrite(&*told_);
+      StartWrite(&*sent_);
     } else if (last_) {
       finished_ = true;
       Finish(grpc::Status::OK);
@@ -61,14 +61,15 @@ class ControlService::Watch final : public grpc::ServerWriteReactor<v1::DrainPro
   std::shared_ptr<Watch> self_;
   Mutex mutex_;
   std::optional<v1::DrainProgress> next_ HYDRANT_GUARDED_BY(mutex_);
-  std::optional<v1::DrainProgress> told_ HYDRANT_GUARDED_BY(mutex_);  // gRPC's during the write
+  std::optional<v1::DrainProgress> sent_ HYDRANT_GUARDED_BY(mutex_);  // gRPC's during the write
   bool writing_ HYDRANT_GUARDED_BY(mutex_) = false;
   bool last_ HYDRANT_GUARDED_BY(mutex_) = false;
   bool finished_ HYDRANT_GUARDED_BY(mutex_) = false;
 };
 
-ControlService::ControlService(std::function<void()> start, std::function<v1::DrainProgress()> look)
-    : start_(std::move(start)), look_(std::move(look)) {}
+ControlService::ControlService(std::function<void()> start,
+                               std::function<v1::DrainProgress()> progress)
+    : start_(std::move(start)), progress_(std::move(progress)) {}
 
 ControlService::~ControlService() = default;
 
@@ -78,22 +79,22 @@ grpc::ServerWriteReactor<v1::DrainProgress>* ControlService::Drain(
   start_();
   const MutexLock lock(mutex_);
   watches_.push_back(watch);
-  watch->Tell(look_(), ended_);
+  watch->Notify(progress_(), ended_);
   return watch.get();
 }
 
-void ControlService::Tell() { TellAll(false); }
+void ControlService::Notify() { NotifyAll(false); }
 
-void ControlService::End() { TellAll(true); }
+void ControlService::End() { NotifyAll(true); }
 
-void ControlService::TellAll(bool last) {
+void ControlService::NotifyAll(bool last) {
   const MutexLock lock(mutex_);
   ended_ = ended_ || last;
   if (watches_.empty()) return;
-  const v1::DrainProgress progress = look_();
+  const v1::DrainProgress progress = progress_();
   watches_.remove_if([&](const std::weak_ptr<Watch>& weak) {
     const std::shared_ptr<Watch> watch = weak.lock();
-    if (watch != nullptr) watch->Tell(progress, last);
+    if (watch != nullptr) watch->Notify(progress, last);
     return watch == nullptr;
   });
 }

@@ -79,7 +79,7 @@ Service::Query Querying(Ask ask) {
 template <typename Wire, typename Ask>
 Service::Query QueryingModel(const Service& service, Ask ask) {
   const ServingState serving = service.Current();
-  if (std::optional<Refusal> no = Service::WhyNoModel(serving))
+  if (std::optional<Refusal> no = Service::CheckReady(serving))
     return [no = *std::move(no)](const grpc::ByteBuffer&) -> Service::Answer { return no; };
   return Querying<Wire>([ask = std::move(ask), model = serving.model](const Wire& wire) {
     return ask(*model, wire);
@@ -94,7 +94,7 @@ struct ContextCall {
 
   template <typename Wire>
   ContextId IdOf(const Wire& wire) const {
-    return {.salt = caller.OwnSalt(wire.cache_salt()), .handle = wire.handle()};
+    return {.salt = caller.ScopedSalt(wire.cache_salt()), .handle = wire.handle()};
   }
   absl::StatusOr<v1::Context> Describe(const ContextId& id) const {
     HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id, wait));
@@ -126,7 +126,7 @@ absl::StatusOr<v1::ListContextsResponse> List(const ContextCall& call,
                                               const v1::ListContextsRequest& wire) {
   HYDRANT_ASSIGN_OR_RETURN(
       const std::vector<ContextArchive::Entry> entries,
-      call.serving.contexts->List(call.caller.OwnSalt(wire.cache_salt()), call.wait));
+      call.serving.contexts->List(call.caller.ScopedSalt(wire.cache_salt()), call.wait));
   v1::ListContextsResponse list;
   for (const ContextArchive::Entry& entry : entries)
     *list.add_contexts() = ToWireContext(*call.serving.model, entry);

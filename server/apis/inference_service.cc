@@ -94,7 +94,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(grpc::CallbackServerCo
       [this](
           const inference::ModelMetadataRequest& wire) -> Answer<inference::ModelMetadataResponse> {
         const ServingState serving = service_->Current();
-        if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        if (const auto no = hydrant::Service::CheckReady(serving)) return *no;
         const absl::Status known = CheckModel(*serving.model, wire.name(), wire.version());
         if (!known.ok()) return Refusal{known, "UNKNOWN_MODEL"};
         inference::ModelMetadataResponse answer;

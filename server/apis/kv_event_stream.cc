@@ -14,7 +14,7 @@ namespace {
 namespace common = smg::grpc::common;
 
 // Some 600 KB.
-constexpr size_t kChunkBlocks = kMostKvChanges;
+constexpr size_t kChunkBlocks = kMaxKvChanges;
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -102,7 +102,7 @@ void KvEventStream::Begin(uint64_t last) {
 
 void KvEventStream::OnDone() {
   if (listener_ != 0) events_->StopListening(listener_);
-  LastingStream::OnDone();
+  LongLivedStream::OnDone();
 }
 
 // Called on the loop's thread; an alarm moves the work to another thread.

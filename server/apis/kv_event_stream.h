@@ -13,7 +13,7 @@
 
 #include "kernels/mutex.h"
 #include "scheduler/kv_events.h"
-#include "server/requests/lasting_streams.h"
+#include "server/requests/long_lived_streams.h"
 #include "smg/grpc/common/common.pb.h"
 
 namespace hydrant {
@@ -23,10 +23,11 @@ smg::grpc::common::KvEventBatch ToWireBatch(const KvEventBatch& batch);
 std::deque<smg::grpc::common::KvEventBatch> ToWireSnapshot(const KvEvents::Snapshot& snapshot,
                                                            double unix_seconds);
 
-class KvEventStream final : public LastingStream {
+class KvEventStream final : public LongLivedStream {
  public:
   // Borrowed: `events` outlives it.
-  KvEventStream(LastingStreams* owner, KvEvents* events) : LastingStream(owner), events_(events) {}
+  KvEventStream(LongLivedStreams* owner, KvEvents* events)
+      : LongLivedStream(owner), events_(events) {}
 
   // `last`: the number of the last batch known to the subscriber; 0: none.
   void Begin(uint64_t last);

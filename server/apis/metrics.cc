@@ -209,7 +209,7 @@ void AddModel(const ServedModel& model, Families* to) {
       .Value(model.memory.kv_pool, {{"part", "kv_pool"}})
       .Value(model.memory.workspace, {{"part", "workspace"}})
       .Value(model.memory.prefix_cache, {{"part", "prefix_cache"}})
-      .Value(model.memory.kept_caches, {{"part", "contexts"}})
+      .Value(model.memory.offloaded_caches, {{"part", "contexts"}})
       .Value(model.memory.swap_space, {{"part", "swap_space"}});
 }
 
@@ -407,8 +407,8 @@ std::string MetricsText(const MetricsArgs& args) {
   static const SpanExporterMetrics kNoSpans;
   AddSpans(args.spans != nullptr ? *args.spans : kNoSpans, &own);
   AddCircuits(args, &own);
-  static const Tenants kNobody;
-  AddTenants(args.tenants != nullptr ? *args.tenants : kNobody, &own);
+  static const Tenants kNoTenants;
+  AddTenants(args.tenants != nullptr ? *args.tenants : kNoTenants, &own);
   AddProcess(args, &own);
   std::vector<MetricFamily> families;
   if (args.serving.model != nullptr) {

@@ -32,9 +32,10 @@ absl::StatusOr<milliseconds> ReadInterval(const grpc::ByteBuffer& bytes) {
 }
 
 // One client's reports: a write is in flight, or an alarm is set, or the stream has ended.
-class LoadStream final : public LastingStream {
+class LoadStream final : public LongLivedStream {
  public:
-  LoadStream(LastingStreams* owner, Service* service) : LastingStream(owner), service_(service) {}
+  LoadStream(LongLivedStreams* owner, Service* service)
+      : LongLivedStream(owner), service_(service) {}
 
   void Begin(milliseconds interval) {
     const MutexLock lock(mutex());

@@ -2,7 +2,7 @@
 #ifndef HYDRANT_SERVER_APIS_ORCA_SERVICE_H_
 #define HYDRANT_SERVER_APIS_ORCA_SERVICE_H_
 
-#include "server/requests/lasting_streams.h"
+#include "server/requests/long_lived_streams.h"
 #include "server/requests/service.h"
 #include "xds/service/orca/v3/orca.grpc.pb.h"
 
@@ -27,7 +27,7 @@ class OrcaService final : public RawOrcaService {
 
  private:
   hydrant::Service* const service_;
-  LastingStreams streams_;
+  LongLivedStreams streams_;
 };
 
 }  // namespace hydrant

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr TimeUs kViewInterval = 200'000;
 // Without polls for this long the page is not being viewed. It polls twice a second; browsers slow
 // down pages in the background.
-constexpr TimeUs kNobodyLooks = 3'000'000;
+constexpr TimeUs kViewerTimeout = 3'000'000;
 
 const char* StateName(const SequenceView& one) {
   switch (one.phase) {
@@ -152,12 +152,12 @@ HttpAnswer StatusPage::Page() const {
 }
 
 HttpAnswer StatusPage::Status(const ServingState& serving, const Health& health, TimeUs now) {
-  const bool nobody_looked = now - asked_at_ > kNobodyLooks;
-  if (nobody_looked) view_.reset();
-  if (serving.loop != nullptr && now - asked_at_ >= kViewInterval) {
-    asked_at_ = now;
-    std::unique_ptr<ServingView> next = serving.loop->AskForView();
-    if (next != nullptr && !nobody_looked) view_ = std::move(next);
+  const bool has_no_viewer = now - requested_at_ > kViewerTimeout;
+  if (has_no_viewer) view_.reset();
+  if (serving.loop != nullptr && now - requested_at_ >= kViewInterval) {
+    requested_at_ = now;
+    std::unique_ptr<ServingView> next = serving.loop->RequestView();
+    if (next != nullptr && !has_no_viewer) view_ = std::move(next);
   }
   return {.body = StatusJson(serving, health, view_.get(), now),
           .content_type = "application/json"};

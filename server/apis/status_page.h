@@ -30,7 +30,7 @@ class StatusPage {
 
  private:
   std::unique_ptr<ServingView> view_;
-  TimeUs asked_at_ = 0;
+  TimeUs requested_at_ = 0;
 };
 
 }  // namespace hydrant

@@ -17,7 +17,7 @@
 namespace hydrant {
 namespace {
 
-constexpr uintmax_t kMostFileBytes = 64 << 20;
+constexpr uintmax_t kMaxFileBytes = 64 << 20;
 constexpr const char* kNames[] = {
     "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json",  "tokenizer.model",       "vocab.json",
@@ -59,7 +59,7 @@ absl::StatusOr<Files> FromFolder(const std::string& folder) {
   Files files;
   for (const char* name : kNames) {
     absl::StatusOr<std::string> bytes =
-        ReadSmallFile(std::filesystem::path(folder) / name, kMostFileBytes);
+        ReadSmallFile(std::filesystem::path(folder) / name, kMaxFileBytes);
     if (absl::IsNotFound(bytes.status())) continue;
     HYDRANT_RETURN_IF_ERROR(bytes.status());
     files.emplace(name, *std::move(bytes));

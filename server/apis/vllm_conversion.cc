@@ -164,7 +164,7 @@ class VllmContract final : public GenerateContract {
     vllm::GenerateRequest wire;
     HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
     stream_ = wire.stream();
-    own_ends_ = model.tokenizer->eog_ids();
+    own_pair_ = model.tokenizer->eog_ids();
     HYDRANT_ASSIGN_OR_RETURN(v1::GenerateRequest request,
                              ConvertVllmRequest(wire, model.limits.max_model_len));
     if (request.sampling().has_prompt_logprobs() && request.token_ids().ids_size() > 0) {
@@ -175,7 +175,7 @@ class VllmContract final : public GenerateContract {
     }
     return std::vector<v1::GenerateRequest>{std::move(request)};
   }
-  bool SaysAll() const override { return false; }
+  bool SendsEveryMessage() const override { return false; }
 
   std::optional<grpc::ByteBuffer> Translate(size_t, const v1::GenerateResponse& message) override {
     switch (message.event_case()) {
@@ -189,12 +189,12 @@ class VllmContract final : public GenerateContract {
       case v1::GenerateResponse::kDelta:
         return Append(message.delta());
       case v1::GenerateResponse::kFinished: {
-        std::optional<grpc::ByteBuffer> before = TakeHeld(0);
+        std::optional<grpc::ByteBuffer> before = TakeHeldMessage(0);
         Hold(message.finished());
         return before;
       }
       case v1::GenerateResponse::kUsage:
-        return TakeHeld(message.usage().cached_tokens());
+        return TakeHeldMessage(message.usage().cached_tokens());
       default:
         return std::nullopt;
     }
@@ -250,7 +250,7 @@ class VllmContract final : public GenerateContract {
     // It counts as generated, but is not delivered.
     if (finished.has_matched_token_id()) {
       ++sample.tokens;
-      if (std::ranges::find(own_ends_, finished.matched_token_id()) == own_ends_.end())
+      if (std::ranges::find(own_pair_, finished.matched_token_id()) == own_pair_.end())
         complete.set_matched_token_id(finished.matched_token_id());
     } else if (finished.has_matched_stop()) {
       complete.set_matched_stop_str(finished.matched_stop());
@@ -259,7 +259,7 @@ class VllmContract final : public GenerateContract {
     held_ = std::move(complete);
   }
 
-  std::optional<grpc::ByteBuffer> TakeHeld(uint32_t cached_tokens) {
+  std::optional<grpc::ByteBuffer> TakeHeldMessage(uint32_t cached_tokens) {
     if (!held_.has_value()) return std::nullopt;
     vllm::GenerateResponse response;
     *response.mutable_complete() = *std::exchange(held_, std::nullopt);
@@ -267,7 +267,7 @@ class VllmContract final : public GenerateContract {
     return ToWire(response);
   }
 
-  std::span<const TokenId> own_ends_;  // the model's end-of-generation tokens
+  std::span<const TokenId> own_pair_;  // the model's end-of-generation tokens
   bool stream_ = false;
   uint32_t prompt_tokens_ = 0;
   std::vector<Sample> samples_;

@@ -111,7 +111,7 @@ grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* 
       context, bytes, response,
       [this](const vllm::HealthCheckRequest&) -> Answer<vllm::HealthCheckResponse> {
         const ServingState serving = service_->Current();
-        if (serving.model == nullptr) return *hydrant::Service::WhyNoModel(serving);
+        if (serving.model == nullptr) return *hydrant::Service::CheckReady(serving);
         vllm::HealthCheckResponse health;
         health.set_healthy(serving.state == v1::SERVER_STATE_READY);
         health.set_message(v1::ServerState_Name(serving.state));
@@ -129,7 +129,7 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(grpc::CallbackServerContext* c
   const absl::Status parsed = ParseWire(*bytes, &wire);
   if (!parsed.ok()) {
     reactor->Finish(ToGrpcStatus({parsed, "INVALID"}));
-  } else if (const auto no = hydrant::Service::WhyNoModel(serving); no.has_value()) {
+  } else if (const auto no = hydrant::Service::CheckReady(serving); no.has_value()) {
     reactor->Finish(ToGrpcStatus(*no));
   } else {
     serving.loop->WithPrefixCache([reactor, response](PrefixCache* cache) {
@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(grpc::CallbackServerContext* c
       flushed.set_success(cache != nullptr);
       flushed.set_message(cache == nullptr
                               ? "the server is stopping"
-                              : absl::StrCat(cache->DropUnread(), " blocks of prompts dropped"));
+                              : absl::StrCat(cache->EvictUnleased(), " blocks of prompts dropped"));
       *response = ToWire(flushed);
       reactor->Finish(grpc::Status::OK);
     });
@@ -152,7 +152,7 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
       context, bytes, response,
       [this, context](const vllm::AbortRequest& wire) -> Answer<vllm::AbortResponse> {
         const ServingState serving = service_->Current();
-        if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        if (const auto no = hydrant::Service::CheckReady(serving)) return *no;
         const absl::StatusOr<Caller> caller = service_->CallerOf(*context);
         if (!caller.ok()) return Refusal{caller.status(), "UNAUTHENTICATED"};
         for (const std::string& id : wire.request_ids())
@@ -168,7 +168,7 @@ grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext*
       context, bytes, response,
       [this](const vllm::GetModelInfoRequest&) -> Answer<vllm::GetModelInfoResponse> {
         const ServingState serving = service_->Current();
-        if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        if (const auto no = hydrant::Service::CheckReady(serving)) return *no;
         return DescribeVllmModel(*serving.model);
       });
 }
@@ -180,7 +180,7 @@ grpc::ServerUnaryReactor* VllmService::GetServerInfo(grpc::CallbackServerContext
       context, bytes, response,
       [this](const vllm::GetServerInfoRequest&) -> Answer<vllm::GetServerInfoResponse> {
         const ServingState serving = service_->Current();
-        if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        if (const auto no = hydrant::Service::CheckReady(serving)) return *no;
         const auto uptime = absl::FromChrono(std::chrono::steady_clock::now() - start_);
         return DescribeVllmServer(*serving.model, serving.loop->Stats(), uptime);
       });
@@ -193,7 +193,7 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
       context, bytes, response,
       [this](const vllm::GetLoadsRequest&) -> Answer<vllm::GetLoadsResponse> {
         const ServingState serving = service_->Current();
-        if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        if (const auto no = hydrant::Service::CheckReady(serving)) return *no;
         return DescribeVllmLoads(*serving.model, serving.loop->Stats(), service_->version(),
                                  absl::Now());
       });
@@ -203,9 +203,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(grpc::Call
                                                                       const grpc::ByteBuffer*) {
   const ServingState serving = service_->Current();
   auto* stream = new ArchiveStream();
-  std::optional<Refusal> refusal = hydrant::Service::WhyNoModel(serving);
+  std::optional<Refusal> refusal = hydrant::Service::CheckReady(serving);
   if (!refusal.has_value()) {
-    refusal = service_->RunAside(0, [stream, model = serving.model] {
+    refusal = service_->RunOnWorker(0, [stream, model = serving.model] {
       const auto files = TokenizerFiles(*model);
       if (!files.ok()) return stream->Refuse({files.status(), "INVALID"});
       stream->Send(ZipOf(*files));
@@ -219,7 +219,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext*, const grpc::ByteBuffer* bytes) {
   const ServingState serving = service_->Current();
   common::SubscribeKvEventsRequest wire;
-  std::optional<Refusal> refusal = hydrant::Service::WhyNoModel(serving);
+  std::optional<Refusal> refusal = hydrant::Service::CheckReady(serving);
   if (const absl::Status parsed = ParseWire(*bytes, &wire); !parsed.ok())
     refusal = Refusal{parsed, "INVALID"};
   const auto stream = std::make_shared<KvEventStream>(

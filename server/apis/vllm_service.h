@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "server/requests/lasting_streams.h"
+#include "server/requests/long_lived_streams.h"
 #include "server/requests/service.h"
 #include "server/wire/default_cache.h"
 #include "vllm/grpc/engine/engine.grpc.pb.h"
@@ -62,7 +62,7 @@ class VllmService final : public RawVllmService {
  private:
   const DefaultCache default_cache_;
   hydrant::Service* const service_;
-  LastingStreams subscriptions_;
+  LongLivedStreams subscriptions_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

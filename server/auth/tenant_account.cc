@@ -71,7 +71,7 @@ bool TenantAccount::IsAsNew(TimeUs now) {
 
 std::variant<std::shared_ptr<TenantAccount::Admission>, Refusal> TenantAccount::Admit(TimeUs now) {
   const MutexLock lock(mutex_);
-  if (std::optional<Refusal> no = WhyNot(now)) {
+  if (std::optional<Refusal> no = CheckQuotas(now)) {
     ++use_.refused;
     return *std::move(no);
   }
@@ -81,7 +81,7 @@ std::variant<std::shared_ptr<TenantAccount::Admission>, Refusal> TenantAccount::
   return std::make_shared<Admission>(shared_from_this());
 }
 
-std::optional<Refusal> TenantAccount::WhyNot(TimeUs now) {
+std::optional<Refusal> TenantAccount::CheckQuotas(TimeUs now) {
   if (const auto& most = quotas_.concurrent_requests; most.has_value() && use_.running >= *most)
     return Over(tenant_, absl::StrCat(*most, " requests run, which is its concurrent_requests"),
                 kRetryUs);

@@ -94,7 +94,7 @@ class TenantAccount : public std::enable_shared_from_this<TenantAccount> {
   std::variant<std::shared_ptr<Admission>, Refusal> Admit(TimeUs now);
 
  private:
-  std::optional<Refusal> WhyNot(TimeUs now) HYDRANT_REQUIRES(mutex_);
+  std::optional<Refusal> CheckQuotas(TimeUs now) HYDRANT_REQUIRES(mutex_);
 
   const std::string tenant_;
   mutable Mutex mutex_;

@@ -19,9 +19,9 @@ std::string Caller::SaltPrefix() const {
   return account_ == nullptr ? "" : account_->tenant() + kEndOfTenant;
 }
 
-std::string Caller::OwnSalt(const std::string& salt) const { return SaltPrefix() + salt; }
+std::string Caller::ScopedSalt(const std::string& salt) const { return SaltPrefix() + salt; }
 
-absl::Status Caller::Own(Request* request) const {
+absl::Status Caller::ScopeToTenant(Request* request) const {
   if (account_ == nullptr) return absl::OkStatus();
   const std::string& tenant = account_->tenant();
   if (!request->tenant.empty() && request->tenant != tenant) {
@@ -32,7 +32,7 @@ absl::Status Caller::Own(Request* request) const {
   HYDRANT_RETURN_IF_ERROR(CheckSalt(request->cache_salt));
   request->tenant = tenant;
   request->owner = tenant;
-  request->cache_salt = OwnSalt(request->cache_salt);
+  request->cache_salt = ScopedSalt(request->cache_salt);
   return absl::OkStatus();
 }
 
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Load(const std::string& path, 
 
 // Tenants keep their accounts, and these their use.
 absl::Status Tenants::Reload(TimeUs now) {
-  if (!AsksForTokens()) return absl::OkStatus();
+  if (!RequiresTokens()) return absl::OkStatus();
   HYDRANT_ASSIGN_OR_RETURN(TokenFile file, ReadTokenFile(path_));
   const std::shared_ptr<const Known> before = Current();
   auto known = std::make_shared<Known>();
@@ -76,7 +76,7 @@ size_t Tenants::num_tokens() const { return Current()->file.tokens.size(); }
 
 absl::StatusOr<Caller> Tenants::Identify(std::optional<std::string_view> authorization,
                                          absl::Time now) const {
-  if (!AsksForTokens()) return Caller();
+  if (!RequiresTokens()) return Caller();
   if (!authorization.has_value())
     return absl::UnauthenticatedError(
         "this server wants a token: send metadata 'authorization: Bearer TOKEN'");

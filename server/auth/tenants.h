@@ -39,12 +39,12 @@ class Caller {
 
   // The salt for the caller's prompts and contexts, derived from the salt in the request. Two
   // tenants never share a salt. Every lookup by salt must use it.
-  std::string OwnSalt(const std::string& salt) const;
+  std::string ScopedSalt(const std::string& salt) const;
   // Common prefix of the tenant's salts; "" without authentication.
   std::string SaltPrefix() const;
   // Puts the request into the caller's namespace. PermissionDenied where it names another tenant,
   // InvalidArgument where its salt is too long.
-  absl::Status Own(Request* request) const;
+  absl::Status ScopeToTenant(Request* request) const;
 
  private:
   std::shared_ptr<TenantAccount> account_;
@@ -58,7 +58,7 @@ class Tenants {
   // With the tokens of a file. InvalidArgument names the error in it.
   static absl::StatusOr<std::unique_ptr<Tenants>> Load(const std::string& path, TimeUs now = 0);
 
-  bool AsksForTokens() const { return !path_.empty(); }
+  bool RequiresTokens() const { return !path_.empty(); }
   // Reads the file again. On an error the previous tokens and quotas stay in force. Call it from
   // one thread at a time. `now` is the clock of the accounts, in microseconds.
   absl::Status Reload(TimeUs now);

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/net/socket_ends.h"
+#include "server/net/socket_pair.h"
 
 namespace hydrant {
 namespace {
@@ -66,9 +66,9 @@ bool Acceptor::AcceptFrom(int listening) {
   const int error = errno;
   if (fd < 0) {
     if (IsHarmless(error)) return true;
-    if (failed_.Due())
+    if (failed_log_.Due())
       spdlog::error("cannot accept connections: {} ({} times so far); trying again",
-                    std::strerror(error), failed_.count());
+                    std::strerror(error), failed_log_.count());
     return false;
   }
   // The kernel assigns the lowest free number, so at least `fd` descriptors are open.
@@ -87,8 +87,8 @@ bool Acceptor::AcceptFrom(int listening) {
 
 void Acceptor::Refuse(int fd, const std::string& why) {
   close(fd);
-  if (refused_.Due())
-    spdlog::error("a connection was refused ({} so far): {}", refused_.count(), why);
+  if (refused_log_.Due())
+    spdlog::error("a connection was refused ({} so far): {}", refused_log_.count(), why);
 }
 
 bool Acceptor::HasRoom() {

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "server/net/complaints.h"
 #include "server/net/listening_sockets.h"
+#include "server/net/log_rate_limiter.h"
 
 namespace hydrant {
 
@@ -53,7 +53,7 @@ class Acceptor {
     ino_t inode;
   };
   std::vector<Taken> taken_;
-  Complaints refused_, failed_;  // used by the thread
+  LogRateLimiter refused_log_, failed_log_;  // used by the thread
   int stop_fd_ = -1;
   std::thread thread_;
 };

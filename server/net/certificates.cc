@@ -16,7 +16,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLooks{1};
-constexpr std::chrono::seconds kBetweenComplaints{10};
+constexpr std::chrono::seconds kBetweenLogLines{10};
 constexpr size_t kMaxCertificateBytes = size_t{4} << 20;
 
 using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
@@ -153,8 +153,8 @@ absl::Status Certificates::Look() {
   absl::StatusOr<Pem> pem = ReadPem(files_, absl::Now());
   if (!pem.ok()) {
     // The two files are not replaced atomically, so the error may be temporary.
-    if (Clock::now() >= next_complaint_) {
-      next_complaint_ = Clock::now() + kBetweenComplaints;
+    if (Clock::now() >= next_log_) {
+      next_log_ = Clock::now() + kBetweenLogLines;
       spdlog::error("{}; connections get the certificates from before",
                     std::string(pem.status().message()));
     }

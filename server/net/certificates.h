@@ -52,7 +52,7 @@ class Certificates {
   Mutex mutex_;
   std::shared_ptr<const Pem> pem_ HYDRANT_GUARDED_BY(mutex_);
   Clock::time_point next_look_ HYDRANT_GUARDED_BY(mutex_);
-  Clock::time_point next_complaint_ HYDRANT_GUARDED_BY(mutex_){};
+  Clock::time_point next_log_ HYDRANT_GUARDED_BY(mutex_){};
 };
 
 }  // namespace hydrant

@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kBetweenQuestions{100};
 constexpr std::chrono::milliseconds kBetweenRounds{1000};
 // Unseen bytes of all connections together, above which the guard asks gRPC: these may be 4,000
 // calls in their shortest form, and each takes 32 KiB of memory.
-constexpr uint64_t kMostUnseenBytes = 64 << 10;
+constexpr uint64_t kMaxUnseenBytes = 64 << 10;
 // The longest that a connection waits for others of its network to be freed.
 constexpr std::chrono::seconds kLongestWait{10};
 // kHandshake: a connection that gRPC does not list yet counts as new for this long. kSlowStart: a
@@ -46,7 +46,7 @@ constexpr uint64_t kFewCalls = 8;
 // hold this share together, even if gRPC frees the ended ones slowly.
 constexpr double kFullPart = 0.75;
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
-constexpr size_t kMostUnread = 1 << 30;
+constexpr size_t kMaxUnread = 1 << 30;
 
 struct Bytes {
   uint64_t received = 0, sent = 0;
@@ -66,7 +66,7 @@ uint64_t UnreadBytes(int fd) {
   return ioctl(fd, FIONREAD, &bytes) == 0 ? static_cast<uint64_t>(std::max(bytes, 0)) : 0;
 }
 
-bool IsLeft(int fd) {
+bool IsClosed(int fd) {
   pollfd polled{fd, POLLRDHUP, 0};
   return poll(&polled, 1, 0) > 0;
 }
@@ -93,27 +93,27 @@ void ConnectionGuard::Stop() {
   close(epoll_fd_);
   close(stop_fd_);
   const MutexLock lock(mutex_);
-  for (const FrontDoor::Waiting& waiting : door_.TakeAll()) close(waiting.fd);
+  for (const ConnectionQueue::Waiting& waiting : queue_.TakeAll()) close(waiting.fd);
 }
 
 void ConnectionGuard::Take(int fd) {
-  if (const std::optional<SocketEnds> ends = EndsOfSocket(fd); ends.has_value()) {
+  if (const std::optional<SocketPair> pair = SocketPairOf(fd); pair.has_value()) {
     const MutexLock lock(mutex_);
-    const std::string network = NetworkOf(ends->remote);
+    const std::string network = NetworkOf(pair->remote);
     const Clock::time_point now = Clock::now();
-    const auto wait = clients_.Wait(network, now);
-    if (wait.count() > 0 || !door_.HasRoom(network) || door_.AnyWaitingOf(network))
-      return door_.Add({.fd = fd, .network = network, .since = now, .until = now + wait});
-    door_.Enter(network);
-    Watch(fd, *ends);
+    const auto wait = backoff_.Wait(network, now);
+    if (wait.count() > 0 || !queue_.HasRoom(network) || queue_.AnyWaitingOf(network))
+      return queue_.Add({.fd = fd, .network = network, .since = now, .until = now + wait});
+    queue_.Enter(network);
+    Watch(fd, *pair);
   }
   take_(fd);
 }
 
-void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
+void ConnectionGuard::Watch(int fd, const SocketPair& pair) {
   Forget(fd);  // a former connection with the same descriptor
   const Clock::time_point now = Clock::now();
-  watched_[fd] = {.inode = InodeOf(fd), .ends = ends, .seen_at = now, .new_since = now};
+  watched_[fd] = {.inode = InodeOf(fd), .pair = pair, .seen_at = now, .new_since = now};
   busy_.insert(fd);  // if it closes before epoll reports it, Forget() frees its place
   // EPOLLET reports new bytes even if gRPC has already read them; level-triggered EPOLLIN would
   // not. Closing the descriptor removes it from epoll.
@@ -124,25 +124,25 @@ void ConnectionGuard::Watch(int fd, const SocketEnds& ends) {
 void ConnectionGuard::Forget(int fd) {
   const auto found = watched_.find(fd);
   if (found == watched_.end()) return;
-  if (found->second.is_new) door_.Settle(NetworkOf(found->second.ends.remote));
+  if (found->second.is_new) queue_.Settle(NetworkOf(found->second.pair.remote));
   watched_.erase(found);
 }
 
 void ConnectionGuard::Run() {
   pollfd stop{stop_fd_, POLLIN, 0};
   do {
-    LookAtReady();
-    LetIn();
+    PollReady();
+    AdmitWaiting();
   } while (poll(&stop, 1, kBetweenLooksMs) <= 0);
 }
 
-void ConnectionGuard::LookAtReady() {
+void ConnectionGuard::PollReady() {
   std::array<epoll_event, 1024> events{};
   MutexLock lock(mutex_);
   // While none of these conditions holds, no connection needs attention, so epoll may block. New
   // connections are in busy_.
   const bool rests =
-      busy_.empty() && !door_.AnyWaiting() && !door_.IsFull() && !clients_.Any(Clock::now());
+      busy_.empty() && !queue_.AnyWaiting() && !queue_.IsFull() && !backoff_.Any(Clock::now());
   lock.Unlock();
   const int timeout_ms = rests ? static_cast<int>(kBetweenRounds.count()) : 0;
   const int ready = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
@@ -160,7 +160,7 @@ void ConnectionGuard::LookAtReady() {
     Forget(fd);
     return true;
   });
-  AskAboutBusy();
+  QueryBusy();
   EndLargest();
 }
 
@@ -181,7 +181,7 @@ bool ConnectionGuard::IsDue(const Watched& connection, Clock::time_point now) co
          ((connection.is_new || connection.id == 0) && connection.unseen_bytes > 0);
 }
 
-void ConnectionGuard::AskAboutBusy() {
+void ConnectionGuard::QueryBusy() {
   const Clock::time_point now = Clock::now();
   std::vector<int> due;
   std::vector<std::pair<uint64_t, int>> rest;  // bytes and descriptor
@@ -195,12 +195,12 @@ void ConnectionGuard::AskAboutBusy() {
     }
   }
   std::ranges::sort(rest, std::greater());
-  for (auto one = rest.begin(); unseen > kMostUnseenBytes; ++one) {
+  for (auto one = rest.begin(); unseen > kMaxUnseenBytes; ++one) {
     due.push_back(one->second);
     unseen -= one->first;
   }
   for (const int fd : due) {
-    if (!Ask(fd, &watched_.at(fd))) Forget(fd);
+    if (!QueryCalls(fd, &watched_.at(fd))) Forget(fd);
   }
   std::erase_if(busy_, [&](int fd) HYDRANT_REQUIRES(mutex_) {
     const auto found = watched_.find(fd);
@@ -211,7 +211,7 @@ void ConnectionGuard::AskAboutBusy() {
   });
 }
 
-bool ConnectionGuard::Ask(int fd, Watched* connection) {
+bool ConnectionGuard::QueryCalls(int fd, Watched* connection) {
   const std::optional<Bytes> bytes = BytesOf(fd);
   if (!bytes.has_value()) return false;
   const Clock::time_point now = Clock::now();
@@ -238,17 +238,17 @@ bool ConnectionGuard::Ask(int fd, Watched* connection) {
 void ConnectionGuard::Place(Watched* connection, Clock::time_point now) {
   const ConnectionRecord& record = connection->record;
   const bool asks_much = connection->has_unread || record.calls_without_message() > kFewCalls;
-  const std::string network = NetworkOf(connection->ends.remote);
+  const std::string network = NetworkOf(connection->pair.remote);
   if (connection->is_new) {
     const bool is_seen = connection->unseen_bytes == 0 ||
                          (connection->id == 0 && now >= connection->new_since + kHandshake);
     if (asks_much || !is_seen) return;
     connection->is_new = false;
-    door_.Settle(network);
+    queue_.Settle(network);
   } else if (asks_much && !record.has_begun()) {  // it had sent nothing when it was admitted
     connection->is_new = true;
     connection->new_since = now;
-    door_.Enter(network);
+    queue_.Enter(network);
   }
 }
 
@@ -270,11 +270,11 @@ void ConnectionGuard::EndLargest() {
     held -= one->first;
     ended += one->first;
   }
-  door_.SetFull(held + ended > kFullPart * most);
+  queue_.SetFull(held + ended > kFullPart * most);
 }
 
 // Whether the connection has waited long enough for ended connections of its network.
-bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const {
+bool ConnectionGuard::IsFree(const ConnectionQueue::Waiting& waiting, Clock::time_point now) const {
   if (now < waiting.until) return false;
   return now >= waiting.until + kLongestWait ||
          std::none_of(ended_.begin(), ended_.end(), [&waiting](const Ended& ended) {
@@ -282,40 +282,41 @@ bool ConnectionGuard::IsFree(const FrontDoor::Waiting& waiting, Clock::time_poin
          });
 }
 
-void ConnectionGuard::LetIn() {
-  FrontDoor::Next next;
+void ConnectionGuard::AdmitWaiting() {
+  ConnectionQueue::Next next;
   {
     const MutexLock lock(mutex_);
     while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
     const Clock::time_point now = Clock::now();
-    next = door_.Choose(now, UnreadBytes, [this, now](const FrontDoor::Waiting& waiting) {
+    next = queue_.Choose(now, UnreadBytes, [this, now](const ConnectionQueue::Waiting& waiting) {
       return IsFree(waiting, now);
     });
     if (next.lacks_room) EndSlowStarts(now);
     // The client of a waiting connection may be gone and have left many bytes; gRPC does not
     // get it.
-    std::erase_if(next.enter, [this](const FrontDoor::Waiting& waiting) HYDRANT_REQUIRES(mutex_) {
-      const auto ends = IsLeft(waiting.fd) ? std::nullopt : EndsOfSocket(waiting.fd);
-      if (ends.has_value()) {
-        Watch(waiting.fd, *ends);
-      } else {
-        door_.Settle(waiting.network);
-        close(waiting.fd);
-      }
-      return !ends.has_value();
-    });
+    std::erase_if(
+        next.enter, [this](const ConnectionQueue::Waiting& waiting) HYDRANT_REQUIRES(mutex_) {
+          const auto pair = IsClosed(waiting.fd) ? std::nullopt : SocketPairOf(waiting.fd);
+          if (pair.has_value()) {
+            Watch(waiting.fd, *pair);
+          } else {
+            queue_.Settle(waiting.network);
+            close(waiting.fd);
+          }
+          return !pair.has_value();
+        });
   }
-  for (const FrontDoor::Waiting& waiting : next.refuse) Refuse(waiting);
-  for (const FrontDoor::Waiting& waiting : next.enter) take_(waiting.fd);
+  for (const ConnectionQueue::Waiting& waiting : next.refuse) Refuse(waiting);
+  for (const ConnectionQueue::Waiting& waiting : next.enter) take_(waiting.fd);
 }
 
-void ConnectionGuard::Refuse(const FrontDoor::Waiting& waiting) {
-  const std::optional<SocketEnds> ends = EndsOfSocket(waiting.fd);
+void ConnectionGuard::Refuse(const ConnectionQueue::Waiting& waiting) {
+  const std::optional<SocketPair> pair = SocketPairOf(waiting.fd);
   close(waiting.fd);
-  if (refusals_.Due())
+  if (refused_log_.Due())
     spdlog::error("a connection of {} was closed unread ({} so far): more come than can be served",
-                  ends.has_value() ? AddressText(ends->remote) : "a client that has gone",
-                  refusals_.count());
+                  pair.has_value() ? AddressText(pair->remote) : "a client that has gone",
+                  refused_log_.count());
 }
 
 void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
@@ -333,10 +334,10 @@ void ConnectionGuard::EndSlowStarts(Clock::time_point now) {
 }
 
 void ConnectionGuard::FindIds() {
-  const std::map<SocketEnds, int64_t> fresh = ids_.New();
+  const std::map<SocketPair, int64_t> fresh = ids_.New();
   for (auto& [fd, connection] : watched_) {
     if (connection.id != 0) continue;
-    if (const auto found = fresh.find(connection.ends); found != fresh.end())
+    if (const auto found = fresh.find(connection.pair); found != fresh.end())
       connection.id = found->second;
   }
 }
@@ -350,22 +351,22 @@ void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule
   if (is_it) {
     shutdown(copy, SHUT_RDWR);
     // Discards received bytes, possibly megabytes, that gRPC would otherwise still read.
-    while (recv(copy, nullptr, kMostUnread, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+    while (recv(copy, nullptr, kMaxUnread, MSG_TRUNC | MSG_DONTWAIT) > 0) {
     }
   }
   close(copy);
   if (!is_it) return;
-  const std::string network = NetworkOf(connection.ends.remote);
+  const std::string network = NetworkOf(connection.pair.remote);
   const bool holds_others_up = rule != ConnectionRule::kSlowStart;
-  if (holds_others_up) clients_.Add(network, Clock::now());
+  if (holds_others_up) backoff_.Add(network, Clock::now());
   ended_.push_back({.id = connection.id,
                     .network = network,
                     .held_bytes = connection.record.held_bytes(),
                     .holds_others_up = holds_others_up});
   if (metrics_ != nullptr) ++metrics_->ended[static_cast<size_t>(rule)];
-  if (complaints_.Due())
+  if (ended_log_.Due())
     spdlog::error("a connection of {} was ended ({} so far): it broke the rule {}",
-                  AddressText(connection.ends.remote), complaints_.count(),
+                  AddressText(connection.pair.remote), ended_log_.count(),
                   ConnectionRuleName(rule));
 }
 

@@ -1,7 +1,7 @@
 // Ends connections that break a rule (connection_rules.h) which no well-behaved client breaks. gRPC
 // 1.51 lets one connection use all memory. The kernel counts a connection's bytes, gRPC its calls:
 // the guard compares both while bytes arrive. It passes new connections to gRPC only as fast as
-// gRPC reads their first bytes (front_door.h).
+// gRPC reads their first bytes (connection_queue.h).
 //
 // Runs its own thread, which sleeps without traffic except for a check of all connections once a
 // second. TCP only: clients of a unix socket are trusted. Thread safe.
@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "kernels/mutex.h"
-#include "server/net/complaints.h"
+#include "server/net/connection_backoff.h"
+#include "server/net/connection_queue.h"
 #include "server/net/connection_rules.h"
-#include "server/net/ended_clients.h"
-#include "server/net/front_door.h"
+#include "server/net/log_rate_limiter.h"
 #include "server/net/socket_calls.h"
-#include "server/net/socket_ends.h"
+#include "server/net/socket_pair.h"
 
 namespace hydrant {
 
@@ -60,7 +60,7 @@ class ConnectionGuard {
   using Clock = std::chrono::steady_clock;
   struct Watched {
     ino_t inode = 0;  // tells whether the descriptor is still this connection's
-    SocketEnds ends;
+    SocketPair pair;
     int64_t id = 0;             // gRPC's socket id; 0: not known yet
     uint64_t seen_bytes = 0;    // bytes that gRPC had read at the last query of its calls
     uint64_t unseen_bytes = 0;  // bytes that gRPC has read since then
@@ -69,7 +69,7 @@ class ConnectionGuard {
     // time of the next query, even without bytes
     Clock::time_point again_at = Clock::time_point::max();
     Clock::time_point new_since;
-    bool is_new = true;  // as in front_door.h: gRPC has not processed its first bytes
+    bool is_new = true;  // as in connection_queue.h: gRPC has not processed its first bytes
     ConnectionRecord record = {};
   };
 
@@ -82,20 +82,20 @@ class ConnectionGuard {
   };
 
   void Run();
-  void LookAtReady();
-  void Watch(int fd, const SocketEnds& ends) HYDRANT_REQUIRES(mutex_);
-  void LetIn();
+  void PollReady();
+  void Watch(int fd, const SocketPair& pair) HYDRANT_REQUIRES(mutex_);
+  void AdmitWaiting();
   // Whether the waiting connection may enter as soon as there is room for a new one.
-  bool IsFree(const FrontDoor::Waiting& waiting, Clock::time_point now) const;
-  void Refuse(const FrontDoor::Waiting& waiting);
+  bool IsFree(const ConnectionQueue::Waiting& waiting, Clock::time_point now) const;
+  void Refuse(const ConnectionQueue::Waiting& waiting);
   void EndSlowStarts(Clock::time_point now) HYDRANT_REQUIRES(mutex_);
   // Reads the kernel's byte counters of the connection. False: the connection has been closed.
   bool Measure(int fd, Watched* connection);
   // Asks gRPC about the calls of the connections that are due, and then of those with the most
   // unseen bytes, until all connections together have few unseen bytes.
-  void AskAboutBusy() HYDRANT_REQUIRES(mutex_);
+  void QueryBusy() HYDRANT_REQUIRES(mutex_);
   // Asks gRPC about the connection's calls and judges it. False: it is closed, or was ended.
-  bool Ask(int fd, Watched* connection) HYDRANT_REQUIRES(mutex_);
+  bool QueryCalls(int fd, Watched* connection) HYDRANT_REQUIRES(mutex_);
   bool IsDue(const Watched& connection, Clock::time_point now) const;
   // Updates whether the connection counts as new.
   void Place(Watched* connection, Clock::time_point now) HYDRANT_REQUIRES(mutex_);
@@ -114,10 +114,10 @@ class ConnectionGuard {
   Clock::time_point next_round_{};                           // used by the guard's thread only
   bool has_found_ids_ = false;  // in the current check; guard's thread only
   SocketIds ids_;               // guard's thread only
-  Complaints complaints_;       // guard's thread only
-  Complaints refusals_;         // guard's thread only
-  EndedClients clients_ HYDRANT_GUARDED_BY(mutex_);
-  FrontDoor door_ HYDRANT_GUARDED_BY(mutex_);
+  LogRateLimiter ended_log_;    // guard's thread only
+  LogRateLimiter refused_log_;  // guard's thread only
+  ConnectionBackoff backoff_ HYDRANT_GUARDED_BY(mutex_);
+  ConnectionQueue queue_ HYDRANT_GUARDED_BY(mutex_);
   std::deque<Ended> ended_;  // in the expected order of being freed; guard's thread only
   const std::function<void(int fd)> take_;
   const int epoll_fd_, stop_fd_;

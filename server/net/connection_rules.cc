@@ -67,11 +67,11 @@ ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits
                               elapsed.count() * kFailedCallsPerSecond);
   last_ = now;
   const uint64_t open = Less(now.calls.started, EndedOf(now.calls));
-  const uint64_t most_open = limits.max_streams + kEndingCalls;
-  if (limits.max_streams > 0 && open > most_open)
+  const uint64_t max_open = limits.max_streams + kEndingCalls;
+  if (limits.max_streams > 0 && open > max_open)
     return {.holds = false, .broken = ConnectionRule::kOpenCalls};
   // All calls that may be open may be cancelled at once.
-  if (limits.max_streams > 0 && failed_ > static_cast<double>(most_open))
+  if (limits.max_streams > 0 && failed_ > static_cast<double>(max_open))
     return {.holds = false, .broken = ConnectionRule::kFailedCalls};
   const double unfinished =
       static_cast<double>(std::clamp<uint64_t>(open, 1, kUnfinishedMessages)) * WireBytes(limits);

@@ -39,7 +39,7 @@ enum class ConnectionRule {
   // All connections together hold too much memory, and this one the most.
   kMemory,
   // A new connection has calls without messages while other connections wait for its place
-  // (front_door.h).
+  // (connection_queue.h).
   kSlowStart,
 };
 inline constexpr int kNumConnectionRules = 5;

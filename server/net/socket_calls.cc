@@ -39,10 +39,10 @@ int64_t NumberAt(const json& object, const char* name) {
   return 0;
 }
 
-SocketEnd EndOf(const json& address) {
+SocketAddress EndOf(const json& address) {
   const json& tcp = At(address, "tcpip_address");
   const json& bytes = At(tcp, "ip_address");
-  SocketEnd end;
+  SocketAddress end;
   if (!bytes.is_string() ||
       !absl::Base64Unescape(bytes.get_ref<const std::string&>(), &end.address))
     return {};
@@ -51,7 +51,7 @@ SocketEnd EndOf(const json& address) {
   return end;
 }
 
-SocketEnds EndsOf(const json& socket) {
+SocketPair EndsOf(const json& socket) {
   return {.remote = EndOf(At(socket, "remote")), .local = EndOf(At(socket, "local"))};
 }
 
@@ -86,8 +86,8 @@ std::optional<SocketCalls> CallsOfSocket(int64_t id) {
                      .messages_sent = count("messagesSent")};
 }
 
-std::map<SocketEnds, int64_t> SocketIds::New() {
-  std::map<SocketEnds, int64_t> fresh;
+std::map<SocketPair, int64_t> SocketIds::New() {
+  std::map<SocketPair, int64_t> fresh;
   std::unordered_set<int64_t> all;
   ForEach("server", "ref", "serverId", grpc_channelz_get_servers, [&](int64_t server) {
     const auto sockets = [server](int64_t start) {

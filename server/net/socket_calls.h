@@ -10,7 +10,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "server/net/socket_ends.h"
+#include "server/net/socket_pair.h"
 
 namespace hydrant {
 
@@ -31,7 +31,7 @@ std::optional<SocketCalls> CallsOfSocket(int64_t id);
 class SocketIds {
  public:
   // Ids that are new since the last call, of all servers of the process, by the socket's two ends.
-  std::map<SocketEnds, int64_t> New();
+  std::map<SocketPair, int64_t> New();
 
  private:
   std::unordered_set<int64_t> known_;

@@ -19,12 +19,12 @@ namespace hydrant {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenTries{10};
-constexpr int kMostTries = 100;
+constexpr int kMaxTries = 100;
 
 int LockedFolder(const std::string& socket_path) {
   const std::filesystem::path folder = std::filesystem::path(socket_path).parent_path();
   const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  for (int i = 0; fd >= 0 && i < kMostTries; ++i) {
+  for (int i = 0; fd >= 0 && i < kMaxTries; ++i) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
     std::this_thread::sleep_for(kBetweenTries);
   }

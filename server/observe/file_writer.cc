@@ -35,7 +35,7 @@ struct FileWriter::State {
 
   void Run();
   int WriteAll(std::string_view text) HYDRANT_EXCLUDES(mutex);
-  bool GoesOn() HYDRANT_EXCLUDES(mutex) {
+  bool IsRunning() HYDRANT_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
     return !stopping;
   }
@@ -56,7 +56,7 @@ struct FileWriter::State {
 
 // Returns an errno; 0: all is written, or `stopping` is set.
 int FileWriter::State::WriteAll(std::string_view text) {
-  while (!text.empty() && GoesOn()) {
+  while (!text.empty() && IsRunning()) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written >= 0) {
       text.remove_prefix(static_cast<size_t>(written));

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "scheduler/request.h"
-#include "server/net/port_watch.h"
+#include "server/net/port_probe.h"
 #include "server/observe/serving_state.h"
 
 namespace hydrant {

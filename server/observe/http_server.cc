@@ -29,7 +29,7 @@ constexpr size_t kMaxConnections = 64;
 constexpr size_t kMaxRequestBytes = 8192;
 constexpr int kAcceptPauseMs = 100;  // after accept() failed: waits for free descriptors
 
-const char* WordOf(int status) {
+const char* ReasonPhrase(int status) {
   switch (status) {
     case 200:
       return "OK";
@@ -46,7 +46,7 @@ const char* WordOf(int status) {
 
 // The status line and the headers: the same for GET and HEAD.
 std::string HeadOf(const HttpAnswer& answer) {
-  return absl::StrCat("HTTP/1.1 ", answer.status, " ", WordOf(answer.status),
+  return absl::StrCat("HTTP/1.1 ", answer.status, " ", ReasonPhrase(answer.status),
                       answer.status == 405 ? "\r\nAllow: GET, HEAD" : "",
                       "\r\nContent-Type: ", answer.content_type,
                       "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n");
@@ -73,7 +73,7 @@ class Connection {
 
   // False: the connection is over. `answer_to` makes the answer to a request's head.
   template <typename AnswerTo>
-  bool GoOn(const AnswerTo& answer_to) {
+  bool Advance(const AnswerTo& answer_to) {
     if (unsent_.empty()) {
       if (!Read()) return false;
       if (request_.find("\r\n\r\n") == request_.npos) return request_.size() < kMaxRequestBytes;
@@ -154,7 +154,7 @@ class HttpServer::Impl {
   void Serve(const pollfd* polled) {
     const auto answer_to = [this](std::string_view head) { return AnswerTo(head); };
     for (auto it = connections_.begin(); it != connections_.end(); ++polled) {
-      const bool goes_on = polled->revents == 0 || it->GoOn(answer_to);
+      const bool goes_on = polled->revents == 0 || it->Advance(answer_to);
       it = goes_on ? std::next(it) : connections_.erase(it);
     }
   }

@@ -28,7 +28,7 @@ bool Write(spdlog::sinks::sink* out, const spdlog::details::log_msg& line) {
 }
 
 // False: this warning is lost too.
-bool SayLost(spdlog::sinks::sink* out, uint64_t lost) {
+bool LogLost(spdlog::sinks::sink* out, uint64_t lost) {
   if (lost == 0) return true;
   const std::string text =
       fmt::format("{} lines of the log are lost: it was not taken as fast as it came", lost);
@@ -88,11 +88,11 @@ void LogQueue::Run(const std::shared_ptr<State>& state) {
     const uint64_t lost = std::exchange(state->lost, 0);
     state->is_writing = true;
     lock.Unlock();
-    const bool is_said = SayLost(state->out.get(), lost);
+    const bool is_logged = LogLost(state->out.get(), lost);
     const bool is_written = Write(state->out.get(), line);
     lock.Lock();
     state->is_writing = false;
-    if (!is_said) state->lost += lost;
+    if (!is_logged) state->lost += lost;
     if (!is_written) ++state->lost;
     if (state->IsEmpty()) state->written.notify_all();
   }

@@ -185,9 +185,10 @@ std::vector<RequestSpan::Span> RequestSpan::Below(const Phases& phases, const Us
   if (phases.has_token || phases.first_token > phases.prefill)
     add("prefill", {phases.prefill, phases.first_token});
   if (phases.has_token) add("decode", {phases.first_token, phases.end});
-  for (const TimeAway& away : usage.away) {
-    const auto begin = phases.begin + std::chrono::microseconds(away.after_us);
-    add(away.swapped ? "swap" : "preempt", {begin, begin + std::chrono::microseconds(away.us)});
+  for (const PreemptionInterval& interval : usage.preemption_intervals) {
+    const auto begin = phases.begin + std::chrono::microseconds(interval.after_us);
+    add(interval.swapped ? "swap" : "preempt",
+        {begin, begin + std::chrono::microseconds(interval.us)});
   }
   return spans;
 }

@@ -18,7 +18,7 @@ namespace hydrant {
 namespace {
 
 // Bytes that may wait to be written.
-constexpr size_t kMostWaitingBytes = size_t{16} << 20;
+constexpr size_t kMaxWaitingBytes = size_t{16} << 20;
 
 int64_t Whole(double value) { return std::llround(value); }
 
@@ -58,7 +58,7 @@ StepTrace::StepTrace(std::unique_ptr<FileWriter> file) : file_(std::move(file)) 
 absl::StatusOr<std::unique_ptr<StepTrace>> StepTrace::Open(const std::string& path) {
   HYDRANT_RETURN_IF_ERROR(CheckPath(path));
   HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<FileWriter> file,
-                           FileWriter::Open(path, kMostWaitingBytes));
+                           FileWriter::Open(path, kMaxWaitingBytes));
   return std::unique_ptr<StepTrace>(new StepTrace(std::move(file)));
 }
 

@@ -11,8 +11,8 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kTraceIdBytes = 16, kSpanIdBytes = 8;
-constexpr size_t kMostStates = 32;
-constexpr size_t kMostStateBytes = 256;  // for a key, and for a value
+constexpr size_t kMaxStates = 32;
+constexpr size_t kMaxStateBytes = 256;  // for a key, and for a value
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
@@ -67,12 +67,12 @@ bool IsSimpleKey(std::string_view key, size_t most, bool may_begin_with_digit) {
 // A vendor's key, or tenant@vendor.
 bool IsKey(std::string_view key) {
   const size_t at = key.find('@');
-  if (at == key.npos) return IsSimpleKey(key, kMostStateBytes, false);
+  if (at == key.npos) return IsSimpleKey(key, kMaxStateBytes, false);
   return IsSimpleKey(key.substr(0, at), 241, true) && IsSimpleKey(key.substr(at + 1), 14, false);
 }
 
 bool IsValue(std::string_view value) {
-  return !value.empty() && value.size() <= kMostStateBytes &&
+  return !value.empty() && value.size() <= kMaxStateBytes &&
          std::all_of(value.begin(), value.end(),
                      [](char c) { return c >= ' ' && c <= '~' && c != ',' && c != '='; });
 }
@@ -126,7 +126,7 @@ std::string JoinTracestate(const std::vector<std::string_view>& headers) {
       joined += state;
     }
   }
-  return keys.size() > kMostStates ? "" : joined;
+  return keys.size() > kMaxStates ? "" : joined;
 }
 
 std::string ToHex(std::string_view bytes) {

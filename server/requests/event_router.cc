@@ -13,8 +13,8 @@ bool IsLast(const Event& event) {
 
 }  // namespace
 
-EventRouter::EventRouter(std::chrono::microseconds stand_aside)
-    : stand_aside_(stand_aside), thread_([this] { Run(); }) {}
+EventRouter::EventRouter(std::chrono::microseconds max_write_wait)
+    : max_write_wait_(max_write_wait), thread_([this] { Run(); }) {}
 
 EventRouter::~EventRouter() {
   {
@@ -50,7 +50,7 @@ void EventRouter::Deliver(std::vector<Event> events) {
     delivery_ = std::move(delivery);
   }
   inbox_filled_.notify_one();
-  if (stand_aside_.count() > 0) written.wait_for(stand_aside_);
+  if (max_write_wait_.count() > 0) written.wait_for(max_write_wait_);
 }
 
 void EventRouter::Run() {
@@ -78,7 +78,7 @@ void EventRouter::Dispatch(std::vector<Event>& events,
     std::shared_ptr<EventReceiver> receiver = Find(event);
     if (receiver == nullptr) continue;
     receiver->OnEvent(std::move(event));
-    if (std::exchange(receiver->heard_in_, dispatch_) != dispatch_)
+    if (std::exchange(receiver->last_dispatch_, dispatch_) != dispatch_)
       touched_.push_back(std::move(receiver));
   }
   for (const auto& receiver : touched_) receiver->OnStepEnd(delivery);

@@ -51,16 +51,16 @@ class EventReceiver {
 
  private:
   friend class EventRouter;
-  uint64_t heard_in_ = 0;  // the last dispatch that gave it an event
+  uint64_t last_dispatch_ = 0;  // the last dispatch that gave it an event
 };
 
 // Thread safe. The inbox is bounded by the loop's output: a few events a step for each live
 // request. Receivers merge events that they cannot send yet.
 class EventRouter final : public EventSink {
  public:
-  // `stand_aside`: the longest that Deliver() waits for its events to be written; 0 where the
+  // `max_write_wait`: the longest that Deliver() waits for its events to be written; 0 where the
   // engine runs on a device.
-  explicit EventRouter(std::chrono::microseconds stand_aside = std::chrono::microseconds(0));
+  explicit EventRouter(std::chrono::microseconds max_write_wait = std::chrono::microseconds(0));
   ~EventRouter() override;  // delivers pending events, then joins the thread
 
   // Call it before Submit(), so that no event is missed; once for each sample. The receiver is
@@ -76,7 +76,7 @@ class EventRouter final : public EventSink {
   void Dispatch(std::vector<Event>& events, const std::shared_ptr<PendingWrites>& delivery);
   std::shared_ptr<EventReceiver> Find(const Event& event);
 
-  const std::chrono::microseconds stand_aside_;
+  const std::chrono::microseconds max_write_wait_;
   Mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
   std::vector<Event> inbox_ HYDRANT_GUARDED_BY(inbox_mutex_);

@@ -43,7 +43,7 @@ class HydrantContract final : public GenerateContract {
   std::optional<grpc::ByteBuffer> Translate(size_t, const v1::GenerateResponse& message) override {
     return ToWire(message);
   }
-  bool SaysAll() const override { return true; }
+  bool SendsEveryMessage() const override { return true; }
 };
 
 class BatchContract final : public GenerateContract {
@@ -79,7 +79,7 @@ class BatchContract final : public GenerateContract {
     *response.mutable_failure() = ToWireFailure(failure, absl::StrCat("requests[", index, "]."));
     return ToWire(response);
   }
-  bool SaysAll() const override { return true; }
+  bool SendsEveryMessage() const override { return true; }
 };
 
 }  // namespace

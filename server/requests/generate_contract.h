@@ -47,7 +47,7 @@ class GenerateContract {
     return std::nullopt;
   }
   // True if Translate() never returns nullopt, so that every message is sent.
-  virtual bool SaysAll() const = 0;
+  virtual bool SendsEveryMessage() const = 0;
 
  private:
   const CacheSpec& default_cache_;

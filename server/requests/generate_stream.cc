@@ -56,7 +56,7 @@ bool GenerateStream::EndIfGone(size_t index) {
   const MutexLock lock(mutex_);
   if (!gone_.has_value()) return false;
   items_[index].output.Abandon(*gone_);
-  Touched(index);
+  MarkDirty(index);
   Advance();
   return true;
 }
@@ -64,7 +64,7 @@ bool GenerateStream::EndIfGone(size_t index) {
 void GenerateStream::Refuse(size_t index, const Refusal& refusal) {
   const MutexLock lock(mutex_);
   items_[index].output.Refuse(refusal);
-  Touched(index);
+  MarkDirty(index);
   Advance();
 }
 
@@ -77,7 +77,7 @@ void GenerateStream::Open(size_t index, v1::Accepted accepted) {
   const MutexLock lock(mutex_);
   items_[index].output.Open(std::move(accepted));
   if (gone_.has_value()) Cancel(index, *gone_);
-  Touched(index);
+  MarkDirty(index);
   Advance();
 }
 
@@ -92,13 +92,13 @@ void GenerateStream::OnEvent(Event event) {
   num_bytes_ += output.num_bytes();
   if (output.HasFailedInPart() && !had_failed)
     Cancel(index, absl::CancelledError("another sample of the request has failed"));
-  Touched(index);
+  MarkDirty(index);
   // The limit holds only while a write is in flight; otherwise the bytes are sent next.
-  if (writing_ && num_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
+  if (writing_ && num_bytes_ > args_.max_buffered_bytes) DisconnectSlowReader();
 }
 
 // Queues the request for sending, and counts it when it is over.
-void GenerateStream::Touched(size_t index) {
+void GenerateStream::MarkDirty(size_t index) {
   Item& item = items_[index];
   if (!std::exchange(item.in_line, true)) line_.push_back(index);
   if (!item.output.IsOver() || std::exchange(item.over, true)) return;
@@ -124,7 +124,7 @@ void GenerateStream::Break() {
 }
 
 // The client has gone: drops output and cancels the requests.
-void GenerateStream::Leave(const absl::Status& why) {
+void GenerateStream::Disconnect(const absl::Status& why) {
   Break();
   if (!gone_.has_value()) gone_ = why;
   gone_source_.request_stop();
@@ -133,10 +133,10 @@ void GenerateStream::Leave(const absl::Status& why) {
   }
 }
 
-void GenerateStream::CutOffSlowReader() {
+void GenerateStream::DisconnectSlowReader() {
   const std::string why = absl::StrCat("the client does not read its stream: more than ",
                                        args_.max_buffered_bytes, " bytes wait to be sent");
-  Leave(absl::ResourceExhaustedError(why));
+  Disconnect(absl::ResourceExhaustedError(why));
   // A status sent with Finish() would wait behind the unread data; the core's cancellation does
   // not.
   grpc_call_cancel_with_status(args_.context->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, why.c_str(),
@@ -165,8 +165,8 @@ bool GenerateStream::DeadlineHasPassed() const {
 
 void GenerateStream::OnCancel() {
   const MutexLock lock(mutex_);
-  Leave(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
-                            : absl::CancelledError("the client has gone"));
+  Disconnect(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
+                                 : absl::CancelledError("the client has gone"));
   Advance();
 }
 
@@ -191,7 +191,7 @@ void GenerateStream::Advance() {
   while (HasNext()) {
     if (SendNext()) return;
   }
-  if (IsOver()) EndWell();
+  if (IsOver()) EndOk();
 }
 
 // True: the first request in line_ has output.
@@ -239,7 +239,7 @@ void GenerateStream::Write(const grpc::ByteBuffer& bytes) {
   in_flight_ = bytes;
   args_.metrics->sent_bytes += in_flight_.Length();
   grpc::WriteOptions options;
-  const bool others_follow = IsOver() || (HasNext() && args_.contract->SaysAll());
+  const bool others_follow = IsOver() || (HasNext() && args_.contract->SendsEveryMessage());
   if (others_follow && has_written_) options.set_buffer_hint();
   has_written_ = true;
   writing_ = true;
@@ -272,7 +272,7 @@ void GenerateStream::End(const grpc::Status& status) {
   Finish(status);
 }
 
-void GenerateStream::EndWell() {
+void GenerateStream::EndOk() {
   const std::chrono::microseconds gap = EndGap();
   if (gap.count() > 0) return EndAfter(gap);
   End(grpc::Status::OK);

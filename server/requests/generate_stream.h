@@ -116,11 +116,11 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void AddItem(std::shared_ptr<TenantAccount::Admission> admission) HYDRANT_REQUIRES(mutex_);
 
   void Break() HYDRANT_REQUIRES(mutex_);
-  void Leave(const absl::Status& why) HYDRANT_REQUIRES(mutex_);
-  void CutOffSlowReader() HYDRANT_REQUIRES(mutex_);
+  void Disconnect(const absl::Status& why) HYDRANT_REQUIRES(mutex_);
+  void DisconnectSlowReader() HYDRANT_REQUIRES(mutex_);
   bool DeadlineHasPassed() const;
   void Cancel(size_t index, const absl::Status& why) HYDRANT_REQUIRES(mutex_);
-  void Touched(size_t index) HYDRANT_REQUIRES(mutex_);
+  void MarkDirty(size_t index) HYDRANT_REQUIRES(mutex_);
   void Advance() HYDRANT_REQUIRES(mutex_);
   bool HasNext() HYDRANT_REQUIRES(mutex_);
   bool IsOver() const HYDRANT_REQUIRES(mutex_) { return num_over_ == items_.size(); }
@@ -129,7 +129,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void WriteLast(const grpc::ByteBuffer& bytes) HYDRANT_REQUIRES(mutex_);
   void AddLoadReport(grpc::StatusCode code) HYDRANT_REQUIRES(mutex_);
   void End(const grpc::Status& status) HYDRANT_REQUIRES(mutex_);
-  void EndWell() HYDRANT_REQUIRES(mutex_);
+  void EndOk() HYDRANT_REQUIRES(mutex_);
   void EndWith(const RequestFailure& failure) HYDRANT_REQUIRES(mutex_);
   std::chrono::microseconds EndGap() const;
   void EndAfter(std::chrono::microseconds gap) HYDRANT_REQUIRES(mutex_);

@@ -127,7 +127,7 @@ bool RequestOutput::TakeNext(v1::GenerateResponse* message) {
 }
 
 std::optional<RequestFailure> RequestOutput::TakeFailure() {
-  if (!open_ || HasMessage() || std::exchange(told_failure_, true)) return std::nullopt;
+  if (!open_ || HasMessage() || std::exchange(reported_failure_, true)) return std::nullopt;
   return failure_;
 }
 

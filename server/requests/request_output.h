@@ -69,7 +69,9 @@ class RequestOutput {
   bool IsOver() const { return open_ && (failure_.has_value() || HasEnd()); }
 
   size_t num_bytes() const { return outputs_.num_bytes(); }  // text and ids not sent yet
-  bool HasNext() const { return HasMessage() || (open_ && failure_.has_value() && !told_failure_); }
+  bool HasNext() const {
+    return HasMessage() || (open_ && failure_.has_value() && !reported_failure_);
+  }
   // The next message: accepted, the samples' output, progress while they wait, then usage. False:
   // nothing to send yet, or only a failure remains.
   bool TakeNext(v1::GenerateResponse* message);
@@ -97,7 +99,7 @@ class RequestOutput {
   std::optional<v1::Progress> progress_;
   std::optional<v1::Usage> usage_;         // set if the request finished
   std::optional<RequestFailure> failure_;  // set if the request failed
-  bool told_failure_ = false;
+  bool reported_failure_ = false;
 
   SampleOutputs::Ending end_;  // set once all samples have ended
   bool had_token_ = false;     // any sample

@@ -72,8 +72,8 @@ Refusal StoreIsBusy() {
 }
 
 // Refuses a request id used twice in a call; `ids`: earlier ids with their indices.
-std::optional<Refusal> WhySameId(const v1::GenerateRequest& wire, size_t index,
-                                 std::map<std::string, size_t>* ids) {
+std::optional<Refusal> CheckUniqueId(const v1::GenerateRequest& wire, size_t index,
+                                     std::map<std::string, size_t>* ids) {
   if (!wire.has_request_id()) return std::nullopt;
   const auto [same, is_new] = ids->emplace(wire.request_id(), index);
   if (is_new) return std::nullopt;
@@ -88,7 +88,7 @@ Refusal Draining() {
 
 }  // namespace
 
-std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
+std::optional<Refusal> Service::CheckReady(const ServingState& serving) {
   switch (serving.state) {
     case v1::SERVER_STATE_LOADING: {
       const int percent = static_cast<int>(std::floor(serving.load_fraction * 100));
@@ -104,9 +104,9 @@ std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
   }
 }
 
-std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
+std::optional<Refusal> Service::CheckCanGenerate(const ServingState& serving) {
   if (serving.state == v1::SERVER_STATE_DRAINING && !serving.admits) return Draining();
-  return WhyNoModel(serving);
+  return CheckReady(serving);
 }
 
 Service::Service(ServiceOptions options, EventRouter* router)
@@ -136,7 +136,7 @@ void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchi
   serving_.admits = true;
 }
 
-void Service::SetLeaving() {
+void Service::AnnounceDrain() {
   const MutexLock lock(mutex_);
   serving_.state = v1::SERVER_STATE_DRAINING;
 }
@@ -160,15 +160,16 @@ ServingState Service::Current() const {
   return serving_;
 }
 
-std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::function<void()> job) {
+std::optional<Refusal> Service::RunInlineOrOnWorker(size_t request_bytes,
+                                                    std::function<void()> job) {
   if (request_bytes <= kShortRequestBytes) {
     job();
     return std::nullopt;
   }
-  return RunAside(request_bytes, std::move(job));
+  return RunOnWorker(request_bytes, std::move(job));
 }
 
-std::optional<Refusal> Service::RunAside(size_t request_bytes, std::function<void()> job) {
+std::optional<Refusal> Service::RunOnWorker(size_t request_bytes, std::function<void()> job) {
   if (workers_.Run(request_bytes, std::move(job))) return std::nullopt;
   return Refusal{absl::ResourceExhaustedError(absl::StrCat(
                      "queue full: this request has ", request_bytes,
@@ -191,36 +192,38 @@ std::unique_ptr<RequestSpan> Service::Trace(const grpc::CallbackServerContext& c
   return options_.tracer == nullptr ? nullptr : options_.tracer->Begin(context, method);
 }
 
-std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context,
-                                      Visit* visit) const {
-  if (auto no = WhyNoGeneration(visit->serving)) return no;
+std::optional<Refusal> Service::AdmitCall(const grpc::CallbackServerContext& context,
+                                          CallContext* call_context) const {
+  if (auto no = CheckCanGenerate(call_context->serving)) return no;
   absl::StatusOr<Caller> caller = CallerOf(context);
   if (!caller.ok()) return RefusalOf(caller.status());
-  visit->caller = *std::move(caller);
-  return Admit(visit);
+  call_context->caller = *std::move(caller);
+  return AdmitRequest(call_context);
 }
 
-std::optional<Refusal> Service::Admit(Visit* visit) {
-  if (visit->caller.account() == nullptr) return std::nullopt;
-  auto admitted = visit->caller.account()->Admit(SteadyNow());
+std::optional<Refusal> Service::AdmitRequest(CallContext* call_context) {
+  if (call_context->caller.account() == nullptr) return std::nullopt;
+  auto admitted = call_context->caller.account()->Admit(SteadyNow());
   if (auto* no = std::get_if<Refusal>(&admitted)) return std::move(*no);
-  visit->admission = std::get<0>(std::move(admitted));
+  call_context->admission = std::get<0>(std::move(admitted));
   return std::nullopt;
 }
 
-std::optional<Refusal> Service::Own(const Visit& visit, Request* request) {
-  if (const absl::Status owned = visit.caller.Own(request); !owned.ok()) return RefusalOf(owned);
-  if (visit.admission == nullptr || request->keep_as.handle.empty()) return std::nullopt;
-  return visit.admission->Keep(
-      visit.serving.loop->contexts().CountOfSalts(visit.caller.SaltPrefix()));
+std::optional<Refusal> Service::ScopeToTenant(const CallContext& call_context, Request* request) {
+  if (const absl::Status owned = call_context.caller.ScopeToTenant(request); !owned.ok())
+    return RefusalOf(owned);
+  if (call_context.admission == nullptr || request->keep_as.handle.empty()) return std::nullopt;
+  return call_context.admission->Keep(
+      call_context.serving.loop->contexts().CountOfSalts(call_context.caller.SaltPrefix()));
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     std::unique_ptr<GenerateContract> contract) {
-  Visit visit{.serving = Current()};
-  std::optional<Refusal> refusal = LetIn(*context, &visit);
-  const auto cancel = [loop = visit.serving.loop](RequestHandle handle, const absl::Status& why) {
+  CallContext call_context{.serving = Current()};
+  std::optional<Refusal> refusal = AdmitCall(*context, &call_context);
+  const auto cancel = [loop = call_context.serving.loop](RequestHandle handle,
+                                                         const absl::Status& why) {
     if (loop != nullptr) loop->Cancel(handle, why);
   };
   const auto new_span = [this, context, method = contract->Method()] {
@@ -233,7 +236,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
                               .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
                               .connections_close = &connections_close_,
                               .cancel = cancel,
-                              .admission = visit.admission,
+                              .admission = call_context.admission,
                               .load_report =
                                   [this](grpc::StatusCode code, int samples) {
                                     load_.CountCall(code);
@@ -246,11 +249,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
     stream->RefuseCall({absl::CancelledError("the call ended before its request had come"), ""});
     return stream.get();
   }
-  // The call, and with it `context`, `bytes` and the pointers in `visit`, lives until the job has
-  // ended the stream or submitted its requests.
+  // The call, and with it `context`, `bytes` and the pointers in `call_context`, lives until the
+  // job has ended the stream or submitted its requests.
   if (!refusal.has_value()) {
-    const Entrant first = {.stream = stream, .deadline = context->deadline(), .visit = visit};
-    refusal = RunWhereItFits(bytes->Length(), [this, bytes, first] {
+    const PendingRequest first = {
+        .stream = stream, .deadline = context->deadline(), .call_context = call_context};
+    refusal = RunInlineOrOnWorker(bytes->Length(), [this, bytes, first] {
       if (!first.stream->EndIfGone(0)) ReadCall(*bytes, first);
     });
   }
@@ -291,8 +295,8 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
   return taken ? std::nullopt : std::optional(StoreIsBusy());
 }
 
-void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
-  const ServingState& serving = first.visit.serving;
+void Service::ReadCall(const grpc::ByteBuffer& bytes, const PendingRequest& first) {
+  const ServingState& serving = first.call_context.serving;
   GenerateStream& stream = *first.stream;
   absl::StatusOr<std::vector<v1::GenerateRequest>> wires =
       stream.contract().Parse(*serving.model, bytes);
@@ -300,61 +304,62 @@ void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
   stream.SetRequests(wires->size(), NextHandles(static_cast<int>(wires->size()) * kMaxSamples));
   std::map<std::string, size_t> ids;
   for (size_t index = 0; index < wires->size(); ++index) {
-    Entrant entrant = first;
-    entrant.index = index;
+    PendingRequest pending = first;
+    pending.index = index;
     v1::GenerateRequest& wire = (*wires)[index];
     if (stream.EndIfGone(index)) continue;
     if (index > 0) {
-      if (const auto no = Admit(&entrant.visit)) {
-        RefuseGeneration(entrant, *no);
+      if (const auto no = AdmitRequest(&pending.call_context)) {
+        RefuseGeneration(pending, *no);
         continue;
       }
-      stream.SetAdmission(index, entrant.visit.admission);
+      stream.SetAdmission(index, pending.call_context.admission);
     }
-    if (const auto no = WhySameId(wire, index, &ids)) {
-      RefuseGeneration(entrant, *no);
+    if (const auto no = CheckUniqueId(wire, index, &ids)) {
+      RefuseGeneration(pending, *no);
       continue;
     }
-    Read(std::move(wire), entrant);
+    Read(std::move(wire), pending);
   }
 }
 
-void Service::Read(v1::GenerateRequest wire, const Entrant& entrant) {
+void Service::Read(v1::GenerateRequest wire, const PendingRequest& pending) {
   // A context has its own policy.
   if (!wire.cache().has_cache_policy() && !wire.has_context())
-    SetDefaults(entrant.stream->contract().default_cache(), wire.mutable_cache());
+    SetDefaults(pending.stream->contract().default_cache(), wire.mutable_cache());
   // Compiling a grammar takes long, so it runs on a worker.
-  if (!wire.has_structured_output()) return Convert(wire, entrant);
+  if (!wire.has_structured_output()) return Convert(wire, pending);
   const size_t bytes = wire.ByteSizeLong();
   const auto shared = std::make_shared<v1::GenerateRequest>(std::move(wire));
-  const std::optional<Refusal> refusal = RunAside(bytes, [this, shared, entrant] {
-    if (!entrant.stream->EndIfGone(entrant.index)) Convert(*shared, entrant);
+  const std::optional<Refusal> refusal = RunOnWorker(bytes, [this, shared, pending] {
+    if (!pending.stream->EndIfGone(pending.index)) Convert(*shared, pending);
   });
-  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
+  if (refusal.has_value()) RefuseGeneration(pending, *refusal);
 }
 
-void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
-  const ServingState& serving = entrant.visit.serving;
+void Service::Convert(const v1::GenerateRequest& wire, const PendingRequest& pending) {
+  const ServingState& serving = pending.call_context.serving;
   absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
-  if (!request.ok()) return RefuseGeneration(entrant, RefusalOf(request.status()));
-  if (const auto no = Own(entrant.visit, &*request)) return RefuseGeneration(entrant, *no);
-  request->deadline = SteadyDeadline(entrant.deadline);
+  if (!request.ok()) return RefuseGeneration(pending, RefusalOf(request.status()));
+  if (const auto no = ScopeToTenant(pending.call_context, &*request))
+    return RefuseGeneration(pending, *no);
+  request->deadline = SteadyDeadline(pending.deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
   const OutputOptions output = OutputOf(wire);
   const std::optional<Refusal> refusal =
-      WithStores(serving, shared, entrant.stream->stop_token(),
-                 [this, entrant, shared, output](const absl::Status& is_here) {
-                   if (entrant.stream->EndIfGone(entrant.index)) return;
-                   if (!is_here.ok()) return RefuseGeneration(entrant, ContextRefusal(is_here));
-                   Submit(entrant, std::move(*shared), output);
+      WithStores(serving, shared, pending.stream->stop_token(),
+                 [this, pending, shared, output](const absl::Status& is_here) {
+                   if (pending.stream->EndIfGone(pending.index)) return;
+                   if (!is_here.ok()) return RefuseGeneration(pending, ContextRefusal(is_here));
+                   Submit(pending, std::move(*shared), output);
                  });
-  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
+  if (refusal.has_value()) RefuseGeneration(pending, *refusal);
 }
 
 // Counted before the client receives the refusal.
-void Service::RefuseGeneration(const Entrant& entrant, const Refusal& refusal) {
+void Service::RefuseGeneration(const PendingRequest& pending, const Refusal& refusal) {
   request_metrics_.Refused(refusal.reason);
-  entrant.stream->Refuse(entrant.index, refusal);
+  pending.stream->Refuse(pending.index, refusal);
 }
 
 void Service::RefuseCall(GenerateStream* stream, const Refusal& refusal) {
@@ -362,20 +367,20 @@ void Service::RefuseCall(GenerateStream* stream, const Refusal& refusal) {
   stream->RefuseCall(refusal);
 }
 
-void Service::Submit(const Entrant& entrant, Request request, const OutputOptions& output) {
-  const auto& [stream, index, deadline, visit] = entrant;
+void Service::Submit(const PendingRequest& pending, Request request, const OutputOptions& output) {
+  const auto& [stream, index, deadline, call_context] = pending;
   std::vector<RequestHandle> handles(output.num_samples);
   std::iota(handles.begin(), handles.end(), stream->FirstHandle(index));
   stream->SetRequest(index, request, output);
   if (RequestSpan* span = stream->span(index))
-    span->SetRequest(*visit.serving.model, request, output.num_samples);
+    span->SetRequest(*call_context.serving.model, request, output.num_samples);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   for (const RequestHandle handle : handles) router_->Add(handle, stream);
-  const auto outcome = visit.serving.loop->Submit(handles, std::move(request));
+  const auto outcome = call_context.serving.loop->Submit(handles, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
     for (const RequestHandle handle : handles) router_->Remove(handle);
-    RefuseGeneration(entrant, {failed->status, failed->reason, failed->retry_after_us});
+    RefuseGeneration(pending, {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
   const auto& queued = std::get<Queued>(outcome);
@@ -392,36 +397,36 @@ grpc::ServerUnaryReactor* Service::RunUnary(std::string_view method,
                                             grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response, ReadUnaryJob read) {
-  Visit visit{.serving = Current()};
-  std::optional<Refusal> refusal = LetIn(*context, &visit);
+  CallContext call_context{.serving = Current()};
+  std::optional<Refusal> refusal = AdmitCall(*context, &call_context);
   const RequestHandle handle = NextHandle();
   const std::shared_ptr<UnaryCall> call =
       UnaryCall::Create({.context = context,
                          .response = response,
                          .metrics = &request_metrics_,
                          .cancel =
-                             [loop = visit.serving.loop, handle](const absl::Status& why) {
+                             [loop = call_context.serving.loop, handle](const absl::Status& why) {
                                if (loop != nullptr) loop->Cancel(handle, why);
                              },
-                         .admission = visit.admission,
+                         .admission = call_context.admission,
                          .span = Trace(*context, method)});
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(bytes->Length(),
-                             [this, context, bytes, call, handle, visit, read = std::move(read)] {
-                               Read(*bytes, context->deadline(), call, handle, visit, read);
-                             });
+    refusal = RunInlineOrOnWorker(bytes->Length(), [this, context, bytes, call, handle,
+                                                    call_context, read = std::move(read)] {
+      Read(*bytes, context->deadline(), call, handle, call_context, read);
+    });
   }
   if (refusal.has_value()) call->Refuse(*refusal);
   return call.get();
 }
 
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
-                   const ReadUnaryJob& read) {
-  const ServingState& serving = visit.serving;
+                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
+                   const CallContext& call_context, const ReadUnaryJob& read) {
+  const ServingState& serving = call_context.serving;
   absl::StatusOr<UnaryJob> job = read(*serving.model, bytes);
   if (!job.ok()) return call->Refuse(RefusalOf(job.status()));
-  if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
+  if (const auto no = ScopeToTenant(call_context, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
   call->SetRequest(job->request, std::move(job->answer));
   if (call->span() != nullptr) call->span()->SetRequest(*serving.model, job->request, 1);
@@ -455,7 +460,7 @@ grpc::ServerUnaryReactor* Service::RunStoreCall(grpc::CallbackServerContext* con
                                                 grpc::ByteBuffer* response, StoreJob job) {
   auto* call = new WaitingCall;
   const ServingState serving = Current();
-  if (auto no = WhyNoModel(serving)) {
+  if (auto no = CheckReady(serving)) {
     Finish(*no, call, response);
     return call;
   }
@@ -478,7 +483,7 @@ grpc::ServerUnaryReactor* Service::RunQuery(grpc::CallbackServerContext* context
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response, Query query) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const std::optional<Refusal> refusal = RunWhereItFits(
+  const std::optional<Refusal> refusal = RunInlineOrOnWorker(
       bytes->Length(), [reactor, context, bytes, response, query = std::move(query)] {
         if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
         Finish(query(*bytes), reactor, response);

@@ -65,7 +65,7 @@ class Service {
                 PrefixArchive* prefixes = nullptr);
   // Health reports draining while new requests are still accepted, so that load balancers
   // can react.
-  void SetLeaving();
+  void AnnounceDrain();
   void SetDraining();
   void SetEngineLost(const absl::Status& why);
   ServingState Current() const;
@@ -77,7 +77,7 @@ class Service {
   RequestHandle NextHandle() { return NextHandles(1); }
 
   // Refuses while there is no model to query: it is loading, was never loaded, or is lost.
-  static std::optional<Refusal> WhyNoModel(const ServingState& serving);
+  static std::optional<Refusal> CheckReady(const ServingState& serving);
 
   // The caller's identity; Unauthenticated. Every call has passed a CallAuthorizer, but its token
   // may have been revoked since.
@@ -88,7 +88,7 @@ class Service {
                                                        const grpc::ByteBuffer* bytes,
                                                        std::unique_ptr<GenerateContract> contract);
   // Runs `job`, which may take long but must not block, on a worker thread; or refuses.
-  std::optional<Refusal> RunAside(size_t request_bytes, std::function<void()> job);
+  std::optional<Refusal> RunOnWorker(size_t request_bytes, std::function<void()> job);
   // The request of a unary call, and its answer.
   struct UnaryJob {
     Request request;
@@ -121,9 +121,9 @@ class Service {
  private:
   // The first of `count` consecutive handles.
   RequestHandle NextHandles(int count) { return next_handle_.fetch_add(count) + 1; }
-  static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
+  static std::optional<Refusal> CheckCanGenerate(const ServingState& serving);
   // An admitted call.
-  struct Visit {
+  struct CallContext {
     ServingState serving;
     Caller caller{};
     std::shared_ptr<TenantAccount::Admission> admission = nullptr;  // null: no tenant account
@@ -132,24 +132,25 @@ class Service {
   std::unique_ptr<RequestSpan> Trace(const grpc::CallbackServerContext& context,
                                      std::string_view method) const;
   // Identifies the caller and counts the request, or refuses.
-  std::optional<Refusal> LetIn(const grpc::CallbackServerContext& context, Visit* visit) const;
+  std::optional<Refusal> AdmitCall(const grpc::CallbackServerContext& context,
+                                   CallContext* call_context) const;
   // Counts one more request of the same caller.
-  static std::optional<Refusal> Admit(Visit* visit);
+  static std::optional<Refusal> AdmitRequest(CallContext* call_context);
   // Moves the request into the caller's namespace, or refuses.
-  static std::optional<Refusal> Own(const Visit& visit, Request* request);
+  static std::optional<Refusal> ScopeToTenant(const CallContext& call_context, Request* request);
   // Runs a short request on the calling thread, a long one on a worker; or refuses.
-  std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
+  std::optional<Refusal> RunInlineOrOnWorker(size_t request_bytes, std::function<void()> job);
   // One request of a Generate call, before it is submitted.
-  struct Entrant {
+  struct PendingRequest {
     std::shared_ptr<GenerateStream> stream;
     size_t index = 0;
     std::chrono::system_clock::time_point deadline;
-    Visit visit;
+    CallContext call_context;
   };
-  void RefuseGeneration(const Entrant& entrant, const Refusal& refusal);
+  void RefuseGeneration(const PendingRequest& pending, const Refusal& refusal);
   void RefuseCall(GenerateStream* stream, const Refusal& refusal);
   // Parses, renders, tokenizes, checks; then submits. The call's first request is already admitted.
-  void ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first);
+  void ReadCall(const grpc::ByteBuffer& bytes, const PendingRequest& first);
   // Calls go_on once the named context is in memory, if it exists, and the saved prefix blocks of
   // the prompt are; or with the reason why the context cannot be loaded. Calls it directly if that
   // is known, else on a worker. Refuses if too many requests wait. `stop` is requested when the
@@ -159,12 +160,12 @@ class Service {
                                     const std::stop_token& stop,
                                     std::function<void(const absl::Status&)> go_on);
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
-            const ReadUnaryJob& read);
+            const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
+            const CallContext& call_context, const ReadUnaryJob& read);
   // After the call's message has been parsed.
-  void Read(v1::GenerateRequest wire, const Entrant& entrant);
-  void Convert(const v1::GenerateRequest& wire, const Entrant& entrant);
-  void Submit(const Entrant& entrant, Request request, const OutputOptions& output);
+  void Read(v1::GenerateRequest wire, const PendingRequest& pending);
+  void Convert(const v1::GenerateRequest& wire, const PendingRequest& pending);
+  void Submit(const PendingRequest& pending, Request request, const OutputOptions& output);
 
   const ServiceOptions options_;
   EventRouter* const router_;

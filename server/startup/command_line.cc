@@ -52,8 +52,8 @@ CLI::Validator Within(double least, double most) {
 }
 
 CLI::Validator Count(int64_t most) { return CLI::Range(int64_t{1}, most); }
-constexpr int64_t kMostQueuedReqs = 1'000'000, kMostQueuedTokens = 1'000'000'000'000;
-constexpr int64_t kMostBatchedTokens = 1'000'000;
+constexpr int64_t kMaxQueuedReqs = 1'000'000, kMaxQueuedTokens = 1'000'000'000'000;
+constexpr int64_t kMaxBatchedTokens = 1'000'000;
 
 // The default is one thread per core; many more threads only wait for each other.
 CLI::Validator ThreadCount(const MachineLimits& machine) {
@@ -266,15 +266,15 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--max-num-batched-tokens", scheduler.max_num_batched_tokens,
                   "Prompt tokens a step reads while others decode; default: 512, on a GPU 2048")
-      ->check(Count(kMostBatchedTokens))
+      ->check(Count(kMaxBatchedTokens))
       ->group(group);
   app->add_option("--max-num-queued-reqs", scheduler.max_num_queued_reqs, "Requests that may wait")
-      ->check(Count(kMostQueuedReqs))
+      ->check(Count(kMaxQueuedReqs))
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-num-queued-tokens", scheduler.max_num_queued_tokens,
                   "Prompt tokens that may wait")
-      ->check(Count(kMostQueuedTokens))
+      ->check(Count(kMaxQueuedTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--target-ttft", flags->target_ttft_s,
@@ -459,7 +459,7 @@ absl::Status CheckServedName(const std::string& name) {
   if (name.empty() || IsModelName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
       "--served-model-name: is no name; it has 1 to {} bytes of UTF-8 without control characters",
-      kMostModelNameBytes));
+      kMaxModelNameBytes));
 }
 
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
@@ -563,34 +563,34 @@ CommandLine Refuse(const std::vector<std::string>& problems) {
 }
 
 // Flags shown by --help.
-constexpr std::string_view kMostWanted[] = {"--help",
-                                            "--help-all",
-                                            "--version",
-                                            "--model",
-                                            "--config",
-                                            "--check-config",
-                                            "--served-model-name",
-                                            "--max-model-len",
-                                            "--device",
-                                            "--threads",
-                                            "--dtype",
-                                            "--kv-cache-memory-bytes",
-                                            "--max-num-seqs",
-                                            "--listen",
-                                            "--metrics-listen",
-                                            "--default-cache-policy",
-                                            "--policy-under-pressure",
-                                            "--target-ttft",
-                                            "--target-tpot",
-                                            "--tls-certificate",
-                                            "--tls-key",
-                                            "--auth-tokens",
-                                            "--log-level"};
+constexpr std::string_view kMaxWanted[] = {"--help",
+                                           "--help-all",
+                                           "--version",
+                                           "--model",
+                                           "--config",
+                                           "--check-config",
+                                           "--served-model-name",
+                                           "--max-model-len",
+                                           "--device",
+                                           "--threads",
+                                           "--dtype",
+                                           "--kv-cache-memory-bytes",
+                                           "--max-num-seqs",
+                                           "--listen",
+                                           "--metrics-listen",
+                                           "--default-cache-policy",
+                                           "--policy-under-pressure",
+                                           "--target-ttft",
+                                           "--target-tpot",
+                                           "--tls-certificate",
+                                           "--tls-key",
+                                           "--auth-tokens",
+                                           "--log-level"};
 
 std::string ShortHelp(CLI::App* app) {
   for (CLI::Option* option : app->get_options()) {
     const std::string name = "--" + option->get_single_name();
-    if (std::ranges::find(kMostWanted, name) == std::end(kMostWanted)) option->group("");
+    if (std::ranges::find(kMaxWanted, name) == std::end(kMaxWanted)) option->group("");
   }
   return app->help();
 }

@@ -35,20 +35,20 @@
 #include "server/auth/tenants.h"
 #include "server/net/certificates.h"
 #include "server/net/descriptor_limit.h"
-#include "server/net/port_watch.h"
+#include "server/net/port_probe.h"
 #include "server/observe/health.h"
 #include "server/observe/http_server.h"
-#include "server/observe/queue_watch.h"
+#include "server/observe/queue_wait_monitor.h"
 #include "server/observe/step_trace.h"
 #include "server/observe/tracing.h"
 #include "server/requests/event_router.h"
 #include "server/requests/service.h"
 #include "server/startup/exit_deadline.h"
-#include "server/startup/idle_trim.h"
 #include "server/startup/machine_limits.h"
+#include "server/startup/malloc_trimmer.h"
 #include "server/startup/model_loader.h"
 #include "server/startup/numa.h"
-#include "server/startup/service_manager.h"
+#include "server/startup/systemd_notifier.h"
 #include "server/startup/warm_up.h"
 #include "server/wire/context_conversion.h"
 
@@ -60,7 +60,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
-constexpr milliseconds kStandAside{10};    // host backends compute on the cores that send
+constexpr milliseconds kMaxWriteWait{10};  // host backends compute on the cores that send
 constexpr milliseconds kSaveGrace{2'000};  // for contexts not saved yet
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to receive written messages
@@ -202,7 +202,7 @@ class Daemon {
         access_(std::move(access)),
         tracing_(std::move(tracing)),
         wakeups_([this] { Reload(); }),
-        router_(IsGpu(options.engine.device) ? milliseconds(0) : kStandAside),
+        router_(IsGpu(options.engine.device) ? milliseconds(0) : kMaxWriteWait),
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value(),
@@ -221,9 +221,9 @@ class Daemon {
     if (!security.control_listen.empty())
       HYDRANT_RETURN_IF_ERROR(
           Listen("--control-listen", security.control_listen, options_.default_cache, true));
-    port_watch_ =
-        std::make_unique<PortWatch>(servers_.front()->LocalAddress(),
-                                    PortWatch::Options{.tls = access_.certificates != nullptr});
+    port_probe_ =
+        std::make_unique<PortProbe>(servers_.front()->LocalAddress(),
+                                    PortProbe::Options{.tls = access_.certificates != nullptr});
     HYDRANT_RETURN_IF_ERROR(StartMetrics());
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION,
                  AddressOf(options_.listen, *servers_.front()), options_.model_path);
@@ -234,7 +234,7 @@ class Daemon {
     }
     if (!security.control_listen.empty())
       spdlog::info("control on {}", AddressOf(security.control_listen, *servers_.back()));
-    SayWhoMayConnect();
+    LogAccess();
     if (tracing_.exporter != nullptr) spdlog::info("traces go to {}", options_.traces.endpoint);
     if (options_.traces.disabled) spdlog::info("no traces: OTEL_SDK_DISABLED is true");
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
@@ -242,15 +242,15 @@ class Daemon {
     WarnOfManyThreads();
     std::thread loader([this] { Load(); });
     const bool stopped_early = WaitUntilLoaded();
-    if (stopped_early) LeaveWhileLoading();
+    if (stopped_early) ExitWhileLoading();
     loader.join();
     if (!load_status_.ok()) return load_status_;
     const absl::Status engine = Serve();
-    Tell(kServiceStopping);
+    Notify(kServiceStopping);
     // Without a delay new requests are refused as soon as health reports NOT_SERVING.
     if (options_.drain_delay.count() == 0) service_.SetDraining();
     SetServing(false);
-    if (engine.ok()) LetBalancersNotice();
+    if (engine.ok()) WaitForBalancers();
     Drain();
     return engine;
   }
@@ -291,27 +291,27 @@ class Daemon {
     return progress;
   }
 
-  void SayWhoMayConnect() const {
+  void LogAccess() const {
     const SecurityOptions& security = options_.security;
     spdlog::info(
         "{}; {}",
         access_.certificates == nullptr                   ? "no TLS"
         : access_.certificates->WantsClientCertificates() ? "TLS, with clients' certificates"
                                                           : "TLS",
-        access_.tenants->AsksForTokens()
+        access_.tenants->RequiresTokens()
             ? fmt::format("{} tokens of {}", access_.tenants->num_tokens(), security.auth_tokens)
             : "no tokens: whoever connects may call");
   }
 
   // SIGHUP; invalid files are ignored with an error.
   void Reload() {
-    if (access_.certificates == nullptr && !access_.tenants->AsksForTokens()) {
+    if (access_.certificates == nullptr && !access_.tenants->RequiresTokens()) {
       spdlog::warn("SIGHUP is ignored: there are neither tokens nor certificates to read anew");
       return;
     }
     // logs its own errors
     if (access_.certificates != nullptr) (void)access_.certificates->Reload();
-    if (!access_.tenants->AsksForTokens()) return;
+    if (!access_.tenants->RequiresTokens()) return;
     if (const absl::Status tokens = access_.tenants->Reload(SteadyUs()); !tokens.ok()) {
       spdlog::error("--auth-tokens: {}; the tokens from before stay in force",
                     std::string(tokens.message()));
@@ -326,10 +326,10 @@ class Daemon {
     return listen.substr(0, listen.find_last_of(':') + 1) + std::to_string(server.port());
   }
 
-  static void Tell(std::string_view state) {
-    const absl::Status told = TellServiceManager(state);
-    if (!told.ok())
-      spdlog::warn("systemd does not hear {}: {}", state, std::string(told.message()));
+  static void Notify(std::string_view state) {
+    const absl::Status notified = NotifySystemd(state);
+    if (!notified.ok())
+      spdlog::warn("systemd does not hear {}: {}", state, std::string(notified.message()));
   }
 
   void SetServing(bool serving) {
@@ -373,7 +373,7 @@ class Daemon {
   }
 
   Health CurrentHealth() const {
-    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs(), port_watch_->state());
+    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs(), port_probe_->state());
   }
 
   HttpAnswer Probe(bool Health::*good) const {
@@ -388,7 +388,7 @@ class Daemon {
         .version = HYDRANT_VERSION,
         .started_at = started_at_,
         .serving = serving,
-        .health = JudgeHealth(serving, now, StallTimeoutUs(), port_watch_->state()),
+        .health = JudgeHealth(serving, now, StallTimeoutUs(), port_probe_->state()),
         .requests = &service_.request_metrics(),
         .now = now,
         .tenants = access_.tenants.get(),
@@ -469,7 +469,7 @@ class Daemon {
                              OpenStore("--context-store", options_.context_store,
                                        options_.context_store_bytes, "contexts"));
     contexts_ = std::make_unique<ContextArchive>(
-        loop_.get(), model_->engine->kept_memory(), HomeOf(model_->served), std::move(contexts),
+        loop_.get(), model_->engine->offload_memory(), HomeOf(model_->served), std::move(contexts),
         ContextArchiveOptions{.on_unsaved = LogFailures("not saved"),
                               .on_circuit = LogCircuit("context store"),
                               .patience = kSavesToAPatience * options_.context_store_timeout});
@@ -494,10 +494,10 @@ class Daemon {
   }
 
   // Packing weights cannot be interrupted and there are no requests: exits without waiting for it.
-  [[noreturn]] void LeaveWhileLoading() {
+  [[noreturn]] void ExitWhileLoading() {
     spdlog::info("stopped while loading");
     exit_deadline_.Set(kLastResort);
-    Tell(kServiceStopping);
+    Notify(kServiceStopping);
     service_.SetDraining();
     control_.End();
     ShutDownServers(milliseconds(0));
@@ -515,14 +515,14 @@ class Daemon {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name,
                  AddressOf(options_.listen, *servers_.front()));
-    Tell(kServiceReady);
+    Notify(kServiceReady);
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const ServingStats loop = loop_->Stats();
       const absl::Status engine = loop_->EngineStatus();
       if (engine.ok()) {
         ShowHealth();
-        idle_trim_.Look(loop_->Idle(), loop.steps);
-        if (const auto line = queue_watch_.Look(loop, SteadyUs())) spdlog::warn("{}", *line);
+        malloc_trimmer_.Poll(loop_->Idle(), loop.steps);
+        if (const auto line = queue_wait_monitor_.Look(loop, SteadyUs())) spdlog::warn("{}", *line);
         continue;
       }
       spdlog::error("{}; this process will end", std::string(engine.message()));
@@ -548,12 +548,12 @@ class Daemon {
 
   // Clients that watch the health, and load balancers, stop sending new requests; others are
   // still served.
-  void LetBalancersNotice() {
+  void WaitForBalancers() {
     if (options_.drain_delay.count() == 0) return;
     spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());
-    service_.SetLeaving();
+    service_.AnnounceDrain();
     const auto until = Clock::now() + options_.drain_delay;
-    while (Clock::now() < until && !wakeups_.WaitForSignal(kDrainInterval)) control_.Tell();
+    while (Clock::now() < until && !wakeups_.WaitForSignal(kDrainInterval)) control_.Notify();
   }
 
   void Drain() {
@@ -565,12 +565,12 @@ class Daemon {
     while (!loop_->Idle() && Clock::now() < deadline) {
       // A second signal ends the wait for running requests.
       if (wakeups_.WaitForSignal(kDrainInterval)) deadline = Clock::now();
-      control_.Tell();
+      control_.Notify();
     }
     control_.End();
     CloseStores(std::max(deadline, Clock::now() + kSaveGrace));
     loop_->Stop();
-    port_watch_->Stop();
+    port_probe_->Stop();
     ShutDownServers(kLastMessagesGrace);
     if (tracing_.exporter != nullptr) tracing_.exporter->Stop(kLastSpansGrace);
     spdlog::info("stopped");
@@ -605,11 +605,11 @@ class Daemon {
   std::unique_ptr<ContextArchive> contexts_;
   std::unique_ptr<PrefixArchive> prefixes_;           // null: prefix blocks are not saved
   std::vector<std::unique_ptr<GrpcServer>> servers_;  // first: the one of --listen
-  std::unique_ptr<PortWatch> port_watch_;
+  std::unique_ptr<PortProbe> port_probe_;
   StatusPage status_page_;                      // used on the metrics server's thread
   std::unique_ptr<HttpServer> metrics_server_;  // null: no --metrics-listen
-  IdleTrim idle_trim_;
-  QueueWatch queue_watch_{options_.scheduler};
+  MallocTrimmer malloc_trimmer_;
+  QueueWaitMonitor queue_wait_monitor_{options_.scheduler};
   // last state reported by gRPC's health service, once ready
   Health shown_{.ready = true, .serves = true};
 

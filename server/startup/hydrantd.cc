@@ -22,7 +22,7 @@
 #include "server/observe/log_queue.h"
 #include "server/startup/daemon.h"
 #include "server/startup/daemon_options.h"
-#include "server/startup/idle_trim.h"
+#include "server/startup/malloc_trimmer.h"
 
 namespace {
 

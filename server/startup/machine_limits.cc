@@ -81,7 +81,7 @@ std::optional<std::string> GroupPath(const std::string& root, std::string_view c
 }
 
 template <typename T>
-void KeepLeast(std::optional<T>* least, std::optional<T> value) {
+void KeepMin(std::optional<T>* least, std::optional<T> value) {
   if (value.has_value() && (!least->has_value() || *value < **least)) *least = value;
 }
 

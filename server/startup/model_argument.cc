@@ -41,7 +41,7 @@ std::string ModelOfArgument(const std::string& argument) {
 
 bool IsModelName(std::string_view text) {
   const auto is_control = [](unsigned char c) { return absl::ascii_iscntrl(c); };
-  return !text.empty() && text.size() <= kMostModelNameBytes && ValidateUtf8(text).ok() &&
+  return !text.empty() && text.size() <= kMaxModelNameBytes && ValidateUtf8(text).ok() &&
          std::none_of(text.begin(), text.end(), is_control);
 }
 

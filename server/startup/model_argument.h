@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-inline constexpr size_t kMostModelNameBytes = 256;
+inline constexpr size_t kMaxModelNameBytes = 256;
 
 // Replaces the tilde of "~/..." by HOME: shells do not expand it after '=', nor in a file.
 std::string WithHome(std::string path);
@@ -18,7 +18,7 @@ std::string WithHome(std::string path);
 // that path or a folder ORG exists, or the name ends in ".gguf".
 std::string ModelOfArgument(const std::string& argument);
 
-// 1 to kMostModelNameBytes bytes of UTF-8 without control characters, because the name is in every
+// 1 to kMaxModelNameBytes bytes of UTF-8 without control characters, because the name is in every
 // answer and log line.
 bool IsModelName(std::string_view text);
 

@@ -24,7 +24,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int64_t kMostDefaultSwap = int64_t{4} << 30;
+constexpr int64_t kMaxDefaultSwap = int64_t{4} << 30;
 
 constexpr int kSummaryTokens = 1024;
 
@@ -199,7 +199,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   engine_options.context_memory_bytes =
       options.context_memory_bytes.value_or(DefaultReuseBytes(machine));
   engine_options.swap_space_bytes = options.swap_space_bytes.value_or(
-      engine_options.device == "cuda" ? std::min(kMostDefaultSwap, DefaultReuseBytes(machine)) : 0);
+      engine_options.device == "cuda" ? std::min(kMaxDefaultSwap, DefaultReuseBytes(machine)) : 0);
   DropUnwritableSwap(&engine_options);
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
@@ -226,13 +226,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 }
 
 std::string MemorySummary(const EngineMemory& memory) {
-  const int64_t reused = memory.prefix_cache + memory.kept_caches + memory.swap_space;
+  const int64_t reused = memory.prefix_cache + memory.offloaded_caches + memory.swap_space;
   return fmt::format(
       "memory: {} (weights {}, KV pool {}, workspace {}), and up to {} more as they fill (prefix "
       "cache {}, contexts {}, swap space {})",
       FormatByteSize(memory.Total() - reused), FormatByteSize(memory.weights),
       FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace), FormatByteSize(reused),
-      FormatByteSize(memory.prefix_cache), FormatByteSize(memory.kept_caches),
+      FormatByteSize(memory.prefix_cache), FormatByteSize(memory.offloaded_caches),
       FormatByteSize(memory.swap_space));
 }
 

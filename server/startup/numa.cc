@@ -13,7 +13,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int kMostNodes = 1024;
+constexpr int kMaxNodes = 1024;
 constexpr int kWordBits =
     sizeof(unsigned long) * CHAR_BIT;  // NOLINT(google-runtime-int): the kernel's
 
@@ -28,11 +28,11 @@ absl::Status InterleaveMemory(const std::vector<int>& nodes) {
   if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) != 0)
     return ErrorOf("get_mempolicy");
   if (mode != MPOL_DEFAULT) return absl::OkStatus();
-  unsigned long mask[kMostNodes / kWordBits] = {};  // NOLINT(google-runtime-int)
+  unsigned long mask[kMaxNodes / kWordBits] = {};  // NOLINT(google-runtime-int)
   for (const int node : nodes) {
-    if (node >= 0 && node < kMostNodes) mask[node / kWordBits] |= 1UL << (node % kWordBits);
+    if (node >= 0 && node < kMaxNodes) mask[node / kWordBits] |= 1UL << (node % kWordBits);
   }
-  if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, kMostNodes) != 0)
+  if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, kMaxNodes) != 0)
     return ErrorOf("set_mempolicy");
   return absl::OkStatus();
 }

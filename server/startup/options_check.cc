@@ -23,16 +23,17 @@ class Check {
 
   std::vector<std::string> Run() {
     if (hub::IsHubModel(options_.model_path)) {
-      Note("--model: ", hub::ParseModelReference(options_.model_path).status());
+      RecordError("--model: ", hub::ParseModelReference(options_.model_path).status());
     } else {
       Readable("--model: ", options_.model_path);
     }
     Readable("--tokenizer: ", options_.tokenizer_path);
     Folder("--swap-directory: ", options_.engine.swap_directory);
     const SecurityOptions& security = options_.security;
-    if (!security.tls.certificate.empty()) Note("", ReadPem(security.tls, absl::Now()).status());
+    if (!security.tls.certificate.empty())
+      RecordError("", ReadPem(security.tls, absl::Now()).status());
     if (!security.auth_tokens.empty())
-      Note("--auth-tokens: ", ReadTokenFile(security.auth_tokens).status());
+      RecordError("--auth-tokens: ", ReadTokenFile(security.auth_tokens).status());
     if (!options_.traces.endpoint.empty()) Readable("--otlp-traces-ca: ", options_.traces.ca);
     Address("--listen: ", options_.listen);
     for (const DaemonOptions::ListenAs& more : options_.listen_as)
@@ -42,7 +43,7 @@ class Check {
   }
 
  private:
-  void Note(const std::string& flag, const absl::Status& status) {
+  void RecordError(const std::string& flag, const absl::Status& status) {
     if (!status.ok()) problems_.push_back(absl::StrCat(flag, status.message()));
   }
 
@@ -63,7 +64,7 @@ class Check {
     if (!to.ok() || listen.starts_with("unix:")) return;  // checked before, or local only
     const std::string host = listen.substr(0, listen.find_last_of(':'));
     const absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(host + ":0");
-    if (!sockets.ok()) return Note(flag, sockets.status());
+    if (!sockets.ok()) return RecordError(flag, sockets.status());
     const SecurityOptions& security = options_.security;
     if (!sockets->AreLocal() && security.tls.certificate.empty() && !security.insecure)
       problems_.push_back(absl::StrCat(

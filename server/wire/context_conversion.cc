@@ -23,7 +23,7 @@ absl::Status WrongContext(const std::string& message) {
   return absl::InvalidArgumentError(message);
 }
 
-bool MayStandInHandle(char c) {
+bool IsHandleChar(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
 }
 
@@ -79,7 +79,7 @@ absl::Status CheckHandle(const std::string& handle) {
     return WrongContext(absl::StrCat("handle: has ", handle.size(), " bytes; at most ",
                                      kMaxHandleBytes, " are allowed"));
   }
-  if (handle.front() == '.' || !std::all_of(handle.begin(), handle.end(), MayStandInHandle))
+  if (handle.front() == '.' || !std::all_of(handle.begin(), handle.end(), IsHandleChar))
     return WrongContext(
         "handle: may hold A-Z, a-z, 0-9, '.', '_' and '-', and does not begin with '.'");
   return absl::OkStatus();
@@ -94,7 +94,7 @@ absl::StatusOr<Request> ConvertCompressRequest(const ServedModel& model,
     return absl::UnimplementedError(
         "this server keeps no contexts; start it with a --context-memory-bytes that holds one");
   }
-  request.only_reads = true;
+  request.prefill_only = true;
   if (wire.has_handle()) request.keep_as.handle = wire.handle();
   if (wire.has_ttl_s()) request.keep_as.expires_at = unix_now + static_cast<int64_t>(wire.ttl_s());
   request.keep_as.pinned = wire.pinned();

@@ -80,11 +80,11 @@ absl::StatusOr<bool> ConvertTop(bool is_set, uint32_t top, const char* field) {
 // Tokens of each word, both at the beginning of a text and after a space.
 absl::StatusOr<std::vector<std::vector<TokenId>>> ConvertBadWords(const ServedModel& model,
                                                                   const v1::Sampling& wire) {
-  constexpr int kMost = kMaxBadWords / 2;
+  constexpr int kLimit = kMaxBadWords / 2;
   std::vector<std::vector<TokenId>> words;
-  if (wire.bad_words_size() > kMost) {
+  if (wire.bad_words_size() > kLimit) {
     return Invalid(absl::StrCat("sampling.bad_words: ", wire.bad_words_size(),
-                                " words exceed the limit of ", kMost));
+                                " words exceed the limit of ", kLimit));
   }
   for (int i = 0; i < wire.bad_words_size(); ++i) {
     const std::string field = absl::StrCat("sampling.bad_words[", i, "]");
@@ -128,14 +128,14 @@ absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v
 
 // max_whitespace is valid for JSON only.
 absl::StatusOr<int> ConvertMaxWhitespace(const v1::StructuredOutput& wire) {
-  constexpr uint32_t kMost = 1000;
+  constexpr uint32_t kLimit = 1000;
   if (!wire.has_max_whitespace()) return kDefaultMaxWhitespace;
   if (!wire.has_json_schema() && !wire.has_json_object())
     return Invalid(
         "structured_output.max_whitespace: is of JSON; leave it unset beside another form");
-  if (wire.max_whitespace() > kMost)
+  if (wire.max_whitespace() > kLimit)
     return Invalid(absl::StrCat("structured_output.max_whitespace: ", wire.max_whitespace(),
-                                " is above ", kMost));
+                                " is above ", kLimit));
   return static_cast<int>(wire.max_whitespace());
 }
 
@@ -205,23 +205,23 @@ absl::Status ConvertReuse(const v1::Cache& wire, Request* request) {
   request->find_context = wire.reuse() == v1::REUSE_COMPRESSED;
   request->cache_salt = wire.cache_salt();
   // A request with a salt asks for isolation, so its prompt is not published.
-  request->prompt_is_told = wire.cache_salt().empty();
+  request->publish_kv_events = wire.cache_salt().empty();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<TimeUs>> ConvertTarget(bool is_set, uint64_t us, const char* field) {
-  constexpr uint64_t kMostUs = 86'400'000'000;  // a day
+  constexpr uint64_t kMaxUs = 86'400'000'000;  // a day
   if (!is_set) return std::nullopt;
-  if (us < 1 || us > kMostUs)
-    return Invalid(absl::StrCat(field, ": ", us, " is outside [1, ", kMostUs, "]"));
+  if (us < 1 || us > kMaxUs)
+    return Invalid(absl::StrCat(field, ": ", us, " is outside [1, ", kMaxUs, "]"));
   return static_cast<TimeUs>(us);
 }
 
 absl::Status ConvertScheduling(const v1::Scheduling& wire, Request* request) {
   const int32_t priority = wire.priority();
-  if (priority < -kMostPriority || priority > kMostPriority) {
-    return Invalid(absl::StrCat("scheduling.priority: ", priority, " is outside [", -kMostPriority,
-                                ", ", kMostPriority, "]"));
+  if (priority < -kMaxPriority || priority > kMaxPriority) {
+    return Invalid(absl::StrCat("scheduling.priority: ", priority, " is outside [", -kMaxPriority,
+                                ", ", kMaxPriority, "]"));
   }
   request->priority = priority;
   if (wire.tenant().size() > kMaxTenantBytes) {
@@ -256,7 +256,7 @@ absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const st
 // Rejects a text that cannot fit before it is tokenized, which takes a second for 10 MB.
 absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
                               const std::string& field) {
-  const std::optional<int64_t> longest = model.tokenizer->MostBytesPerToken();
+  const std::optional<int64_t> longest = model.tokenizer->MaxBytesPerToken();
   if (!longest.has_value()) return absl::OkStatus();
   const int64_t tokens = model.limits.max_model_len - 1;
   const int64_t limit = tokens * *longest;

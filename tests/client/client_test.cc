@@ -83,7 +83,7 @@ TEST(Client, ResultsThatCannotBeWrittenAreNoSuccess) {
 
 // If the client cannot write an answer, it cancels the request, which ends although the engine
 // is paused.
-TEST(Client, EndsARequestWhoseAnswerCannotBeWritten) {
+TEST(Client, EndsARequestIfOutputFails) {
   TestServer server;
   server.engine.Pause();
   server.engine.AllowSteps(6);
@@ -106,7 +106,7 @@ TEST(Client, AFullStandardErrorLosesNoAnswer) {
   EXPECT_EQ(full.out.size(), 4u);
 }
 
-TEST(Client, NoProxyIsAskedForThisMachine) {
+TEST(Client, UsesNoProxyForThisMachine) {
   TestServer server;
   for (const char* proxy : {"http_proxy", "https_proxy", "grpc_proxy"}) {
     const Ended ended =

@@ -102,7 +102,7 @@ TEST_F(ContextFileTest, SaysAllOfAContext) {
   EXPECT_EQ(read.id, context->id);
   EXPECT_EQ(read.tokens, context->tokens);
   EXPECT_EQ(read.num_seen, context->num_seen);
-  EXPECT_EQ(read.read_later, (std::vector<TokenRange>{{50, 60}})) << "the question";
+  EXPECT_EQ(read.append_ranges, (std::vector<TokenRange>{{50, 60}})) << "the question";
   EXPECT_EQ(read.spec.policy, "snapkv");
   EXPECT_EQ(read.spec.max_cache_tokens, 20);
   EXPECT_EQ(read.spec.params.at("decode_cap"), "25");
@@ -152,7 +152,7 @@ TEST_F(ContextFileTest, OneChangedBitAnywhereIsRefused) {
   EXPECT_THAT(Refusal(changed).message(), HasSubstr("its head was changed"));
 }
 
-TEST_F(ContextFileTest, ForeignOnesAreNamed) {
+TEST_F(ContextFileTest, OtherFilesAreRefusedByName) {
   const std::string file = FileOf(MakeRequest("h2o"));
   const auto refusal = [&](auto change) {
     ContextHome home = server_->Home();
@@ -223,7 +223,7 @@ TEST_F(ContextFileTest, OfFp8PagesComesBack) {
 }
 
 // Forged heads with valid checksums: each file is rejected, or the context can be continued.
-TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
+TEST_F(ContextFileTest, MutatedFilesCrashNothing) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

@@ -1,5 +1,5 @@
-// Scheduler and engine together: for every policy, a request that continues from a kept cache gets
-// the same result as with a replay of all earlier tokens: the same tokens, kept positions and
+// Scheduler and engine together: for every policy, a request that continues from an offloaded cache
+// gets the same result as with a replay of all earlier tokens: the same tokens, kept positions and
 // scores, bit for bit (--batch-invariant).
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     EXPECT_EQ(from_memory.usage.kv_tokens_kept, read_again.usage.kv_tokens_kept);
     EXPECT_EQ(from_memory.usage.prompt_tokens, static_cast<int>(next.prompt.size()));
     EXPECT_EQ(from_memory.usage.cached_tokens,
-              static_cast<int>(first.prompt.size() + answer.tokens.size()) - !first.only_reads);
+              static_cast<int>(first.prompt.size() + answer.tokens.size()) - !first.prefill_only);
     FromFile(file, from_another, from_memory, kept);
   }
 
@@ -96,7 +96,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
 
 INSTANTIATE_TEST_SUITE_P(Devices, ContextTest, DevicesAndFamilies(), NameOfDeviceAndFamily);
 
-TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
+TEST_P(ContextTest, ContinuationEqualsOneUninterruptedRun) {
   for (const PolicyInfo& policy : ListPolicies()) {
     SCOPED_TRACE(policy.name);
     Compare(MakeRequest(150, policy.name, 1), Next("", 2));
@@ -185,17 +185,17 @@ TEST_P(ContextTest, ATurnIsReadInOneStep) {
 }
 
 // A prefill-only context, for any number of questions.
-TEST_P(ContextTest, GoesOnFromWhatWasOnlyRead) {
+TEST_P(ContextTest, ContinuesFromAPrefilledContext) {
   for (const PolicyInfo& policy : ListPolicies()) {
     SCOPED_TRACE(policy.name);
     Request request = MakeRequest(150, policy.name, 1);
-    request.only_reads = true;
+    request.prefill_only = true;
     request.stopping.max_tokens = 1;
     Compare(request, Next("", 2));
   }
 }
 
-TEST_P(ContextTest, WithWhatElseARequestMayAsk) {
+TEST_P(ContextTest, ContinuesWithEveryRequestOption) {
   std::vector<Request> requests;
   const auto add = [&](const std::string& policy) -> Request& {
     return requests.emplace_back(MakeRequest(150, policy, 3));
@@ -262,7 +262,7 @@ TEST_P(ContextTest, TheLongestThatAConversationContinuesIsFound) {
 }
 
 // Little memory for contexts and a small pool: a request without its context prefills it again.
-TEST_P(ContextTest, GoesOnInCompany) {
+TEST_P(ContextTest, ContinuesInABatch) {
   const auto server = MakeServer(256 << 10, 200), without = MakeServer(0);
   const std::vector<std::string> policies = {"full", "h2o", "snapkv", "local", "tova"};
   std::vector<Request> turns;
@@ -288,7 +288,7 @@ TEST_P(ContextTest, GoesOnInCompany) {
   EXPECT_GT(server->Stats().contexts_evicted, 0u);
 }
 
-TEST_P(ContextTest, OneThatIsTooLargeDrivesNobodyOut) {
+TEST_P(ContextTest, AnOversizedContextEvictsNoOther) {
   const auto server = MakeServer(56 << 10);
   EXPECT_NE(server->Run(MakeRequest(30, "full", 1)).context, "");
   EXPECT_EQ(server->Run(MakeRequest(450, "full", 2)).context, "");
@@ -332,7 +332,7 @@ TEST_P(ContextTest, RefusalsSayWhy) {
 
 // Tokens of an answer's end <e>
 //  that are missing after contexts that contain all, a part or none of it.
-TEST(MissingEnd, IsWhatTheContextDoesNotEndIn) {
+TEST(MissingEnd, IsTheEndThatTheContextLacks) {
   const std::vector<TokenId> end = {7, 8};
   Context context;
   context.first_plan.prompt.tokens = 3;
@@ -348,7 +348,7 @@ TEST(MissingEnd, IsWhatTheContextDoesNotEndIn) {
   EXPECT_EQ(missing({1, 2, 3, 4}), end) << "an answer that was cut off";
   EXPECT_EQ(missing({1, 2, 3, 4, 7}), Ids({8}));
   EXPECT_EQ(missing({1, 2, 3, 7, 8}), Ids());
-  context.read_later = {{3, 5}};
+  context.append_ranges = {{3, 5}};
   EXPECT_EQ(missing({1, 2, 3, 4, 5}), Ids()) << "a question that was only read";
   EXPECT_EQ(missing({1, 2, 3, 4, 5, 6}), end);
   context.tokens = {7};

@@ -129,21 +129,22 @@ class Server {
   const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
   ServingStats Stats() const { return scheduler_->Stats(); }
   const ContextDirectory& contexts() const { return scheduler_->contexts(); }
-  // Saves a kept cache as a file, and loads one.
+  // Saves an offloaded cache as a file, and loads one.
   std::string Save(const ContextId& id) {
     const ContextTable::Lease lease = scheduler_->context_table().Acquire(id);
     if (lease.context == nullptr) return "";
-    std::string bytes = EncodeContext(*lease.context, *lease.space, engine_->kept_memory(), Home());
+    std::string bytes =
+        EncodeContext(*lease.context, *lease.offloaded, engine_->offload_memory(), Home());
     scheduler_->context_table().Release(lease);
     return bytes;
   }
   absl::Status Load(const std::string& bytes) {
     const absl::StatusOr<ContextFile> file = DecodeContext(bytes, Home());
     if (!file.ok()) return file.status();
-    KeptSpace space = scheduler_->context_table().Reserve(file->spans, file->pages);
-    if (space.IsEmpty()) return absl::ResourceExhaustedError("no room");
-    WriteContext(*file, space, engine_->kept_memory());
-    scheduler_->context_table().Add(file->context, std::move(space));
+    OffloadedCache offloaded = scheduler_->context_table().Reserve(file->spans, file->pages);
+    if (offloaded.IsEmpty()) return absl::ResourceExhaustedError("no room");
+    WriteContext(*file, offloaded, engine_->offload_memory());
+    scheduler_->context_table().Add(file->context, std::move(offloaded));
     return absl::OkStatus();
   }
   ContextHome Home() const {
@@ -179,7 +180,7 @@ class Server {
     auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
     if (const auto* failed = std::get_if<Failed>(&checked)) return *failed;
     auto& good = std::get<CheckedRequest>(checked);
-    scored_ = good.plan.open == OpenUntil::kDecided && good.plan.rule.scored;
+    scored_ = good.plan.resolve_at == ResolveAt::kResolved && good.plan.rule.scored;
     scheduler_->Add(++last_, std::move(good), ++now_);
     return std::nullopt;
   }

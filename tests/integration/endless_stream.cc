@@ -93,7 +93,7 @@ class Reader {
   Reader(Engine* engine, std::vector<TokenId> prompt, const CachePlan& plan, int64_t tokens)
       : engine_(engine), prompt_(std::move(prompt)), position_(static_cast<int>(prompt_.size())) {
     const EngineLimits& limits = engine->limits();
-    const int32_t entries = plan.MostUntil(position_ + tokens);
+    const int32_t entries = plan.PeakEntries(position_ + tokens);
     const int32_t width = (entries + limits.block_size - 1) / limits.block_size;
     const int32_t pages = width * limits.num_layers * limits.num_kv_heads;
     if (pages > limits.num_blocks)

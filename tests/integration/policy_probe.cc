@@ -147,7 +147,7 @@ Question Laboratory::Understand(const Json& asked) const {
     return question;
   }
   question.plan = *plan;
-  if (asked.value("append", false) && !plan->life->CutsWithoutCaps()) {
+  if (asked.value("append", false) && !plan->retention->CompactsWithoutCaps()) {
     question.plan.cap = kNoCap;
     question.plan.rule.scored = false;
   }

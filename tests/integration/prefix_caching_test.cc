@@ -142,7 +142,7 @@ TEST_P(PrefixCachingTest, ServesEveryPolicy) {
   }
 }
 
-TEST_P(PrefixCachingTest, WithWhatElseARequestMayAsk) {
+TEST_P(PrefixCachingTest, WithEveryRequestOption) {
   const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
   std::vector<Request> requests;
   for (const char* policy : {"snapkv", "reconstruct", "co2", "auto", "streaming", "full"}) {

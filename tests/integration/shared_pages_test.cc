@@ -187,7 +187,7 @@ TEST_P(SharedPagesTest, ContextsHoldOneCopyAndTails) {
   const auto server = MakeServer();
   Request first = MakeRequest(Tokens(160, 1), "snapkv", 7, 80);
   first.keep_as.handle = "kept";
-  first.only_reads = true;
+  first.prefill_only = true;
   first.stopping.max_tokens = 1;
   server->Run(first);
   for (int i = 0; i < 6; ++i) {

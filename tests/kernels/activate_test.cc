@@ -251,7 +251,7 @@ HYDRANT_FOR_EACH_BACKEND(SoftCapTest);
 
 class SumRowsTest : public BackendTest {};
 
-TEST_P(SumRowsTest, AddsToWhatIsThere) {
+TEST_P(SumRowsTest, AddsToTheOutput) {
   for (const int m : {0, 1, 2, 33, 500}) {
     for (const int n : {1, 7, 64, 65, 300}) {
       const uint64_t seed = 5000 + m * 10 + n;

@@ -43,12 +43,12 @@ TEST_P(BackendMemoryTest, CopiesAndZeroes) {
 // been copied since.
 TEST_P(BackendMemoryTest, TakesHostMemoryAtOnce) {
   constexpr int kCopies = 300;
-  constexpr size_t kMost = 100'000;  // together more than the pinned ring holds
-  auto array = Upload(std::vector<uint32_t>(kCopies * kMost / 8, 0));
+  constexpr size_t kLimit = 100'000;  // together more than the pinned ring holds
+  auto array = Upload(std::vector<uint32_t>(kCopies * kLimit / 8, 0));
   std::vector<uint32_t> expected(array.Read().size(), 0);
   std::mt19937 rng(1);
   for (int i = 0; i < kCopies; ++i) {
-    std::vector<uint32_t> host(1 + rng() % (kMost / 4));
+    std::vector<uint32_t> host(1 + rng() % (kLimit / 4));
     for (uint32_t& value : host) value = rng();
     const size_t at = rng() % (expected.size() - host.size());
     std::copy(host.begin(), host.end(), expected.begin() + at);
@@ -92,7 +92,7 @@ TEST_P(BackendMemoryTest, BringsResultsLater) {
   }
 }
 
-TEST_P(BackendMemoryTest, RefusesWhatCannotBeMapped) {
+TEST_P(BackendMemoryTest, RefusesUnmappableFiles) {
   const std::pair<size_t, const char*> sizes[] = {
       {SIZE_MAX, "16.0 EiB"}, {SIZE_MAX / 2, "8.0 EiB"}, {size_t{1} << 46, "64.0 TiB"}};
   for (const auto& [bytes, text] : sizes) {

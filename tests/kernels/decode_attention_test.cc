@@ -464,7 +464,7 @@ class DecodeAttentionTest : public testing::TestWithParam<Shape> {
 
 // Expected for pages of whole vectors or blocks, if the trial kernels are requested and results may
 // depend on the batch.
-TEST_P(DecodeAttentionTest, PlansOnTheDeviceWhereAskedTo) {
+TEST_P(DecodeAttentionTest, PlansOnTheDeviceOnRequest) {
   const Shape& s = GetParam();
   const char* trial = std::getenv("HYDRANT_CUDA_TRIAL");
   const bool asked = trial != nullptr && std::strstr(trial, "decode") != nullptr &&
@@ -535,7 +535,7 @@ TEST_P(DecodeAttentionTest, MixedBatchRoundsForTheMatrixProduct) {
 
 // Heads of one row hold zero to hundreds of entries, below and at their caps. Results are correct
 // for any claimed mean, and bit-identical if they must not depend on the batch.
-TEST_P(DecodeAttentionTest, RaggedMixedBatchIsRightWhateverTheMean) {
+TEST_P(DecodeAttentionTest, RaggedMixedBatchIsRightForAnyMean) {
   const Shape& shape = GetParam();
   const std::vector<DecodeRule> rules = AllRules();
   constexpr int kRows = 6;
@@ -716,7 +716,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOtherRowsAlone) {
 
 // Long runs of entries (including whole parts of a head) that count only in the numerator or only
 // in the denominator: their values or scores have no effect on any bit.
-TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
+TEST_P(DecodeAttentionTest, WeightedMixedBatchSkipsUncountedEntries) {
   const Shape& s = GetParam();
   const int length = 1100, border = 550;
   World world(s, 1, length / s.block_size + 1, rng_);
@@ -754,7 +754,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
 }
 
 // Two entries, in one or two parts of a head, with a ratio beyond the range of floats.
-TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteWhateverTheSamples) {
+TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteForAnySamples) {
   const Shape& s = GetParam();
   for (const auto& [length, second] : {std::pair(40, 30), std::pair(1100, 900)}) {
     World world(s, 1, length / s.block_size + 1, rng_);
@@ -769,7 +769,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchIsFiniteWhateverTheSamples) {
     Step truth_step = step;
     RunOnBackend(&world, &step);
     reference::DecodeAttention(ArgsOf(&truth, &truth_step));
-    const double unit = std::exp(double{kMostLogExcess}) / (length + 1);
+    const double unit = std::exp(double{kMaxLogExcess}) / (length + 1);
     for (int head = 0; head < s.num_heads; ++head) {
       const int kv_head = head / (s.num_heads / s.num_kv_heads);
       const std::vector<float> one = world.LoadRow(world.values, world.Slot(0, kv_head, 10));
@@ -878,7 +878,7 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBitOfOtherLogits) {
 // Rows far past their caps; the reference and the cpu follow their own choices, and the
 // kept positions must agree at every step. A choice within 1e-5 is excused, and the
 // reference then adopts it.
-TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
+TEST_P(DecodeAttentionTest, LongDecodeKeepsTheReferencesEntries) {
   const Shape& s = GetParam();
   const std::vector<DecodeRule> rules = AllRules();
   const int cap = 37;
@@ -1095,7 +1095,7 @@ TEST_P(DecodeAttentionTest, RollingHeadsMatchThePlainModel) {
 
 // Without rotation a rolling head differs from an ordinary one only in its bookkeeping: the same
 // entries are evicted, for any length of the stream.
-TEST_P(DecodeAttentionTest, RollingRanksEvictWhatPositionsEvict) {
+TEST_P(DecodeAttentionTest, RollingRanksEvictAsPositionsDo) {
   const Shape& s = GetParam();
   const int cap = 21, start = 17, steps = 60;
   const std::vector<DecodeRule> rules = {H2o(2, 3), Streaming(4), Streaming(0), Tova()};

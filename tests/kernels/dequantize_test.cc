@@ -97,7 +97,7 @@ TEST_P(QuantizeGoldenTest, EqualsGgufPackageBitForBit) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, QuantizeGoldenTest, testing::Values(DType::kQ8_0, DType::kQ4_0),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
-TEST(QuantizeTest, WhatIsNotFiniteSpoilsTheScaleOfItsBlock) {
+TEST(QuantizeTest, NonFiniteValuesSpoilTheirBlocksScale) {
   constexpr float kBad[] = {std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN(), 1e30f};
@@ -227,7 +227,7 @@ TEST(Float16Test, NarrowingRoundsToNearestEven) {
 }
 
 // Value of an e4m3fn by its definition, in double.
-TEST(Float8Test, E4M3IsWhatItsDefinitionSays) {
+TEST(Float8Test, E4M3EqualsItsDefinition) {
   for (int bits = 0; bits < 256; ++bits) {
     const float value = E4M3ToFloat(static_cast<uint8_t>(bits));
     const int exponent = bits >> 3 & 15;

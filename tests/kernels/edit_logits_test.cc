@@ -36,7 +36,7 @@ TEST_P(EditLogitsTest, AddsBiases) {
   EXPECT_EQ(device_logits.Read(), expected);
 }
 
-TEST_P(EditLogitsTest, MasksWhatMayNotBeDrawn) {
+TEST_P(EditLogitsTest, MasksForbiddenTokens) {
   constexpr unsigned kSeed = 20261125;
   std::mt19937 random(kSeed);
   for (const int vocab : {1, 31, 32, 33, 97, 1024, 3001}) {

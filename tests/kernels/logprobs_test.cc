@@ -97,7 +97,7 @@ TEST_P(LogprobsTest, TiesGoToTheLowerId) {
     ExpectRow(logits.data(), kVocab, token, Run(logits, 0, kVocab, {token})[0]);
 }
 
-TEST_P(LogprobsTest, WhatIsNoNumberIsLeast) {
+TEST_P(LogprobsTest, NanIsLeast) {
   constexpr int kVocab = 70;
   std::vector<float> logits(kVocab, -kInfinity);
   logits[3] = std::numeric_limits<float>::quiet_NaN();

@@ -91,11 +91,11 @@ void Report(benchmark::State& state, double flops, double bytes) {
 void BenchShape(benchmark::State& state, const Form& form, const Shape& shape, int m,
                 ThreadPool* pool) {
   constexpr size_t kColdBytes = size_t{256} << 20;
-  constexpr size_t kMostCopies = 64;
+  constexpr size_t kMaxCopies = 64;
   std::vector<std::unique_ptr<Weight>> copies;
   do {
     copies.push_back(MakeWeight(form, shape, *pool));
-  } while (copies.size() < kMostCopies && copies.size() * copies[0]->bytes() < kColdBytes);
+  } while (copies.size() < kMaxCopies && copies.size() * copies[0]->bytes() < kColdBytes);
   const std::vector<float> x(static_cast<size_t>(m) * shape.cols, 0.5f);
   std::vector<float> y(static_cast<size_t>(m) * shape.rows);
   size_t next = 0;

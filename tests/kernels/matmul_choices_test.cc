@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/step/decode_shape.h"
+#include "engine/run/step/graph_shape.h"
 #include "tests/store_folder.h"
 #include "tests/test_files.h"
 
@@ -38,7 +38,7 @@ class ChoiceFileTest : public testing::Test {
   const std::string path_ = folder_.path() + "/new/folder/choices.tsv";
 };
 
-TEST(RowsBucketTest, HasWhatDecodeStepsArePaddedTo) {
+TEST(RowsBucketTest, HasThePaddedSizesOfDecodeSteps) {
   std::set<int> buckets;
   for (int rows = 1; rows <= 5000; ++rows) {
     const int bucket = RowsBucket(rows);
@@ -63,7 +63,7 @@ TEST(FastestOfTest, TakesTheLeastMedianAndElseTheLibrarysFirst) {
   EXPECT_EQ(FastestOf(Times{{}, {100, 100, 100}, {99, 99, 99}}), 1) << "the first that ran";
 }
 
-TEST_F(ChoiceFileTest, LaterProcessesFindWhatWasKept) {
+TEST_F(ChoiceFileTest, LaterProcessesFindStoredChoices) {
   {
     ChoiceFile file(path_, kOwner);
     EXPECT_FALSE(file.damaged()) << "there is none";
@@ -102,7 +102,7 @@ TEST_F(ChoiceFileTest, EachOwnerHasItsOwnAndLeavesTheOthersBe) {
 }
 
 // Two processes: neither loses a choice in the file, nor changes one that it has used.
-TEST_F(ChoiceFileTest, ProcessesShareItAndKeepWhatTheyTook) {
+TEST_F(ChoiceFileTest, ProcessesShareItAndKeepTheirChoices) {
   ChoiceFile first(path_, kOwner), second(path_, kOwner);
   EXPECT_TRUE(first.Keep(Shape(1), Words(1)));
   EXPECT_TRUE(second.Keep(Shape(2), Words(2)));

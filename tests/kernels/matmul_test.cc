@@ -326,11 +326,11 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   const int cols = std::max(576 / SmallestCols(), 1) * SmallestCols();
   const TestWeight weight = MakeWeight(dtype, 83, cols, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
-  constexpr int kMost = 100;
-  const std::vector<float> x = RandomActivations(kMost, cols, random_);
-  std::vector<float> alone(static_cast<size_t>(kMost) * weight.rows);
+  constexpr int kLimit = 100;
+  const std::vector<float> x = RandomActivations(kLimit, cols, random_);
+  std::vector<float> alone(static_cast<size_t>(kLimit) * weight.rows);
   ThreadPool single(1);
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < kLimit; ++i) {
     Matmul({.x = x.data() + static_cast<size_t>(i) * cols,
             .m = 1,
             .weight = packed.get(),
@@ -340,7 +340,7 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
   ThreadPool three(3);
   for (int m : {2, 3, 5, 6, 7, 8, 9, 13, 16, 23, 33, 100}) {
-    for (int first : {0, std::min(kMost - m, 11)}) {
+    for (int first : {0, std::min(kLimit - m, 11)}) {
       Output y(m, weight.rows);
       Matmul({.x = x.data() + static_cast<size_t>(first) * cols,
               .m = m,
@@ -363,8 +363,8 @@ TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
     const int cols = std::max(wanted / SmallestCols(), 1) * SmallestCols();
     const TestWeight weight = MakeWeight(dtype, 83, cols, random_);
     const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
-    constexpr int kMost = 24, kFew = 4;
-    const std::vector<float> x = RandomActivations(kMost, cols, random_);
+    constexpr int kLimit = 24, kFew = 4;
+    const std::vector<float> x = RandomActivations(kLimit, cols, random_);
     const auto multiply = [&](int first, int m, ThreadPool& pool) {
       Output y(m, weight.rows);
       Matmul({.x = x.data() + static_cast<size_t>(first) * cols,
@@ -375,7 +375,7 @@ TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
       return std::vector<float>(y.data(), y.data() + y.size());
     };
     std::vector<float> few;
-    for (int i = 0; i < kMost; i += kFew) {
+    for (int i = 0; i < kLimit; i += kFew) {
       const std::vector<float> rows = multiply(i, kFew, pool_);
       few.insert(few.end(), rows.begin(), rows.end());
     }
@@ -800,7 +800,7 @@ TEST(MatmulMadeRows, AreTheRowsThatAreStored) {
 }
 
 // Every type, including non-finite scales of block types.
-TEST(MatmulErrors, WhatIsNotFiniteIsNamed) {
+TEST(MatmulErrors, NonFiniteValuesAreNamed) {
   std::mt19937 random(kSeed);
   ThreadPool pool(2);
   const auto message = [&](const TestWeight& weight, WeightDType weight_dtype) {

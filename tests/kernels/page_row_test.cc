@@ -92,7 +92,7 @@ TEST(PageRowTest, ALargeChannelCostsTheOthersLittle) {
   EXPECT_LT(with, 0.2 * without);
 }
 
-TEST(PageRowTest, WhatIsRoundedStaysAsItIs) {
+TEST(PageRowTest, RoundingIsIdempotent) {
   std::mt19937 rng(kSeed);
   for (const DType dtype : kDTypes) {
     for (int trial = 0; trial < 500; ++trial) {

@@ -101,14 +101,14 @@ TEST_P(PenalizeTest, FollowsTheFormulas) {
 }
 
 TEST_P(PenalizeTest, CountsSaturate) {
-  std::vector<uint16_t> seen = {kMostCounted - 1, kInPrompt | kMostCounted};
+  std::vector<uint16_t> seen = {kMaxCounted - 1, kInPrompt | kMaxCounted};
   const Row row = {{.frequency = 1.0f}, 0, 0};
   Run({0, 0}, {row}, 2, &seen);
-  EXPECT_EQ(seen[0], kMostCounted);
-  EXPECT_EQ(Run({0, 0}, {row}, 2, &seen)[0], -static_cast<float>(kMostCounted));
-  EXPECT_EQ(seen[0], kMostCounted);
+  EXPECT_EQ(seen[0], kMaxCounted);
+  EXPECT_EQ(Run({0, 0}, {row}, 2, &seen)[0], -static_cast<float>(kMaxCounted));
+  EXPECT_EQ(seen[0], kMaxCounted);
   Run({0, 0}, {{{.frequency = 1.0f}, 0, 1}}, 2, &seen);
-  EXPECT_EQ(seen[1], kInPrompt | kMostCounted);
+  EXPECT_EQ(seen[1], kInPrompt | kMaxCounted);
 }
 
 HYDRANT_FOR_EACH_BACKEND(PenalizeTest);

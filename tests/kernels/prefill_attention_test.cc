@@ -1069,7 +1069,7 @@ TEST_P(PrefillAttentionTest, EightBitsRoundWeightsToTheirSteps) {
 
 // A first key with nearly all attention and almost no value, as in real models. The other keys keep
 // their precision: the first key adds little to the expected error.
-TEST_P(PrefillAttentionTest, EightBitsAreOfWhatAKeyAdds) {
+TEST_P(PrefillAttentionTest, EightBitErrorIsRelativeToAKeysShare) {
   if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
   if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
   const int n = 200, dim = GetParam().head_dim;

@@ -333,7 +333,7 @@ TEST_P(SampleTest, PartsOfLongRowsJoin) {
 }
 
 // A device skips passes that no row needs.
-TEST_P(SampleTest, WhatNoRowAsksForMayBeLeftOut) {
+TEST_P(SampleTest, UnusedOptionsMayBeLeftOut) {
   const auto reference = MakeBackend("reference");
   constexpr int kVocab = 5000;
   for (int asked = 0; asked < 8; ++asked) {

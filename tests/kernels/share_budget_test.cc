@@ -259,7 +259,7 @@ TEST_P(PagedBudgetTest, CountsTheBestOfAllHeadsOfTheLayers) {
   }
 }
 
-TEST_P(PagedBudgetTest, RetainedMassIsWhatTheEntriesWerePaid) {
+TEST_P(PagedBudgetTest, RetainedMassIsTheEntriesAttention) {
   Make(3, 2, 130, false, 43);
   RetainedMassArgs args;
   Fill(&args);
@@ -275,7 +275,7 @@ TEST_P(PagedBudgetTest, RetainedMassIsWhatTheEntriesWerePaid) {
   }
 }
 
-TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
+TEST_P(PagedBudgetTest, KeptMassIsThePositionsAttention) {
   constexpr int kHeads = 3, kTokens = 300, kStride = 310;
   const uint64_t seed = 45;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -361,7 +361,7 @@ TEST_P(PagedBudgetTest, SecondScoresAreAddedToScores) {
   }
 }
 
-TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
+TEST_P(PagedBudgetTest, KeepsTheEntriesThatTheMassNeeds) {
   const uint64_t seed = 47;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   for (const bool few : {false, true}) {

@@ -133,7 +133,7 @@ TEST(Sm90PlanTest, EveryTileOnceTheLongestFirst) {
 }
 
 // The kernel masks only in the last two key tiles, by `key <= query + shift` alone.
-TEST(Sm90PlanTest, MasksHideWhatQueriesMustNotSee) {
+TEST(Sm90PlanTest, MasksHideFutureKeys) {
   for (const int queries : {64, 100, 128, 129, 300, 513}) {
     for (const int first : {0, 32, 64, 96, 128, 160, 1024}) {
       const PrefillAttentionArgs args = RunOf(first, queries);

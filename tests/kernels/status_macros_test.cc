@@ -45,7 +45,7 @@ TEST(ReturnIfError, IsOneStatementAndFitsAFunctionOfAValue) {
   EXPECT_EQ(run(false, kWrong).value(), 2);
 }
 
-TEST(AssignOrReturn, DeclaresOrAssignsWhatCanOnlyBeMoved) {
+TEST(AssignOrReturn, DeclaresOrAssignsMoveOnlyTypes) {
   const auto run = [](int first, int second) -> absl::StatusOr<int> {
     HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<int> box, Box(first));
     const int sum = *box;

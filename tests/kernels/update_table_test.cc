@@ -13,7 +13,7 @@ namespace {
 
 class UpdateTableTest : public BackendTest {};
 
-TEST_P(UpdateTableTest, ChangesWhatIsNamed) {
+TEST_P(UpdateTableTest, ChangesNamedEntriesOnly) {
   for (const int count : {0, 1, 255, 256, 257, 1000}) {
     std::mt19937 rng(count);
     const auto id = [&] { return static_cast<int32_t>(rng() % 100000); };

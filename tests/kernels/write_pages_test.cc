@@ -260,7 +260,7 @@ TEST_P(WritePagesTest, WholePromptWithoutScores) {
   Check(c, "scores are positions");
 }
 
-TEST_P(WritePagesTest, WhatIsThereIsNotWritten) {
+TEST_P(WritePagesTest, SharedEntriesAreNotWritten) {
   for (const int written : {0, 1, 16, 32, 299, 300}) {
     Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {300, 300}, .n = 300};
     c.with_kept = c.with_scores = false;

@@ -69,7 +69,7 @@ TEST(BlockAllocatorTest, APoolInPieces) {
 }
 
 // Memory that was never written is allocated last.
-TEST(BlockAllocatorTest, WhatWasFreedIsTakenFirst) {
+TEST(BlockAllocatorTest, FreedBlocksAreReusedFirst) {
   BlockAllocator blocks(1000);
   std::vector<int32_t> first = Take(&blocks, 40), rest = Take(&blocks, 300, kNone, 16);
   FreeAll(&blocks, first);

@@ -123,7 +123,7 @@ class EveryStore : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Stores, EveryStore, testing::Values("dir", "redis"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(EveryStore, GivesBackWhatItGot) {
+TEST_P(EveryStore, ReturnsStoredValues) {
   const auto store = OpenIt();
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
   uint64_t seed = 1;
@@ -238,7 +238,7 @@ TEST(DirectoryStore, IsMadeAndLeavesOthersFilesAlone) {
   EXPECT_EQ(status.st_mode & 0777, 0700u) << "contexts are read by their owner alone";
 }
 
-TEST(DirectoryStore, RemovesWhatACrashHasLeftLongAgo) {
+TEST(DirectoryStore, RemovesOldLeftoversOfACrash) {
   const StoreFolder folder;
   for (const char* name : {".saving-1-0", ".saving-2-0"})
     std::ofstream(folder.path() + "/" + name) << "a part";
@@ -395,7 +395,7 @@ TEST(RedisStore, IsFoundAgainAfterItWasGone) {
   EXPECT_TRUE(store->Put("a", "z", std::nullopt).ok()) << "an idle connection that was closed";
 }
 
-TEST(RedisStore, OneThatHangsIsLeftSoon) {
+TEST(RedisStore, AHangingServerTimesOut) {
   HYDRANT_SKIP_WITHOUT_REDIS();
   RedisServer redis;
   const auto store = Open(redis.uri(), kImpatient);
@@ -622,7 +622,7 @@ TEST(RedisStore, OneCallDoesNotHoldAnother) {
 
 // ---- URIs.
 
-TEST(ContextStoreUri, BadOnesSayWhat) {
+TEST(ContextStoreUri, ErrorsNameThePart) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "one of dir:PATH"},
       {"/tmp", "one of dir:PATH"},

@@ -17,8 +17,8 @@ namespace hydrant {
 namespace {
 
 constexpr TokenId kVocab = 160;  // vocabulary of the model
-constexpr size_t kMostFaults = 10;
-constexpr int kMostSteps = 100'000;
+constexpr size_t kMaxFaults = 10;
+constexpr int kMaxSteps = 100'000;
 
 class Dice {
  public:
@@ -35,7 +35,7 @@ class Dice {
   std::mt19937_64 random_;
 };
 
-// Prefers co2: the cut after its measured steps frees pages in the middle of a step.
+// Prefers co2: the compaction after its measured steps frees pages in the middle of a step.
 CacheSpec DrawCache(uint64_t seed, Dice* dice) {
   const std::span<const Policy* const> policies = Policies();
   CacheSpec cache;
@@ -54,7 +54,7 @@ CacheSpec DrawCache(uint64_t seed, Dice* dice) {
 }
 
 // Policies that rank entries during decode, so that their caches may shrink under pressure.
-bool MayShrinkLater(const CacheSpec& cache) {
+bool CanShrinkLater(const CacheSpec& cache) {
   const std::set<std::string> policies = {"local",      "h2o",         "ada-h2o", "snapkv",
                                           "ada-snapkv", "ada-pyramid", "auto"};
   return policies.contains(cache.policy) && !cache.min_retained_mass.has_value();
@@ -99,9 +99,9 @@ Conversation DrawConversation(uint64_t seed) {
   if (dice.Percent(20)) drawn.sampling.repetition_penalty = 1.3;
   if (dice.Percent(20)) drawn.question_tokens = 1 + dice.Below(5);
   if (dice.Percent(30)) {
-    const bool may_shrink = MayShrinkLater(drawn.cache);
-    drawn.on_pressure = may_shrink ? OnPressure::kEvict : OnPressure::kNever;
-    if (may_shrink) drawn.cache.min_cache_tokens = 4;
+    const bool evictable = CanShrinkLater(drawn.cache);
+    drawn.on_pressure = evictable ? OnPressure::kEvict : OnPressure::kNever;
+    if (evictable) drawn.cache.min_cache_tokens = 4;
   } else if (dice.Percent(50)) {
     for (int i = dice.Below(3); i >= 0; --i)
       drawn.questions.push_back(dice.Tokens(1 + dice.Below(12)));
@@ -123,7 +123,7 @@ void EngineScheduleCounts::Add(const EngineScheduleCounts& other) {
   for (const auto& [policy, count] : other.compared_of) compared_of[policy] += count;
   for (const auto& [policy, count] : other.differ_of) differ_of[policy] += count;
   for (const std::string& fault : other.faults) {
-    if (faults.size() < kMostFaults) faults.push_back(fault);
+    if (faults.size() < kMaxFaults) faults.push_back(fault);
   }
 }
 
@@ -183,7 +183,7 @@ void EngineLoop::Step() {
 
 void EngineLoop::RunToEnd() {
   for (int i = 0; !scheduler_.Empty() || in_flight_ > 0; ++i) {
-    HYDRANT_CHECK(i < kMostSteps);
+    HYDRANT_CHECK(i < kMaxSteps);
     Step();
   }
 }
@@ -220,7 +220,7 @@ namespace {
 class EngineSchedule {
  public:
   EngineSchedule(uint64_t seed, int num_requests, StepExecutor* engine, AnswersAlone* alone)
-      : seed_(seed), most_requests_(num_requests), dice_(seed), alone_(alone) {
+      : seed_(seed), max_requests_(num_requests), dice_(seed), alone_(alone) {
     SchedulerOptions options;
     options.max_num_batched_tokens = 8 + dice_.Below(120);
     options.watermark = 0.02 * dice_.Below(4);
@@ -230,7 +230,7 @@ class EngineSchedule {
   EngineScheduleCounts Run() {
     const int begun = 5 + dice_.Below(60);
     const int asked = 5 + dice_.Below(90);
-    while (static_cast<int>(calls_.size()) < most_requests_) {
+    while (static_cast<int>(calls_.size()) < max_requests_) {
       for (int i = dice_.Below(4); i > 0; --i) {
         if (dice_.Percent(begun)) Begin();
         if (dice_.Percent(asked)) Ask();
@@ -301,7 +301,7 @@ class EngineSchedule {
   }
 
   void Fault(const std::string& text) {
-    if (counts_.faults.size() < kMostFaults)
+    if (counts_.faults.size() < kMaxFaults)
       counts_.faults.push_back(absl::StrCat("seed ", seed_, ": ", text));
   }
 
@@ -335,7 +335,7 @@ class EngineSchedule {
   }
 
   const uint64_t seed_;
-  const int most_requests_;
+  const int max_requests_;
   Dice dice_;
   AnswersAlone* const alone_;
   std::unique_ptr<EngineLoop> loop_;

@@ -1,7 +1,7 @@
 // Random schedules of a scheduler and a real engine: requests of every policy, conversations that
-// continue from kept caches, samples, swaps, cuts and cancels in a pool that is too small. Each
-// request's tokens are compared with those of the same request run alone. A fake engine checks the
-// order of the scheduler's commands; only a real engine checks the contents of pages.
+// continue from offloaded caches, samples, swaps, compactions and cancels in a pool that is too
+// small. Each request's tokens are compared with those of the same request run alone. A fake engine
+// checks the order of the scheduler's commands; only a real engine checks the contents of pages.
 #ifndef HYDRANT_TESTS_SCHEDULER_ENGINE_SCHEDULE_H_
 #define HYDRANT_TESTS_SCHEDULER_ENGINE_SCHEDULE_H_
 

@@ -144,19 +144,19 @@ TEST_P(EngineScheduleTest, EveryRequestIsAsAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Pools, EngineScheduleTest, ::testing::Range<int>(0, std::size(kPools)));
 
-// Applies a batch in a wrong order: caches are cut after page copies have been written, possibly
-// into pages that the cuts free.
-class CutsLast : public StepExecutor {
+// Applies a batch in a wrong order: caches are compacted after page copies have been written,
+// possibly into pages that the compactions free.
+class CompactsLast : public StepExecutor {
  public:
-  explicit CutsLast(StepExecutor* engine) : engine_(engine) {}
+  explicit CompactsLast(StepExecutor* engine) : engine_(engine) {}
   const EngineLimits& limits() const override { return engine_->limits(); }
-  KeptMemory kept_memory() const override { return engine_->kept_memory(); }
+  OffloadMemory offload_memory() const override { return engine_->offload_memory(); }
   PrefixMemory prefix_memory() const override { return engine_->prefix_memory(); }
   absl::Status Collect(StepResult* result) override { return engine_->Collect(result); }
   void Enqueue(const Batch& batch) override {
     Batch wrong = batch;
     std::stable_partition(wrong.list.begin(), wrong.list.end(), [](const CacheUpdate& update) {
-      return !std::holds_alternative<SlotCut>(update);
+      return !std::holds_alternative<SlotCompaction>(update);
     });
     engine_->Enqueue(wrong);
   }
@@ -167,7 +167,7 @@ class CutsLast : public StepExecutor {
 
 TEST(EngineScheduleFaultTest, AWrongOrderIsFound) {
   const std::unique_ptr<Engine> engine = MakeEngine(kPools[0]);
-  CutsLast wrong(engine.get());
+  CompactsLast wrong(engine.get());
   const EngineScheduleCounts counts = RunSchedules(1, 800, kPools[0], &wrong);
   std::cout << counts.differ << " of " << counts.compared << " differ\n";
   EXPECT_GT(counts.differ + counts.failed, 0u);

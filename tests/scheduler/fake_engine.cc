@@ -16,7 +16,7 @@ namespace {
 
 constexpr PageIds kNoPage = {-1, -1};
 
-bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
+bool IsOpen(const CachePlan& plan) { return plan.resolve_at == ResolveAt::kPrefilled; }
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9E3779B97F4A7C15ull + b + 0x632BE59BD9B4E019ull;
@@ -45,7 +45,7 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
       stamps_(limits.num_blocks, limits.slab.EndOfStates(limits.num_blocks), 1, limits.block_size),
       host_stamps_(limits.num_host_pages, int64_t{limits.num_host_pages} * kAllStateLines,
                    kAllStateLines, limits.block_size),
-      kept_(limits.max_kept_caches),
+      kept_(limits.max_offloaded_caches),
       prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
 absl::Status FakeEngine::RunStep(const Batch& batch, StepResult* result) {
@@ -56,14 +56,16 @@ absl::Status FakeEngine::RunStep(const Batch& batch, StepResult* result) {
                 .parts = {batch.InArena().begin(), batch.InArena().end()},
                 .sampled = batch.sampled,
                 .num_updates = batch.table.size()};
-  result->cut_reports.clear();
+  result->compaction_reports.clear();
   const TableUpdate* next = batch.table.data();
   batch.Visit(
       [&](const TableWrites& writes) {
         WriteTable({next, writes.count});
         next += writes.count;
       },
-      [&](const SlotCut& cut) { result->cut_reports.push_back(Cut(cut)); },
+      [&](const SlotCompaction& compaction) {
+        result->compaction_reports.push_back(Compact(compaction));
+      },
       [&](const auto& update) { Apply(update); });
   EXPECT_EQ(next, batch.table.data() + batch.table.size());
   CheckArena(batch);
@@ -158,7 +160,7 @@ void FakeEngine::Apply(const SwapOut& swap) {
   const Slot& slot = slots_[swap.slot];
   EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
   EXPECT_FALSE(IsOpen(slot.plan));
-  kept_.at(swap.kept) = slot;
+  kept_.at(swap.index) = slot;
   for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, stamps_, &host_stamps_);
 }
 
@@ -199,7 +201,7 @@ void FakeEngine::CheckSamples(const Batch& batch) {
 void FakeEngine::Apply(const SwapIn& swap) {
   Slot& slot = slots_[swap.slot];
   EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
-  const Slot fresh = std::exchange(slot, kept_.at(swap.kept));
+  const Slot fresh = std::exchange(slot, kept_.at(swap.index));
   EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
   slot.row_begin = fresh.row_begin;
   slot.row_width = fresh.row_width;
@@ -208,8 +210,8 @@ void FakeEngine::Apply(const SwapIn& swap) {
   for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
 }
 
-void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
-  kept_.at(to.kept) = kept_.at(from.kept);
+void FakeEngine::CopyOffloaded(const OffloadedCache& from, const OffloadedCache& to) {
+  kept_.at(to.index) = kept_.at(from.index);
   ASSERT_EQ(from.host_pages.size(), to.host_pages.size());
   for (size_t i = 0; i < to.host_pages.size(); ++i) {
     const PageIds source = {from.host_pages[i], from.host_pages[i]};
@@ -257,7 +259,7 @@ void FakeEngine::WriteTable(std::span<const TableUpdate> writes) {
   }
 }
 
-void FakeEngine::Apply(const SlotDecision& decision) {
+void FakeEngine::Apply(const SlotPlan& decision) {
   CachePlan& plan = slots_[decision.slot].plan;
   EXPECT_TRUE(IsOpen(plan));
   EXPECT_FALSE(IsOpen(decision.plan));
@@ -266,7 +268,7 @@ void FakeEngine::Apply(const SlotDecision& decision) {
   WriteState(&slots_[decision.slot]);
 }
 
-void FakeEngine::Apply(const SlotTurn& turn) {
+void FakeEngine::Apply(const SlotAppend& turn) {
   Slot& slot = slots_[turn.slot];
   EXPECT_FALSE(slot.prompt.empty() || slot.IsReading());
   EXPECT_GT(turn.budget.cap, slot.plan.cap);
@@ -280,23 +282,23 @@ void FakeEngine::Apply(const SlotTurn& turn) {
 
 // The last entry moves to the first place, and the other kept entries keep their places: an
 // arbitrary choice. A hash decides which entries ragged heads keep.
-CacheReport FakeEngine::Cut(const SlotCut& cut) {
+CacheReport FakeEngine::Compact(const SlotCompaction& compaction) {
   CacheReport report;
-  Slot& slot = slots_[cut.slot];
-  ReadEntries(slot);  // a cut may move any of them
-  if (cut.plan.has_value()) {
-    EXPECT_TRUE(MayShrink(slot.plan));
-    EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
-    slot.plan = *cut.plan;
-    slot.shrinks = Mix(slot.shrinks, cut.tokens);
+  Slot& slot = slots_[compaction.slot];
+  ReadEntries(slot);  // a compaction may move any of them
+  if (compaction.plan.has_value()) {
+    EXPECT_TRUE(CanShrink(slot.plan));
+    EXPECT_LT(compaction.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
+    slot.plan = *compaction.plan;
+    slot.shrinks = Mix(slot.shrinks, compaction.tokens);
     ++num_shrinks_;
   }
   EXPECT_FALSE(IsOpen(slot.plan));
-  EXPECT_EQ(slot.fed, cut.tokens);
-  EXPECT_TRUE(slot.plan.CutsAfter(cut.tokens)) << "too early, or too late";
-  slot.cut_at = slot.fed;
+  EXPECT_EQ(slot.fed, compaction.tokens);
+  EXPECT_TRUE(slot.plan.CompactsAfter(compaction.tokens)) << "too early, or too late";
+  slot.compact_at = slot.fed;
   const std::vector<int32_t> lengths = slot.lengths;
-  const PageCut how = slot.plan.life->CutAfter(slot.plan, cut.tokens);
+  const PageCompaction how = slot.plan.retention->CompactionAfter(slot.plan, compaction.tokens);
   for (int head = 0; head < NumHeads(); ++head) {
     int32_t& length = slot.lengths[head];
     const int32_t keep = how.keep_of_heads.empty() ? how.keep[head / limits_.num_kv_heads]
@@ -307,8 +309,8 @@ CacheReport FakeEngine::Cut(const SlotCut& cut) {
     EXPECT_GT(keep, slot.plan.rule.sinks);
     length = keep;
   }
-  if (slot.plan.life->HeadsDiffer(slot.plan)) {
-    report.entries = ShareOut(slot, slot.plan.WidestShare(slot.fed));
+  if (slot.plan.retention->HeadsDiffer(slot.plan)) {
+    report.entries = ShareOut(slot, slot.plan.MaxShare(slot.fed));
     std::copy(report.entries.begin(), report.entries.end(), slot.lengths.begin());
   }
   MoveLastEntries(slot, lengths);
@@ -396,13 +398,13 @@ void FakeEngine::Compress(Slot* slot) {
   slot->lengths.resize(NumHeads());
   if (!IsReported(plan)) {
     for (int head = 0; head < NumHeads(); ++head) {
-      const HeadSpan span = plan.life->Opening(plan, head / limits_.num_kv_heads);
+      const HeadSpan span = plan.retention->InitialSpan(plan, head / limits_.num_kv_heads);
       slot->caps[head] = span.cap;
       slot->lengths[head] = span.EntriesAfter(n);
     }
     return;
   }
-  slot->lengths = ShareOut(*slot, WidestKeep(plan));
+  slot->lengths = ShareOut(*slot, MaxKeep(plan));
   for (int head = 0; head < NumHeads(); ++head) {
     if (MinRetainedMass(plan) > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
     slot->caps[head] = plan.Keeping(slot->lengths[head]).cap;
@@ -523,7 +525,7 @@ TokenId FakeEngine::ChooseFromAll(const Slot& slot, const SamplingRow& sampling)
   const uint64_t hash =
       Mix(Mix(sampling.seed, sampling.position), slot.history ^ ReadEntries(slot));
   const auto token = static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
-  if (checks_replays && LifeAs<Shrunk>(slot.plan) != nullptr) {
+  if (checks_replays && RetentionAs<ShrunkRetention>(slot.plan) != nullptr) {
     const TokenId before =
         drawn_.try_emplace({sampling.seed, Mix(slot.history, slot.shrinks)}, token).first->second;
     EXPECT_EQ(before, token) << "another token than the first time";
@@ -537,7 +539,7 @@ void FakeEngine::Decode(const TokenRun& run) {
   EXPECT_EQ(run.first_position, slot.fed);
   EXPECT_TRUE(slot.plan.rule.rolling || run.first_position + 1 < limits_.max_model_len);
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
-  EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
+  EXPECT_TRUE(!slot.plan.CompactsAfter(slot.fed) || slot.compact_at == slot.fed)
       << "the cache was to be cut first";
   ASSERT_EQ(run.tokens.size(), 1u);
   // A failed sequence continues with token 0 until the host knows.
@@ -734,7 +736,7 @@ bool FakeEngine::Prefill(const TokenRun& run) {
   if (!Read(run, slot.run)) return false;
   ++num_appended_;
   for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
-  CutTo(run.keep, &slot);
+  CompactTo(run.keep, &slot);
   return true;
 }
 
@@ -747,7 +749,7 @@ void FakeEngine::MoveLastEntries(const Slot& slot, const std::vector<int32_t>& l
   }
 }
 
-void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
+void FakeEngine::CompactTo(std::span<const int32_t> keep, Slot* slot) {
   if (keep.empty()) return;
   ++num_turns_;
   ASSERT_EQ(keep.size(), static_cast<size_t>(NumHeads()));

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "tests/scheduler/immediate_executor.h"
 
 namespace hydrant {
@@ -32,8 +32,8 @@ class FakeEngine : public ImmediateExecutor {
   // Overrides the hash: (seed, position) -> token. nullopt: use the hash.
   std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
   absl::Status next_error;  // status of all later steps
-  // A preempted sequence that prefills its prompt again, with the same cuts, must produce the same
-  // tokens. REQUIRES: no two requests have both seed and prompt in common
+  // A preempted sequence that prefills its prompt again, with the same compactions, must produce
+  // the same tokens. REQUIRES: no two requests have both seed and prompt in common
   bool checks_replays = false;
 
   PrefixMemory prefix_memory() const override {
@@ -60,7 +60,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_state_copies() const { return num_state_copies_; }    // of state alone
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // Copies an offloaded cache as if it were loaded from a store.
-  void CopyKept(const KeptSpace& from, const KeptSpace& to);
+  void CopyOffloaded(const OffloadedCache& from, const OffloadedCache& to);
 
  protected:
   absl::Status RunStep(const Batch& batch, StepResult* result) override;
@@ -75,8 +75,8 @@ class FakeEngine : public ImmediateExecutor {
     std::vector<int32_t> lengths;  // [heads], set once the prompt is prefilled
     std::vector<int32_t> caps;     // [heads]
     int64_t fed = 0;               // tokens seen
-    int64_t cut_at = -1;           // tokens seen when it was cut last
-    uint64_t shrinks = 0;          // hash of the cuts under pressure; the same on replay
+    int64_t compact_at = -1;       // tokens seen when it was compacted last
+    uint64_t shrinks = 0;          // hash of the compactions under pressure; the same on replay
     uint64_t history = 0;
     uint64_t owner = 0;               // unique id of the sequence
     uint64_t state = 0;               // contents of its entries' state
@@ -92,8 +92,8 @@ class FakeEngine : public ImmediateExecutor {
     bool IsReading() const { return arena_begin >= 0; }
   };
 
-  void Apply(const SlotDecision& decision);
-  void Apply(const SlotTurn& turn);
+  void Apply(const SlotPlan& decision);
+  void Apply(const SlotAppend& turn);
   void Apply(const SlotSetup& setup);
   void Apply(const SlotFork& fork);
   void Apply(const SlotCopies& list);
@@ -102,7 +102,7 @@ class FakeEngine : public ImmediateExecutor {
   void Apply(const SwapOut& swap);
   void Apply(const SwapIn& swap);
   void WriteTable(std::span<const TableUpdate> writes);
-  CacheReport Cut(const SlotCut& cut);
+  CacheReport Compact(const SlotCompaction& compaction);
   void CheckSamples(const Batch& batch);
   static void Feed(Slot* slot, TokenId token);
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
@@ -112,7 +112,7 @@ class FakeEngine : public ImmediateExecutor {
               StepResult* result);
   bool Read(const TokenRun& run, const std::vector<TokenId>& tokens);
   void CompressPrompt(Slot* slot);
-  void CutTo(std::span<const int32_t> keep, Slot* slot);
+  void CompactTo(std::span<const int32_t> keep, Slot* slot);
   void MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths);
   void BeginRun(const TokenRun& run);
   void AppendEntry(Slot* slot, int32_t position, TokenId token);
@@ -174,11 +174,11 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<PageIds> table_;
   Stamps stamps_;
   Stamps host_stamps_;
-  std::vector<Slot> kept_;  // [max_kept_caches] the offloaded slots
+  std::vector<Slot> kept_;  // [max_offloaded_caches] the offloaded slots
   // [num_prefix_blocks, num_layers] a hash of the tokens with keys and values in the block, and of
   // all earlier tokens.
   mutable std::vector<uint64_t> prefix_;
-  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, fed tokens, and cuts
+  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, fed tokens, and compactions
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "scheduler/turns.h"
+#include "scheduler/named_locks.h"
 #include "tests/scheduler/gated_store.h"
 
 namespace hydrant {
@@ -26,18 +26,18 @@ struct Guarded {
   explicit Guarded(int failures = 3)
       : store(std::make_unique<GatedStore>(gate),
               {.failures = failures, .on_change = [this](const absl::Status& why) {
-                 told.push_back(why.ok() ? "closed" : std::string(why.message()));
+                 reported.push_back(why.ok() ? "closed" : std::string(why.message()));
                }}) {}
   ~Guarded() { gate->Open(); }
 
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   GuardedStore store;
 };
 
 TEST(Circuit, OpensAfterFailuresInARowAndClosesWithAnAnswer) {
-  std::vector<bool> told;
-  Circuit circuit(2, [&](const absl::Status& why) { told.push_back(why.ok()); });
+  std::vector<bool> reported;
+  Circuit circuit(2, [&](const absl::Status& why) { reported.push_back(why.ok()); });
   Circuit::Time now{};
   const absl::Status gone = absl::UnavailableError("gone");
   circuit.Failed(gone, now);
@@ -63,10 +63,10 @@ TEST(Circuit, OpensAfterFailuresInARowAndClosesWithAnAnswer) {
   circuit.Succeeded();
   EXPECT_TRUE(circuit.Enter(now).ok());
   EXPECT_EQ(circuit.openings(), 1u);
-  EXPECT_THAT(told, testing::ElementsAre(false, true));
+  EXPECT_THAT(reported, testing::ElementsAre(false, true));
 }
 
-TEST(GuardedStore, PassesOnWhatTheStoreSays) {
+TEST(GuardedStore, ForwardsResults) {
   Guarded guarded;
   GuardedStore& store = guarded.store;
   EXPECT_TRUE(absl::IsNotFound(store.Get("a", 10, Patiently()).status()));
@@ -96,7 +96,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
     EXPECT_TRUE(absl::IsUnavailable(status));
     EXPECT_EQ(status.message(), "the gated store did not answer in time");
   }
-  EXPECT_TRUE(guarded.store.IsLeftAlone());
+  EXPECT_TRUE(guarded.store.IsCircuitOpen());
   // The open circuit skips the store, so this call returns at once.
   const int calls = guarded.gate->calls();
   EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, Patiently()).status()));
@@ -106,7 +106,7 @@ TEST(GuardedStore, ADeadOneIsLeftAloneAndFoundAgain) {
     (void)guarded.store.Get("a", 10, Patiently());
     std::this_thread::sleep_for(milliseconds(10));
   }
-  EXPECT_THAT(guarded.told,
+  EXPECT_THAT(guarded.reported,
               testing::ElementsAre("the gated store did not answer in time", "closed"));
 }
 
@@ -118,13 +118,13 @@ TEST(GuardedStore, ACallWithoutTimeSaysNothingAboutTheStore) {
     const StoreWait wait = StoreWait::For(milliseconds(left_ms));
     EXPECT_TRUE(absl::IsUnavailable(guarded.store.Get("a", 10, wait).status()));
   }
-  EXPECT_FALSE(guarded.store.IsLeftAlone());
+  EXPECT_FALSE(guarded.store.IsCircuitOpen());
   EXPECT_FALSE(guarded.store.Get("a", 10, Shortly()).ok());
-  EXPECT_TRUE(guarded.store.IsLeftAlone());
+  EXPECT_TRUE(guarded.store.IsCircuitOpen());
 }
 
 // With more callers than threads, every caller returns at its deadline.
-TEST(GuardedStore, HoldsNobodyWhereAllItsThreadsAreHeld) {
+TEST(GuardedStore, FailsFastIfAllThreadsAreBusy) {
   Guarded guarded(1000);
   guarded.gate->Hold([](Call, const std::string&) { return true; });
   std::vector<std::thread> callers;
@@ -137,7 +137,7 @@ TEST(GuardedStore, HoldsNobodyWhereAllItsThreadsAreHeld) {
   EXPECT_LE(guarded.gate->calls(), 16);
 }
 
-TEST(GuardedStore, ACallerThatIsToldToStopDoes) {
+TEST(GuardedStore, ACallerStopsOnRequest) {
   Guarded guarded;
   guarded.gate->Hold([](Call, const std::string&) { return true; });
   std::stop_source gone;
@@ -167,7 +167,7 @@ TEST(GuardedStore, StopEndsAllThatWait) {
   EXPECT_FALSE(guarded.store.Put("a", "x", std::nullopt, Patiently()).ok());
 }
 
-TEST(GuardedStore, StopGivesWhatIsAtWorkItsTime) {
+TEST(GuardedStore, StopWaitsForRunningCalls) {
   Guarded guarded;
   guarded.gate->Hold([](Call, const std::string&) { return true; });
   std::thread caller(
@@ -196,19 +196,20 @@ TEST(GuardedStore, ADeletionWaitsForTheWriteBeforeIt) {
   EXPECT_THAT(guarded.gate->Keys(), testing::IsEmpty());
 }
 
-TEST(Turns, OneAtATimeForEachName) {
-  Turns turns;
-  std::optional<Turns::Turn> first = turns.Take("a", Patiently());
+TEST(NamedLocks, OneAtATimeForEachName) {
+  NamedLocks locks;
+  std::optional<NamedLocks::Lock> first = locks.Acquire("a", Patiently());
   ASSERT_TRUE(first.has_value());
-  EXPECT_TRUE(turns.Take("b", Patiently()).has_value());
-  EXPECT_FALSE(turns.Take("a", Shortly()).has_value());
+  EXPECT_TRUE(locks.Acquire("b", Patiently()).has_value());
+  EXPECT_FALSE(locks.Acquire("a", Shortly()).has_value());
   std::stop_source gone;
   gone.request_stop();
-  EXPECT_FALSE(turns.Take("c", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value())
+  EXPECT_FALSE(
+      locks.Acquire("c", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value())
       << "though it is free";
   EXPECT_FALSE(
-      turns.Take("a", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value());
-  std::thread next([&] { EXPECT_TRUE(turns.Take("a", Patiently()).has_value()); });
+      locks.Acquire("a", StoreWait::For(std::chrono::hours(1), gone.get_token())).has_value());
+  std::thread next([&] { EXPECT_TRUE(locks.Acquire("a", Patiently()).has_value()); });
   first.reset();
   next.join();
 }

@@ -34,7 +34,7 @@ class Reader {
       if (*batch == nullptr) return true;
       EXPECT_EQ((*batch)->sequence, next_);
       EXPECT_FALSE((*batch)->changes.empty());
-      EXPECT_LE((*batch)->changes.size(), kMostKvChanges);
+      EXPECT_LE((*batch)->changes.size(), kMaxKvChanges);
       for (const KvChange& change : (*batch)->changes) Apply(change);
       ++next_;
     }
@@ -88,7 +88,7 @@ void ReadPrompt(PrefixCache& cache, const Tokens& prompt) {
   cache.Fill(&lease, {keys, prompt});
 }
 
-TEST(KvEvents, SayWhatIsInTheCache) {
+TEST(KvEvents, DescribeTheCache) {
   constexpr unsigned kSeed = 20261126;
   RecordProperty("seed", kSeed);
   std::mt19937 random(kSeed);
@@ -107,7 +107,7 @@ TEST(KvEvents, SayWhatIsInTheCache) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", step " << step);
     const unsigned what = random() % 20;
     if (what == 0) {
-      cache.DropUnread();
+      cache.EvictUnleased();
     } else if (what < 10 || open.empty()) {
       Open one;
       for (unsigned i = 0, blocks = 1 + random() % 4; i < blocks; ++i) {
@@ -143,18 +143,18 @@ TEST(KvEvents, SayWhatIsInTheCache) {
   for (Open& one : open) cache.Abandon(&one.lease);
 }
 
-TEST(KvEvents, OtherBlocksAndSecretPromptsAreNotTold) {
+TEST(KvEvents, OtherBlocksAndSaltedPromptsAreNotPublished) {
   KvEvents events(0);
   PrefixCache cache(4);
   cache.Watch(&events);
-  const Tokens secret = Count(2, 7), told = Count(2, 1000);
+  const Tokens secret = Count(2, 7), reported = Count(2, 1000);
   const std::vector<PrefixKey> secret_keys = PrefixKeys(secret, "salt");
   PrefixLease lease = OpenFor(cache, secret_keys);
   cache.Fill(&lease);
   events.Publish(1);
   EXPECT_EQ(*events.Find(1), nullptr) << "no batch";
   // Next to the prompt's blocks, a block of another kind, such as scores.
-  std::vector<PrefixKey> keys = PrefixKeys(told, "");
+  std::vector<PrefixKey> keys = PrefixKeys(reported, "");
   const std::vector<PrefixKey> text = keys;
   PrefixKey other = keys.back();
   other[0] ^= 1;
@@ -164,7 +164,7 @@ TEST(KvEvents, OtherBlocksAndSecretPromptsAreNotTold) {
   events.Publish(2);
   EXPECT_EQ((*events.Find(1))->changes.size(), 2u) << "what the secret ones left is not told";
   EXPECT_EQ((*events.Find(1))->unix_seconds, 2);
-  cache.DropUnread();
+  cache.EvictUnleased();
   events.Publish(3);
   EXPECT_EQ((*events.Find(2))->changes.size(), 2u);
   EXPECT_TRUE(events.Blocks().blocks.empty());
@@ -191,21 +191,21 @@ TEST(KvEvents, ParentsComeBeforeTheirChildren) {
 
 TEST(KvEvents, OnlyTheLastChangesAreKept) {
   KvEvents events(500);
-  PrefixCache cache(2 * static_cast<int>(kMostKvChanges));
+  PrefixCache cache(2 * static_cast<int>(kMaxKvChanges));
   cache.Watch(&events);
-  int told = 0;
-  const uint64_t listener = events.Listen([&] { ++told; });
+  int reported = 0;
+  const uint64_t listener = events.Listen([&] { ++reported; });
   EXPECT_EQ(*events.Find(501), nullptr);
   EXPECT_FALSE(events.Find(500).has_value());
   EXPECT_FALSE(events.Find(502).has_value()) << "of another process";
-  constexpr int kBlocks = 64, kPrompts = static_cast<int>(kMostKvChanges) / kBlocks;
+  constexpr int kBlocks = 64, kPrompts = static_cast<int>(kMaxKvChanges) / kBlocks;
   const auto read = [&](uint32_t from, int prompts) {
     for (int i = 0; i < prompts; ++i)
       ReadPrompt(cache, Count(kBlocks, from + static_cast<uint32_t>(i) * 10'000));
     events.Publish(1);
   };
   read(0, kPrompts + 1);  // more than one batch holds
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(reported, 1);
   ASSERT_NE(*events.Find(502), nullptr);
   EXPECT_EQ((*events.Find(502))->changes.size(), size_t{kBlocks});
   Reader reader(500);
@@ -221,10 +221,10 @@ TEST(KvEvents, OnlyTheLastChangesAreKept) {
   EXPECT_TRUE(slow.Read(events));
   EXPECT_EQ(slow.Texts(), reader.Texts());
   events.StopListening(listener);
-  const int before = told;
-  cache.DropUnread();
+  const int before = reported;
+  cache.EvictUnleased();
   events.Publish(1);
-  EXPECT_EQ(told, before);
+  EXPECT_EQ(reported, before);
 }
 
 }  // namespace

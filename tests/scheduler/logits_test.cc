@@ -219,7 +219,7 @@ class Gate {
 };
 
 // While a slow mask exceeds the time that a step may wait, other sequences run to their end.
-TEST_P(LogitsTest, ASlowMaskHoldsNobody) {
+TEST_P(LogitsTest, ASlowMaskDelaysNoOtherSequence) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
   Gate gate;
@@ -270,7 +270,7 @@ TEST_P(LogitsTest, ASlowMaskOutlivesItsRequest) {
 }
 
 // All masks of a step share its waiting time; masks beyond it are applied in a later step.
-TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
+TEST_P(LogitsTest, MasksShareTheStepsWaitingTime) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = GetParam();
   SchedulerHarness h(limits);
@@ -290,7 +290,7 @@ TEST_P(LogitsTest, MasksShareWhatAStepMayWait) {
 }
 
 // Sequences that are preempted and prefilled again while their masks are slow.
-TEST_P(LogitsTest, SlowMasksOfThoseWhoComeBack) {
+TEST_P(LogitsTest, SlowMasksAfterPreemption) {
   Request request = MakeRequest(20, 36);
   request.sampling.grammar = std::make_shared<FakeGrammar>(25);
   const std::vector<Stream> quick = Run(request);

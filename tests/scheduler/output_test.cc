@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-TEST(StopMatcherTest, HoldsBackOnlyWhatMayBecomeAStop) {
+TEST(StopMatcherTest, HoldsBackOnlyPossibleStops) {
   StopMatcher matcher({"STOP"}, false);
   EXPECT_EQ(matcher.Push("a ST"), "a ");
   EXPECT_EQ(matcher.Push("A"), "STA");
@@ -30,13 +30,13 @@ TEST(StopMatcherTest, FlushGivesTheHeldText) {
   EXPECT_EQ(none.Push("abc"), "abc");
 }
 
-TEST(StopMatcherTest, IncludesTheStopWhereAsked) {
+TEST(StopMatcherTest, IncludesTheStopOnRequest) {
   StopMatcher matcher({"bc"}, true);
   EXPECT_EQ(matcher.Push("ab"), "a");
   EXPECT_EQ(matcher.Push("cd"), "bc");
 }
 
-TEST(StopMatcherTest, TheFirstToEndWinsAndOfThoseTheLongest) {
+TEST(StopMatcherTest, TheFirstToEndWinsThenTheLongest) {
   StopMatcher first({"bcde", "cd"}, false);
   EXPECT_EQ(first.Push("abcdef"), "ab");
   EXPECT_EQ(first.matched_stop(), "cd");
@@ -49,7 +49,7 @@ TEST(StopMatcherTest, TheFirstToEndWinsAndOfThoseTheLongest) {
   }
 }
 
-TEST(StopMatcherTest, WholeCharactersComeOut) {
+TEST(StopMatcherTest, EmitsWholeCharacters) {
   StopMatcher matcher({"\xC3\xA9!"}, false);  // "é!"
   EXPECT_EQ(matcher.Push("\xC3\xA8"),
             "\xC3\xA8");  // è shares é's first byte, but no character begins a stop with it
@@ -142,7 +142,7 @@ TEST(OutputProcessorTest, NothingEndsTheTextBeforeMinTokens) {
   EXPECT_EQ(last.text, "");
 }
 
-TEST(OutputProcessorTest, TheEndingTokenFlushesWhatWasHeld) {
+TEST(OutputProcessorTest, TheEndingTokenFlushesHeldText) {
   FakeTokenizer tokenizer;
   OutputProcessor output(&tokenizer, {.stop = {"xyz"}}, true);
   EXPECT_EQ(output.Push('x').text, "");

@@ -78,7 +78,7 @@ class Machine {
       answer.finished = stream.finished.has_value();
       answer.failed = stream.failed;
     }
-    most_running = std::max(most_running, h.scheduler.Stats().running);
+    max_running = std::max(max_running, h.scheduler.Stats().running);
   }
   void RunToEnd() {
     while (!h.scheduler.Empty() && !testing::Test::HasFailure()) Step();
@@ -106,12 +106,12 @@ class Machine {
     }
     RunToEnd();
     answers.clear();
-    most_running = 0;
+    max_running = 0;
   }
 
   SchedulerHarness h;
   std::map<RequestHandle, Answer> answers;
-  int most_running = 0;
+  int max_running = 0;
 
  private:
   uint64_t num_requests_ = 0;
@@ -143,7 +143,7 @@ TEST(Pacing, ATargetForTpotBoundsTheBatch) {
   const auto paced = run({.target_tpot_us = 20'000});
   EXPECT_LE(slowest(*paced), 20'000);
   // The target is used up: 16 rows take 10 ms, and their prompts up to 200 us per step each.
-  EXPECT_GT(paced->most_running, 16);
+  EXPECT_GT(paced->max_running, 16);
   EXPECT_GT(slowest(*paced), 14'000);
   for (const auto& [handle, answer] : paced->answers) EXPECT_TRUE(answer.finished);
 }
@@ -157,9 +157,9 @@ TEST(Pacing, ARequestsOwnTpotBoundsTheBatchWhileItRuns) {
   for (int i = 0; i < 40; ++i) machine.Add(MakeRequest(kPrompt, kOutput, i));
   while (!machine.h[its].Ended()) machine.Step();
   EXPECT_LE(machine.answers[its].Tpot(), 10'000);
-  EXPECT_LT(machine.most_running, 16);
+  EXPECT_LT(machine.max_running, 16);
   machine.RunToEnd();
-  EXPECT_GT(machine.most_running, 30) << "the others are held to nothing";
+  EXPECT_GT(machine.max_running, 30) << "the others are held to nothing";
 }
 
 // A pool with room for all caches uncompressed; attention over their entries dominates a step.
@@ -201,7 +201,7 @@ TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
     EXPECT_LE(answer.Tpot(), 1.1 * kTpot);
   }
   EXPECT_LT(full, kClients / 4);
-  EXPECT_GT(open->most_running, 2 * whole->most_running);
+  EXPECT_GT(open->max_running, 2 * whole->max_running);
   EXPECT_LT(open_us, whole_us);
 }
 
@@ -316,7 +316,7 @@ TEST(Pacing, StepsAreAimedSoThatNineteenOfTwentyAnswersKeepTheTarget) {
   EXPECT_EQ(pacer.tpot_aim(), 0.6) << "and no further";
 }
 
-TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
+TEST(Pacing, TheMarginIsThe95thPercentile) {
   Pacer pacer({}, 512);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
   std::mt19937_64 random(3);
@@ -366,7 +366,7 @@ TEST(Pacing, AMarginThatHasGrownTooWideIsUnlearned) {
   EXPECT_GE(count_served(5), 0.9 * at_first);
 }
 
-TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
+TEST(Pacing, LateRequestsAreNotPrefilled) {
   Machine machine;
   machine.WarmUp();
   Request late = MakeRequest(10'000, 5);  // 1.5 s
@@ -549,7 +549,7 @@ TEST(Pacing, SaysThatItWaitsForTheTarget) {
 // A large model on a small machine: 20 ms per prompt token. Waiting clients get progress every
 // second or two, with and without a decoding sequence.
 TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
-  constexpr TimeUs kSlowTokenUs = 20'000, kMostSilenceUs = 2'000'000;
+  constexpr TimeUs kSlowTokenUs = 20'000, kMaxSilenceUs = 2'000'000;
   Machine machine;
   machine.h.step_time = [](const Batch& batch) {
     TimeUs us = 20'000 + 100'000 * static_cast<TimeUs>(batch.NumDecoded());
@@ -568,7 +568,7 @@ TEST(Pacing, StepsStayShortWhereTokensTakeLong) {
     while (!machine.h[longest].finished.has_value()) {
       const size_t before = machine.h[longest].progress.size();
       machine.Step();
-      ASSERT_LE(machine.h.now - heard_at, kMostSilenceUs);
+      ASSERT_LE(machine.h.now - heard_at, kMaxSilenceUs);
       if (machine.h[longest].progress.size() > before) heard_at = machine.h.now;
     }
     EXPECT_GT(machine.h[longest].progress.size(), 10u);

@@ -12,7 +12,7 @@ namespace {
 constexpr Phase kAll[] = {Phase::kWaiting,  Phase::kPreempted, Phase::kSwapped, Phase::kReading,
                           Phase::kResuming, Phase::kRunning,   Phase::kEnded};
 
-TEST(PhaseTest, MovesAreThoseOfThePicture) {
+TEST(PhaseTest, MovesEqualTheDocumentedOnes) {
   using P = Phase;
   const std::set<std::pair<P, P>> moves = {
       {P::kWaiting, P::kReading},   {P::kWaiting, P::kResuming},   {P::kWaiting, P::kRunning},

@@ -23,7 +23,7 @@ TEST(OutputHistory, SaysNothingUntilEnoughHaveEnded) {
   EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 10);
 }
 
-TEST(OutputHistory, GoesByThoseThatWentFurther) {
+TEST(OutputHistory, PredictsFromLongerOutputs) {
   OutputHistory history;
   for (int i = 0; i < 5; ++i) history.Observe(20, 100);
   for (int i = 0; i < 5; ++i) history.Observe(600, 1000);
@@ -36,7 +36,7 @@ TEST(OutputHistory, GoesByThoseThatWentFurther) {
 }
 
 // A client without max_tokens is not expected to use up the limit, whatever other clients do.
-TEST(OutputHistory, ALimitThatNobodyNamedSaysNothing) {
+TEST(OutputHistory, ADefaultLimitPredictsNothing) {
   OutputHistory history;
   for (int i = 0; i < 32; ++i) {
     history.Observe(64, 64);
@@ -82,13 +82,13 @@ TEST(PoolForecast, FitsWhereNoStepHoldsMore) {
 // peak of running sequences and the number of preemptions.
 std::pair<int, uint64_t> RunFlood(SchedulerHarness* harness) {
   for (int i = 0; i < 40; ++i) harness->Add(MakeRequest(16, 32, i));
-  int most_running = 0;
+  int max_running = 0;
   while (!harness->scheduler.Empty()) {
     harness->Step();
-    most_running = std::max(most_running, harness->scheduler.Stats().running);
+    max_running = std::max(max_running, harness->scheduler.Stats().running);
   }
   for (auto& [handle, stream] : harness->streams) EXPECT_TRUE(stream.finished.has_value());
-  return {most_running, harness->scheduler.Stats().preemptions};
+  return {max_running, harness->scheduler.Stats().preemptions};
 }
 
 EngineLimits PoolForFour() {
@@ -97,22 +97,22 @@ EngineLimits PoolForFour() {
   return limits;
 }
 
-TEST(Admission, NobodyIsPreemptedOnceAnswersAreKnown) {
+TEST(Admission, NoPreemptionOnceOutputLengthsAreKnown) {
   SchedulerHarness harness(PoolForFour());
   for (int i = 0; i < 8; ++i) {
     harness.Add(MakeRequest(8, 32, 100 + i));
     harness.RunToEnd();
   }
-  const auto [most_running, preemptions] = RunFlood(&harness);
+  const auto [max_running, preemptions] = RunFlood(&harness);
   EXPECT_EQ(preemptions, 0);
-  EXPECT_GE(most_running, 4);  // the pool is used, too
+  EXPECT_GE(max_running, 4);  // the pool is used, too
 
   SchedulerHarness unknowing(PoolForFour());
   EXPECT_GT(RunFlood(&unknowing).second, 0);
 }
 
 // Shared pages count once: a prefix common to all is in the pool once.
-TEST(Admission, WhatIsSharedCountsOnce) {
+TEST(Admission, SharedPagesCountOnce) {
   EngineLimits limits = SmallLimits();
   limits.max_model_len = 400;
   limits.prefill_arena_tokens = 1000;
@@ -128,12 +128,12 @@ TEST(Admission, WhatIsSharedCountsOnce) {
     request.prompt.back() = i;
     harness.Add(std::move(request));
   }
-  int most_running = 0;
+  int max_running = 0;
   while (!harness.scheduler.Empty()) {
     harness.Step();
-    most_running = std::max(most_running, harness.scheduler.Stats().running);
+    max_running = std::max(max_running, harness.scheduler.Stats().running);
   }
-  EXPECT_EQ(most_running, 6);
+  EXPECT_EQ(max_running, 6);
   EXPECT_EQ(harness.scheduler.Stats().preemptions, 0);
 }
 

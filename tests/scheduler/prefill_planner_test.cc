@@ -27,7 +27,7 @@ TEST(PrefillPlannerTest, AShortPromptGoesThroughAllLayersInOneStep) {
   EXPECT_EQ(runs[0].part.token_end, 100);
 }
 
-TEST(PrefillPlannerTest, WhatNeedNotBeReadIsSkippedInEveryLayer) {
+TEST(PrefillPlannerTest, CachedTokensAreSkippedInEveryLayer) {
   const std::vector<OpenPrompt> prompts = {{1000, {0, 960}, 960}};
   const auto runs = PlanPrefill(prompts, 32, 512 * 32);
   ASSERT_EQ(runs.size(), 1u);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/ask_loop.h"
+#include "scheduler/call_on_loop.h"
 #include "scheduler/context_file.h"
 #include "tests/scheduler/collecting_sink.h"
 #include "tests/scheduler/fake_engine.h"
@@ -128,7 +128,7 @@ Request Ask(const std::string& policy, int tokens = 500) {
   return request;
 }
 
-TEST(PrefixArchiveTest, WhatOneHasReadAnotherNeedNot) {
+TEST(PrefixArchiveTest, BlocksOfOneServerServeAnother) {
   for (const char* policy : {"full", "snapkv", "h2o", "scissorhands", "echo", "reconstruct"}) {
     SCOPED_TRACE(policy);
     const auto values = std::make_shared<Values>();
@@ -153,7 +153,7 @@ TEST(PrefixArchiveTest, WhatOneHasReadAnotherNeedNot) {
 }
 
 // A block is written once, however often it is read.
-TEST(PrefixArchiveTest, SavesWhatIsNew) {
+TEST(PrefixArchiveTest, SavesNewBlocks) {
   const auto values = std::make_shared<Values>();
   Replica first(values);
   first.Run(Ask("full"));
@@ -170,7 +170,7 @@ TEST(PrefixArchiveTest, SavesWhatIsNew) {
 }
 
 // KV events report blocks loaded from the store like blocks computed here.
-TEST(PrefixArchiveTest, WhatComesFromTheStoreIsTold) {
+TEST(PrefixArchiveTest, FetchedBlocksArePublished) {
   const auto values = std::make_shared<Values>();
   const auto told = [](const Replica& replica) {
     std::vector<std::pair<KvBlockHash, std::vector<TokenId>>> blocks;
@@ -178,17 +178,17 @@ TEST(PrefixArchiveTest, WhatComesFromTheStoreIsTold) {
       blocks.emplace_back(block.hash, std::vector(block.tokens.begin(), block.tokens.end()));
     return blocks;
   };
-  for (const bool is_told : {false, true}) {
+  for (const bool is_published : {false, true}) {
     Request request = Ask("echo");  // saves queries, too
-    request.prompt_is_told = is_told;
+    request.publish_kv_events = is_published;
     Replica first(values), second(values);
     first.Run(request);
     ASSERT_TRUE(first.Flush());
     second.archive->Fetch(request);
     EXPECT_GT(second.archive->metrics().loaded_tokens, 0u);
     // This call runs on the loop after its events were published.
-    AskLoop(second.loop.get(), &ServingLoop::WithPrefixCache, [](PrefixCache*) { return true; });
-    EXPECT_EQ(told(first).size(), is_told ? size_t{500 / kBlock} : 0u);
+    CallOnLoop(second.loop.get(), &ServingLoop::WithPrefixCache, [](PrefixCache*) { return true; });
+    EXPECT_EQ(told(first).size(), is_published ? size_t{500 / kBlock} : 0u);
     const size_t loaded = second.archive->metrics().loaded_tokens / kBlock;
     auto expected = told(first);
     expected.resize(std::min(expected.size(), loaded));
@@ -286,7 +286,7 @@ TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
 }
 
 // The store is called only for blocks that it may hold.
-TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotAsked) {
+TEST(PrefixArchiveTest, WithNothingToFetchTheStoreIsNotCalled) {
   const auto values = std::make_shared<Values>();
   Replica replica(values);
   EXPECT_FALSE(replica.archive->MayFetch(Ask("full", 2)));
@@ -317,7 +317,7 @@ TEST(PrefixArchiveTest, AStoreThatDoesNotAnswerIsLeftAlone) {
   gate->Open();
 }
 
-TEST(PrefixArchiveTest, APromptWhoseClientHasGoneWaitsForNoStore) {
+TEST(PrefixArchiveTest, ACancelledPromptWaitsForNoStore) {
   const auto gate = std::make_shared<Gate>();
   gate->Hold([](Gate::Call, const std::string&) { return true; });
   Replica replica(std::make_unique<GatedStore>(gate));

@@ -21,7 +21,7 @@ std::vector<uint32_t> Tokens(int count, uint32_t first = 0) {
   return tokens;
 }
 
-TEST(PrefixKeyTest, AreOfWholeBlocks) {
+TEST(PrefixKeyTest, CoverWholeBlocks) {
   for (const int count : {0, 1, 31, 32, 33, 63, 64, 65})
     EXPECT_EQ(PrefixKeys(Tokens(count), "").size(), static_cast<size_t>(count / 32));
 }
@@ -57,7 +57,7 @@ PrefixLease OpenBehind(PrefixCache& cache, std::span<const PrefixKey> keys, int 
   return cache.Open(keys.first(num_cached), keys.subspan(num_cached));
 }
 
-TEST(PrefixCacheTest, FindsWhatWasFilledFromTheFirstBlockOn) {
+TEST(PrefixCacheTest, FindsTheLongestFilledPrefix) {
   PrefixCache cache(4);
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(3 * 32), "");
   EXPECT_EQ(cache.NumFilled(keys), 0);
@@ -77,7 +77,7 @@ TEST(PrefixCacheTest, FindsWhatWasFilledFromTheFirstBlockOn) {
   EXPECT_EQ(cache.Stats().filled_blocks, 3);
 }
 
-TEST(PrefixCacheTest, WhatWasNotReadIsNotThere) {
+TEST(PrefixCacheTest, UnfilledBlocksAreNotFound) {
   PrefixCache cache(4);
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(3 * 32), "");
   PrefixLease lease = OpenBehind(cache, keys, 0);
@@ -119,7 +119,7 @@ TEST(PrefixCacheTest, TheLastOfTheOldestLeavesFirst) {
   EXPECT_EQ(cache.NumFilled(newer), 2);
 }
 
-TEST(PrefixCacheTest, WhatIsReadNeverLeaves) {
+TEST(PrefixCacheTest, LeasedBlocksAreNotEvicted) {
   PrefixCache cache(3);
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(3 * 32), "");
   PrefixLease first = OpenBehind(cache, keys, 0);
@@ -133,7 +133,7 @@ TEST(PrefixCacheTest, WhatIsReadNeverLeaves) {
   cache.Abandon(&other);
 }
 
-TEST(PrefixCacheTest, DropsWhatNobodyReads) {
+TEST(PrefixCacheTest, DropsUnleasedBlocks) {
   PrefixCache cache(4);
   const std::vector<PrefixKey> old = PrefixKeys(Tokens(2 * kPrefixBlockTokens), "");
   PrefixLease lease = OpenBehind(cache, old, 0);
@@ -142,11 +142,11 @@ TEST(PrefixCacheTest, DropsWhatNobodyReads) {
   lease = OpenBehind(cache, read, 0);
   cache.Fill(&lease);
   lease = OpenBehind(cache, read, 2);  // a second lease
-  EXPECT_EQ(cache.DropUnread(), 2);
+  EXPECT_EQ(cache.EvictUnleased(), 2);
   EXPECT_EQ(cache.NumFilled(old), 0);
   EXPECT_EQ(cache.NumFilled(read), 2);
   cache.Fill(&lease);
-  EXPECT_EQ(cache.DropUnread(), 2);
+  EXPECT_EQ(cache.EvictUnleased(), 2);
   EXPECT_EQ(cache.Stats().filled_blocks, 0);
   lease = OpenBehind(cache, PrefixKeys(Tokens(4 * kPrefixBlockTokens), ""), 0);
   EXPECT_EQ(lease.fresh.size(), 4u) << "all are free";

@@ -60,7 +60,7 @@ void ScheduleCounts::Add(const ScheduleCounts& other) {
                                            &ScheduleCounts::swaps,
                                            &ScheduleCounts::shrinks,
                                            &ScheduleCounts::compressed,
-                                           &ScheduleCounts::promised,
+                                           &ScheduleCounts::guaranteed,
                                            &ScheduleCounts::hit_tokens,
                                            &ScheduleCounts::evicted_blocks,
                                            &ScheduleCounts::continued,
@@ -112,7 +112,7 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
 
 EngineLimits RandomSchedule::RandomLimits() {
   EngineLimits limits;
-  limits.num_layers = 1 + Below(size_.most_layers);
+  limits.num_layers = 1 + Below(size_.max_layers);
   limits.num_kv_heads = 1 + Below(2);
   limits.block_size = 1 << Below(5);
   const int heads = limits.num_layers * limits.num_kv_heads;
@@ -124,7 +124,7 @@ EngineLimits RandomSchedule::RandomLimits() {
   limits.slab.values_line = 0;
   if (Below(2) == 0) limits.slab.values_line = limits.slab.EndOfStates(limits.num_blocks);
   limits.table_entries = limits.num_blocks * (1 + Below(3));
-  limits.max_num_seqs = 1 + Below(size_.most_seqs);
+  limits.max_num_seqs = 1 + Below(size_.max_seqs);
   limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
   limits.max_steps_in_flight = 1 + Below(3);
   if (Below(3) != 0) limits.num_prefix_blocks = Below(48);
@@ -132,12 +132,12 @@ EngineLimits RandomSchedule::RandomLimits() {
   limits.sums_a_prefix_block = 16 << Below(4);
   if (Below(3) != 0) {
     limits.num_host_pages = Below(4 * limits.num_blocks);
-    limits.max_kept_caches = Below(16);
+    limits.max_offloaded_caches = Below(16);
   }
   if (Below(2) == 0) {  // next to the pages of contexts
     limits.num_swap_pages = Below(3 * limits.num_blocks);
     limits.num_host_pages += limits.num_swap_pages;
-    limits.max_kept_caches += limits.num_swap_pages > 0 ? limits.max_num_seqs : 0;
+    limits.max_offloaded_caches += limits.num_swap_pages > 0 ? limits.max_num_seqs : 0;
   }
   if (Below(2) == 0) {
     const int layers = Below(limits.num_layers + 1);
@@ -177,7 +177,7 @@ ScheduleCounts RandomSchedule::Run(std::span<const ScheduleEvent> events) {
   for (int step = 0; step < size_.steps && !testing::Test::HasFailure(); ++step) {
     for (; next != events.end() && next->step == step; ++next) Happen(*next);
     harness_.Step();
-    CutOffSlowReaders();
+    DisconnectSlowReaders();
   }
   while (!leases_.empty()) Release();
   while (!loading_.empty()) EndLoad();
@@ -290,7 +290,7 @@ Request RandomSchedule::RandomRequest() {
   if (Below(8) == 0) request.slo.tpot_us = 1 + Below(5'000);
   if (Below(4) == 0) request.priority = Below(7) - 3;
   if (Below(2) == 0) request.tenant = std::to_string(Below(4));
-  if (Below(2) == 0) MayBeCut(&request);
+  if (Below(2) == 0) AllowEviction(&request);
   if (Below(8) == 0) {
     for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
   }
@@ -337,10 +337,10 @@ void RandomSchedule::Arrive() {
   const bool one = request.on_pressure == OnPressure::kEvict || !request.resume_token_ids.empty();
   if (!one && Below(5) == 0) call.samples = 2 + Below(4);
   if (call.samples > 1) request.keep_as = {};
-  if (Below(8) == 0) call.most_unread = Below(size_.longest_answer);
+  if (Below(8) == 0) call.max_unread = Below(size_.longest_answer);
   if (tells_) {
     std::cout << "  " << request.prompt.size() << " prompt tokens, " << request.cache.policy
-              << ", samples: " << call.samples << (call.most_unread ? ", reads nothing" : "")
+              << ", samples: " << call.samples << (call.max_unread ? ", reads nothing" : "")
               << std::endl;
   }
   const uint64_t seed = *request.sampling.seed;
@@ -353,7 +353,7 @@ void RandomSchedule::Arrive() {
   calls_.push_back(call);
 }
 
-void RandomSchedule::MayBeCut(Request* request) const {
+void RandomSchedule::AllowEviction(Request* request) const {
   const CacheSpec& cache = request->cache;
   const std::set<std::string> can = {"local",      "h2o",         "ada-h2o",     "snapkv",
                                      "ada-snapkv", "ada-pyramid", "reconstruct", "auto"};
@@ -419,9 +419,9 @@ void RandomSchedule::EndCall(const Call& call, const absl::Status& why) {
 }
 
 // As in GenerateStream: the client reads nothing, and all samples share one buffer.
-void RandomSchedule::CutOffSlowReaders() {
+void RandomSchedule::DisconnectSlowReaders() {
   for (const Call& call : calls_) {
-    if (!call.most_unread.has_value()) continue;
+    if (!call.max_unread.has_value()) continue;
     size_t unread = 0;
     bool live = false;
     for (size_t i = 0; i < call.samples; ++i) {
@@ -429,7 +429,7 @@ void RandomSchedule::CutOffSlowReaders() {
       unread += stream.text.size();
       live |= !stream.Ended();
     }
-    if (live && unread > *call.most_unread) EndCall(call, absl::ResourceExhaustedError("slow"));
+    if (live && unread > *call.max_unread) EndCall(call, absl::ResourceExhaustedError("slow"));
   }
 }
 
@@ -485,10 +485,10 @@ void RandomSchedule::Release() {
 
 void RandomSchedule::BeginLoad() {
   const ContextTable::Lease& saved = leases_[Below(static_cast<int>(leases_.size()))];
-  if (harness_.scheduler.SwapsUnderWay()) return;  // its pages are not written yet
-  KeptSpace room = contexts().Reserve(saved.space->spans, saved.space->pages);
+  if (harness_.scheduler.HasSwapsInFlight()) return;  // its pages are not written yet
+  OffloadedCache room = contexts().Reserve(saved.offloaded->spans, saved.offloaded->pages);
   if (room.IsEmpty()) return;
-  harness_.engine.CopyKept(*saved.space, room);
+  harness_.engine.CopyOffloaded(*saved.offloaded, room);
   auto context = std::make_shared<Context>(*saved.context);
   context->id.handle = "loaded " + std::to_string(Below(5));
   loading_.emplace_back(std::move(context), std::move(room));
@@ -497,24 +497,24 @@ void RandomSchedule::BeginLoad() {
 void RandomSchedule::EndLoad() {
   auto [context, room] = std::move(loading_.back());
   loading_.pop_back();
-  if (Below(4) == 0) return contexts().GiveBack(std::move(room));
+  if (Below(4) == 0) return contexts().Unreserve(std::move(room));
   loaded_.push_back(context->id);
   ++counts_.loaded;
   contexts().Add(std::move(context), std::move(room));
 }
 
-// Absences do not overlap, lie within the request's lifetime, and are all listed.
+// Preemption intervals do not overlap, lie within the request's lifetime, and are all listed.
 void RandomSchedule::CheckTimesAway(const Usage& usage) {
   TimeUs swapped_us = 0, preempted_us = 0, from = 0;
-  for (const TimeAway& away : usage.away) {
-    ASSERT_GE(away.after_us, from);
-    ASSERT_GE(away.us, 0);
-    from = away.after_us + away.us;
-    (away.swapped ? swapped_us : preempted_us) += away.us;
+  for (const PreemptionInterval& interval : usage.preemption_intervals) {
+    ASSERT_GE(interval.after_us, from);
+    ASSERT_GE(interval.us, 0);
+    from = interval.after_us + interval.us;
+    (interval.swapped ? swapped_us : preempted_us) += interval.us;
   }
   ASSERT_LE(from, usage.queue_us + usage.prefill_us + usage.decode_us);
-  ASSERT_LE(usage.away.size(), kMostTimesAway);
-  if (usage.away.size() == kMostTimesAway) return;
+  ASSERT_LE(usage.preemption_intervals.size(), kMaxPreemptionIntervals);
+  if (usage.preemption_intervals.size() == kMaxPreemptionIntervals) return;
   ASSERT_EQ(swapped_us, usage.swapped_us);
   ASSERT_EQ(preempted_us, usage.preempted_us);
 }
@@ -529,7 +529,7 @@ void RandomSchedule::CheckStreams() {
     if (requests_[i].on_pressure != OnPressure::kNever) continue;
     // Regardless of pressure.
     ASSERT_EQ(usage.preemptions + usage.swaps + usage.shrinks, 0);
-    if (usage.kv_pages_peak > 0) ++counts_.promised;
+    if (usage.kv_pages_peak > 0) ++counts_.guaranteed;
   }
   if (handles_.empty()) return;
   if (!size_.compares_all) return CheckStream(times_() % handles_.size());
@@ -566,7 +566,7 @@ void RandomSchedule::CheckStream(size_t i) {
   }
   ample.table_entries = 2 * ample.num_blocks;  // rows, and pages not yet assigned to a head
   ample.max_steps_in_flight = 1;
-  ample.num_host_pages = ample.num_swap_pages = ample.max_kept_caches =
+  ample.num_host_pages = ample.num_swap_pages = ample.max_offloaded_caches =
       0;  // without contexts the prompt is prefilled instead
   SchedulerHarness alone(ample);
   // No injected tokens before the first that the original run sampled.

@@ -28,8 +28,8 @@ struct ScheduleSize {
   int most_model_len = 0;  // approximate
   int longest_prompt = 0;  // of most requests
   int longest_answer = 0;  // of most requests
-  int most_layers = 0;
-  int most_seqs = 0;         // running sequences
+  int max_layers = 0;
+  int max_seqs = 0;          // running sequences
   bool compares_all = true;  // compares every stream with its run alone; else one
 };
 inline constexpr ScheduleSize kLongSchedule = {.steps = 500,
@@ -38,16 +38,16 @@ inline constexpr ScheduleSize kLongSchedule = {.steps = 500,
                                                .most_model_len = 240,
                                                .longest_prompt = 30,
                                                .longest_answer = 60,
-                                               .most_layers = 3,
-                                               .most_seqs = 16};
+                                               .max_layers = 3,
+                                               .max_seqs = 16};
 inline constexpr ScheduleSize kShortSchedule = {.steps = 40,
                                                 .arrivals = 20,
                                                 .shortages = 10,
                                                 .most_model_len = 100,
                                                 .longest_prompt = 40,
                                                 .longest_answer = 20,
-                                                .most_layers = 2,
-                                                .most_seqs = 8,
+                                                .max_layers = 2,
+                                                .max_seqs = 8,
                                                 .compares_all = false};
 
 enum class Incident : uint8_t {
@@ -71,7 +71,7 @@ std::string NameOf(Incident what);
 struct ScheduleCounts {
   uint64_t preemptions = 0, swaps = 0, shrinks = 0, hit_tokens = 0, evicted_blocks = 0;
   uint64_t compressed = 0;  // by the policy under pressure
-  uint64_t promised = 0;    // streams with reserved pages
+  uint64_t guaranteed = 0;  // streams with reserved pages
   uint64_t continued = 0, contexts_evicted = 0, loaded = 0, compared = 0;
   uint64_t appended = 0, turns = 0, forks = 0, copies = 0, state_copies = 0, shared_tokens = 0;
   // Ends of streams, by cause.
@@ -94,7 +94,7 @@ class RandomSchedule {
   struct Call {
     size_t first = 0;  // index in handles_
     size_t samples = 1;
-    std::optional<size_t> most_unread{};  // the client reads nothing; bytes that may wait for it
+    std::optional<size_t> max_unread{};  // the client reads nothing; bytes that may wait for it
   };
 
   int Below(int n) { return static_cast<int>(random_() % n); }
@@ -108,12 +108,12 @@ class RandomSchedule {
   void SayOfTokens(Request* request);
   CacheSpec RandomCache(Request* request);
   void BeginAlike(std::vector<TokenId>* prompt);
-  void MayBeCut(Request* request) const;
+  void AllowEviction(Request* request) const;
   void GoOn(Request* request);
   void CancelOne();
   void Disconnect();
   void EndCall(const Call& call, const absl::Status& why);
-  void CutOffSlowReaders();
+  void DisconnectSlowReaders();
   void BeginShortage();
   bool EngineIsLost() const;
 
@@ -139,7 +139,7 @@ class RandomSchedule {
   std::vector<Request> requests_;  // [handles_.size()]
   std::vector<Call> calls_;
   std::vector<ContextTable::Lease> leases_;
-  std::vector<std::pair<std::shared_ptr<const Context>, KeptSpace>> loading_;
+  std::vector<std::pair<std::shared_ptr<const Context>, OffloadedCache>> loading_;
   std::vector<ContextId> loaded_;
   ScheduleCounts counts_;
 };

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/cache_space.h"
 #include "engine/cache/cache_spec_parser.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 #include "tests/scheduler/scheduler_harness.h"
@@ -98,7 +98,7 @@ TEST(RequestCheckTest, TheEdgesOfTheRangesAreGood) {
 
 // max_model_len limits the prompt and the entries of a head, but not the output.
 TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kLimit = std::numeric_limits<int32_t>::max();
   const FakeTokenizer tokenizer;
   const auto total = [&](const Request& request) -> int64_t {
     const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
@@ -111,10 +111,10 @@ TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
   EXPECT_EQ(total(request), 128);
   request.cache.params = {{"rolling", "true"}};
   EXPECT_EQ(total(request), 1'000'100);
-  request.stopping.max_tokens = kMost;
-  EXPECT_EQ(total(request), kMost);
+  request.stopping.max_tokens = kLimit;
+  EXPECT_EQ(total(request), kLimit);
   request.resume_token_ids.assign(500, 5);
-  EXPECT_EQ(total(request), kMost);
+  EXPECT_EQ(total(request), kLimit);
   request.resume_token_ids.clear();
   request.stopping.max_tokens.reset();
   EXPECT_EQ(total(request), 128) << "nobody asked for an endless stream";
@@ -132,7 +132,7 @@ TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
 }
 
 // The plan covers the context only; the probe repeats the context without the question.
-TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
+TEST(RequestCheckTest, AQuestionIsNotCompressed) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(50, 10);
   request.question_tokens = 49;
@@ -209,14 +209,15 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   using Budgets = std::vector<int>;
   const auto budgets = [&](const Request& request, const EngineLimits& limits) {
     const auto checked = std::get<CheckedRequest>(CheckRequest(request, limits, tokenizer));
-    if (checked.plan.open != OpenUntil::kAdmission) return Budgets{checked.plan.budget};
+    if (checked.plan.resolve_at != ResolveAt::kAdmission) return Budgets{checked.plan.budget};
     Budgets all;
     const auto offered = [&](const CachePlan& plan) {
-      if (CacheSpace::FitsAlone(limits, plan, checked.max_total_tokens - 1))
+      if (KvCacheManager::FitsAlone(limits, plan, checked.max_total_tokens - 1))
         all.push_back(plan.budget);
       return false;
     };
-    EXPECT_EQ(Decide(checked.plan, {.fits = offered, .of_prompt = {}}).budget, checked.plan.budget);
+    EXPECT_EQ(Resolve(checked.plan, {.fits = offered, .of_prompt = {}}).budget,
+              checked.plan.budget);
     return all;
   };
   Request request = MakeRequest(100, 10);
@@ -299,7 +300,7 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
 }
 
 // A cache that may shrink under pressure ranks its entries during decode, and reserves no pages.
-TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
+TEST(RequestCheckTest, EvictableCachesAreScored) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(20, 10);
   request.on_pressure = OnPressure::kEvict;
@@ -327,7 +328,7 @@ TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
 }
 
 // A reservation needs a bound on the cache, from max_tokens or from the policy.
-TEST(RequestCheckTest, APromiseHasABound) {
+TEST(RequestCheckTest, AGuaranteeHasABound) {
   const FakeTokenizer tokenizer;
   const auto message = [&](const Request& request, const EngineLimits& limits) {
     const auto checked = CheckRequest(request, limits, tokenizer);
@@ -369,7 +370,7 @@ TEST(RequestCheckTest, APromiseHasABound) {
   EXPECT_EQ(message(request, limits), "");
 }
 
-TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
+TEST(RequestCheckTest, OversizedRequestsAreRefused) {
   const FakeTokenizer tokenizer;
   EngineLimits limits = SmallLimits();
   limits.num_blocks = 40;  // 40 entries in each of 4 heads
@@ -401,13 +402,13 @@ TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
 }
 
 // Requests with the full cache and without options that a smaller cache would break.
-TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
+TEST(RequestCheckTest, RequestsWithAFallbackPlan) {
   const FakeTokenizer tokenizer;
   const CacheSpec h2o = *ParseCacheSpec("h2o:max_cache_tokens=12");
   const auto planned = [&](const Request& request, const CacheSpec& spec) {
     const auto checked = CheckRequest(request, SmallLimits(), tokenizer, spec);
     EXPECT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-    return std::get<CheckedRequest>(checked).under_pressure;
+    return std::get<CheckedRequest>(checked).fallback_plan;
   };
   const Request request = MakeRequest(44, 5);
   const auto plan = planned(request, h2o);
@@ -428,7 +429,7 @@ TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
       {"it is resumed", [](Request& r) { r.resume_token_ids = {5}; }},
       {"only read",
        [](Request& r) {
-         r.only_reads = true;
+         r.prefill_only = true;
          r.stopping.max_tokens = 1;
        }},
       {"embedded",
@@ -448,7 +449,7 @@ TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
                   ->plan.ReadsProbe());
 }
 
-TEST(RequestCheckTest, WhatMayNotBeThePolicyUnderPressure) {
+TEST(RequestCheckTest, InvalidFallbackPolicies) {
   EXPECT_EQ(*ParsePolicyUnderPressure("wait"), CacheSpec());
   CacheSpec expected;
   expected.policy = "h2o";

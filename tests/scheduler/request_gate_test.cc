@@ -47,11 +47,11 @@ TEST(RequestGateTest, CountsAndRefuses) {
   EXPECT_EQ(gate.Find("", "c"), std::nullopt);
   EmptyQueue(&gate);  // all run now; their ids are still taken
   EXPECT_TRUE(Enter(&gate, 5, "a", 1, 1000).has_value());
-  gate.Leave(1);
-  gate.Leave(1);
+  gate.Remove(1);
+  gate.Remove(1);
   EXPECT_EQ(gate.Find("", "a"), std::nullopt);
   EXPECT_FALSE(Enter(&gate, 5, "a", 1, 1000).has_value());
-  for (const RequestHandle handle : {3, 4, 5}) gate.Leave(handle);
+  for (const RequestHandle handle : {3, 4, 5}) gate.Remove(handle);
   EXPECT_TRUE(gate.Empty());
 }
 
@@ -69,7 +69,7 @@ TEST(RequestGateTest, AnIdIsItsOwnersAlone) {
   EXPECT_EQ(gate.Find("acme", "a"), RequestHandle{1});
   EXPECT_EQ(gate.Find("zeta", "a"), RequestHandle{2});
   EXPECT_EQ(gate.Find("", "a"), RequestHandle{3});
-  gate.Leave(1);
+  gate.Remove(1);
   EXPECT_EQ(gate.Find("acme", "a"), std::nullopt);
   EXPECT_EQ(gate.Find("zeta", "a"), RequestHandle{2});
 }
@@ -104,11 +104,11 @@ TEST(RequestGateTest, SamplesEnterTogetherAndTheIdIsTheirsUntilTheLastHasLeft) {
 
   EXPECT_EQ(gate.LiveSamples(1), three);
   EXPECT_TRUE(gate.LiveSamples(2).empty()) << "the first stands for all";
-  gate.Leave(1);
+  gate.Remove(1);
   EXPECT_EQ(gate.LiveSamples(1), (std::vector<RequestHandle>{2, 3}));
-  gate.Leave(3);
+  gate.Remove(3);
   EXPECT_EQ(Enter(&gate, 13, "a", 1, 0)->reason, "DUPLICATE_REQUEST_ID");
-  gate.Leave(2);
+  gate.Remove(2);
   EXPECT_TRUE(gate.Empty());
   EXPECT_TRUE(gate.LiveSamples(1).empty());
   EXPECT_FALSE(Enter(&gate, 13, "a", 1, 0).has_value());
@@ -152,7 +152,7 @@ QueueForecast SlowQueue(int waiting) {
 }
 constexpr TimeUs kSlowQueueNow = 200 * 500'000;
 
-TEST(RequestGateTest, WhoWouldWaitTooLongIsRefused) {
+TEST(RequestGateTest, RequestsThatWouldWaitTooLongAreRefused) {
   RequestGate gate({.target_ttft_us = 4'000'000});
   gate.SetQueue(SlowQueue(5), 0, 0);  // 2.5 s: less than three quarters of 4
   EXPECT_FALSE(Enter(&gate, 1, "", 100, kSlowQueueNow).has_value());

@@ -41,7 +41,7 @@ class Model {
       const TokenRun& run = batch.InArena()[i];
       if (!run.Ends(32)) continue;
       const CachePlan& plan = plans_.at(run.slot);
-      if (plan.life->ReportsPrompt()) result->prompt_reports[i].entries = Entries(plan);
+      if (plan.retention->ReportsPrompt()) result->prompt_reports[i].entries = Entries(plan);
     }
   }
 
@@ -76,7 +76,7 @@ Request MakeRequest(int index, const std::string& policy) {
   return request;
 }
 
-void BM_Step(benchmark::State& state, const std::string& policy, bool somebody_looks = false) {
+void BM_Step(benchmark::State& state, const std::string& policy, bool with_viewer = false) {
   const FakeTokenizer tokenizer;
   const auto sequences = static_cast<int>(state.range(0));
   const EngineLimits limits = LargeLimits(sequences);
@@ -107,7 +107,7 @@ void BM_Step(benchmark::State& state, const std::string& policy, bool somebody_l
     model.Answer(batch, &result);
     scheduler.Apply(result, now);
     benchmark::DoNotOptimize(scheduler.TakeEvents());
-    if (somebody_looks) benchmark::DoNotOptimize(scheduler.View(now));
+    if (with_viewer) benchmark::DoNotOptimize(scheduler.View(now));
   }
   if (scheduler.Stats().running != sequences) state.SkipWithError("not all sequences run");
 }

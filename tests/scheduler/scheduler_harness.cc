@@ -84,7 +84,7 @@ void SchedulerHarness::CheckView() const {
   }
   ASSERT_EQ(own + view.shared_pages, used);
   ASSERT_LE(view.shared_pages, view.stats.pages_spared);
-  if (view.live.size() == kMostViewedLive) return;  // the list may be truncated
+  if (view.live.size() == kMaxViewedLive) return;  // the list may be truncated
   ASSERT_EQ(held - view.stats.pages_spared, used);
 }
 

@@ -113,7 +113,7 @@ void ExpectAllHappened(const ScheduleCounts& counts) {
       {"swaps", counts.swaps},
       {"caches cut for others", counts.shrinks},
       {"compressed for want of room", counts.compressed},
-      {"that nothing was taken from", counts.promised},
+      {"that nothing was taken from", counts.guaranteed},
       {"tokens from prefix blocks", counts.hit_tokens},
       {"of these evicted", counts.evicted_blocks},
       {"went on from a context", counts.continued},

@@ -121,7 +121,7 @@ TEST_P(SchedulerTest, LowerNumbersGoFirst) {
 }
 
 // One priority level equals a minute of waiting.
-TEST_P(SchedulerTest, WhoHasWaitedLongGoesBeforeABetterClass) {
+TEST_P(SchedulerTest, WaitingOutweighsPriority) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits);
@@ -152,7 +152,7 @@ TEST_P(SchedulerTest, TheLastClassIsPreemptedFirst) {
 }
 
 // Two caches that may shrink, in a pool that is too small for both.
-TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
+TEST_P(SchedulerTest, CachesShrinkBeforePreemption) {
   EngineLimits limits = Limits();
   limits.num_blocks = 4 * 22 + 4;  // 88 entries a head, and the scores of all
   const auto run = [&](bool evict) {
@@ -189,7 +189,7 @@ TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
 }
 
 // A full cache shrinks repeatedly under pressure, and its usage reports it.
-TEST_P(SchedulerTest, AutoTightensBeforeAnybodyIsPreempted) {
+TEST_P(SchedulerTest, AutoShrinksBeforePreemption) {
   EngineLimits limits = Limits();
   limits.num_blocks = 4 * 26;
   SchedulerHarness h(limits, {.watermark = 0});
@@ -240,9 +240,9 @@ TEST_P(SchedulerTest, AutoTakesMoreWhereItMayTightenLater) {
   }
 }
 
-// A sequence that was cut and then preempted prefills its prompt again, is cut at the same tokens
-// to the same lengths of heads, and produces the same tokens.
-TEST_P(SchedulerTest, ACutSurvivesPreemption) {
+// A sequence that was compacted and then preempted prefills its prompt again, is compacted at the
+// same tokens to the same lengths of heads, and produces the same tokens.
+TEST_P(SchedulerTest, AShrunkCacheSurvivesPreemption) {
   for (const std::string policy : {"h2o", "snapkv", "pyramidkv", "ada-h2o", "echo", "auto"}) {
     SCOPED_TRACE(policy);
     const bool is_ragged = policy == "ada-h2o" || policy == "echo" || policy == "pyramidkv";
@@ -271,7 +271,7 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
 
 // The pool has 20 pages a head, and 2 for scores. The first request takes 11, and 12 at its end;
 // the second would take 11, or 3 if compressed; the third takes 5.
-class UnderPressureTest : public SchedulerTest {
+class FallbackPlanTest : public SchedulerTest {
  protected:
   static std::unique_ptr<SchedulerHarness> MakeHarness(const std::string& policy) {
     EngineLimits limits = Limits();
@@ -287,9 +287,9 @@ class UnderPressureTest : public SchedulerTest {
     return request;
   }
 };
-INSTANTIATE_TEST_SUITE_P(StepsInFlight, UnderPressureTest, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, FallbackPlanTest, testing::Values(1, 2, 3));
 
-TEST_P(UnderPressureTest, WhoseWholeCacheDoesNotFitIsCompressedAndToldSo) {
+TEST_P(FallbackPlanTest, ACacheThatDoesNotFitIsCompressedAndReported) {
   const auto h = MakeHarness("h2o:max_cache_tokens=12");
   const RequestHandle first = h->Add(LongRequest(44, 5, 1));
   const RequestHandle second = h->Add(LongRequest(44, 5, 2));
@@ -317,7 +317,7 @@ TEST_P(UnderPressureTest, WhoseWholeCacheDoesNotFitIsCompressedAndToldSo) {
   EXPECT_EQ(h->scheduler.Stats().preemptions, 0u);
 }
 
-TEST_P(UnderPressureTest, OrItWaits) {
+TEST_P(FallbackPlanTest, WaitsWithoutAFallback) {
   const auto h = MakeHarness("wait");
   const RequestHandle first = h->Add(LongRequest(44, 5, 1));
   const RequestHandle second = h->Add(LongRequest(44, 5, 2));
@@ -333,7 +333,7 @@ TEST_P(UnderPressureTest, OrItWaits) {
 }
 
 // 16 pages a head do not fit either: it waits for its full cache, unchanged.
-TEST_P(UnderPressureTest, WhatDoesNotFitCompressedEitherWaitsAsItWas) {
+TEST_P(FallbackPlanTest, ARequestThatDoesNotFitCompressedWaitsUnchanged) {
   const auto h = MakeHarness("h2o:max_cache_tokens=64");
   h->Add(LongRequest(44, 5, 1));
   const RequestHandle second = h->Add(LongRequest(76, 4, 2));
@@ -345,7 +345,7 @@ TEST_P(UnderPressureTest, WhatDoesNotFitCompressedEitherWaitsAsItWas) {
 }
 
 // A policy that prefills a prompt twice does so here, too.
-TEST_P(UnderPressureTest, APolicyWithAProbeReadsIt) {
+TEST_P(FallbackPlanTest, APolicyWithAProbeReadsIt) {
   const auto h = MakeHarness("reconstruct:max_cache_tokens=12:candidates=1");
   h->Add(LongRequest(44, 5, 1));
   const RequestHandle second = h->Add(LongRequest(44, 5, 2));
@@ -358,7 +358,7 @@ TEST_P(UnderPressureTest, APolicyWithAProbeReadsIt) {
 
 // The first sample does not fit next to the other request: all samples of the prompt are
 // compressed, and each reports it.
-TEST_P(UnderPressureTest, SamplesAreCompressedTogether) {
+TEST_P(FallbackPlanTest, SamplesAreCompressedTogether) {
   const auto h = MakeHarness("h2o:max_cache_tokens=12");
   h->Add(LongRequest(44, 5, 1));
   Request request = LongRequest(44, 5, 2);
@@ -377,7 +377,7 @@ TEST_P(UnderPressureTest, SamplesAreCompressedTogether) {
 }
 
 // A preempted compressed cache is restored compressed, even if there is room for all of it by then.
-TEST_P(UnderPressureTest, APreemptedOneKeepsWhatItHad) {
+TEST_P(FallbackPlanTest, APreemptedRequestKeepsItsPlan) {
   const auto h = MakeHarness("snapkv:max_cache_tokens=34");
   const RequestHandle first = h->Add(LongRequest(44, 30, 1));
   const RequestHandle second = h->Add(LongRequest(44, 30, 2));
@@ -736,7 +736,7 @@ TEST_P(SchedulerTest, SilentRequestsHearProgress) {
   EXPECT_LE(h[behind].progress.size(), 1 + h.now / 10'000);
 }
 
-TEST_P(SchedulerTest, SaysHowLongTheOneThatWaitsLongestHasWaited) {
+TEST_P(SchedulerTest, ReportsTheLongestWait) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits, {.progress_interval_us = 10'000});
@@ -845,7 +845,7 @@ EngineLimits LimitsForLongPrompts(EngineLimits limits) {
 }
 
 // The first request prefills the shared prefix; unrelated requests overtake the followers.
-TEST_P(SchedulerTest, WhoBeginsAlikeWaitsForTheFirst) {
+TEST_P(SchedulerTest, ACommonPrefixWaitsForTheFirstPrefill) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   const RequestHandle leader = h.Add(BeginningWith(7, 256, 20, 1));
   std::vector<RequestHandle> followers;
@@ -864,7 +864,7 @@ TEST_P(SchedulerTest, WhoBeginsAlikeWaitsForTheFirst) {
 }
 
 // If the first request ends early, the next follower prefills the prefix.
-TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
+TEST_P(SchedulerTest, ACancelledPrefillReleasesItsWaiters) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 32;
   SchedulerHarness h(LimitsForLongPrompts(Limits()), options);
@@ -879,7 +879,7 @@ TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
 }
 
 // A short prompt does not wait for a long one with a prefix that saves little.
-TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
+TEST_P(SchedulerTest, ShortSharedPrefixesAreNotWaitedFor) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   h.Add(BeginningWith(7, 350, 0, 1));
   const RequestHandle brief = h.Add(BeginningWith(7, 64, 30, 2));
@@ -890,7 +890,7 @@ TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
 }
 
 // A request that needs all hidden states, as for mean pooling, does not wait.
-TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
+TEST_P(SchedulerTest, RequestsThatPrefillAnywayDoNotWait) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   for (TokenId then = 1; then < 3; ++then) {
     Request request = BeginningWith(7, 256, 20, then);
@@ -905,7 +905,7 @@ TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
 
 // A policy that scores with all queries waits for a request that stores blocks for them, and not
 // for one that stores none.
-TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
+TEST_P(SchedulerTest, PoliciesWithAllQueriesWaitForThem) {
   for (const char* policy : {"h2o", "echo"}) {
     for (const char* first : {policy, "full"}) {
       SCOPED_TRACE(testing::Message() << policy << " behind " << first);
@@ -932,7 +932,7 @@ TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
 TEST_P(SchedulerTest, ATurnCountsItsBudgetAnew) {
   EngineLimits limits = LimitsForLongPrompts(Limits());
   limits.num_host_pages = 1000;
-  limits.max_kept_caches = 4;
+  limits.max_offloaded_caches = 4;
   for (const char* policy : {"h2o", "snapkv"}) {
     SCOPED_TRACE(policy);
     SchedulerHarness h(limits);
@@ -1046,7 +1046,7 @@ TEST_P(SchedulerTest, SamplesWithoutRoomReadTheirPromptThemselves) {
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 21u * 3);
 }
 
-TEST_P(SchedulerTest, SamplesOutliveTheOneThatReads) {
+TEST_P(SchedulerTest, SamplesOutliveThePrefillingOne) {
   for (const int steps : {0, 1, 2, 3}) {
     SchedulerHarness h(Limits());
     const std::vector<RequestHandle> samples = AddSamples(&h, MakeRequest(21, 6), 3);
@@ -1418,8 +1418,8 @@ TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
 }
 
 // A sequence that cannot grow even alone (only with an injected shortage) fails; the next one takes
-// its slot in the same step, and gets none of its cuts.
-TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
+// its slot in the same step, and gets none of its compactions.
+TEST_P(SchedulerTest, APreemptedSequenceLeavesNoUpdatesInItsSlot) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   limits.SetWindow(1, 64);
@@ -1492,7 +1492,7 @@ TEST_P(SchedulerTest, UsageHasTheMeanOfTheHeadsAndTheMemoryOfTheFullCache) {
   EXPECT_LT(some.kv_bytes, some.kv_bytes_of_full);
 }
 
-TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
+TEST_P(SchedulerTest, OnlyTheMassKeepsHeadsWhole) {
   SchedulerHarness h(Limits());
   Request request = MakeRequest(40, 3);
   request.cache.policy = "snapkv";
@@ -1526,7 +1526,7 @@ std::set<WaitReason> ShortagesUntilTheEnd(SchedulerHarness* h) {
 }
 
 // Limits with one scarce resource, and the wait_reason of two requests of 40 tokens.
-TEST_P(SchedulerTest, SaysWhatTheFrontOfTheQueueLacks) {
+TEST_P(SchedulerTest, ReportsTheMissingResourceOfTheQueuesHead) {
   const auto seen = [](const EngineLimits& limits) {
     SchedulerHarness h(limits, {.watermark = 0.0});
     for (int i = 0; i < 2; ++i) h.Add(MakeRequest(40, 20, i));
@@ -1559,7 +1559,7 @@ TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
 }
 
 // A pool for one and a half of two requests: the later one is preempted, and resumes.
-void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
+void ExpectPreemptionTimes(EngineLimits limits, bool swapped) {
   limits.num_blocks = 4 * 24;
   SchedulerHarness h(limits);
   h.Add(MakeRequest(20, 60, 1));
@@ -1593,16 +1593,16 @@ void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
   EXPECT_LT(usage.kv_pages_mean, static_cast<double>(usage.kv_pages_peak));
 }
 
-TEST_P(SchedulerTest, CountsForHowLongACacheWasLost) { ExpectTimesOfAbsence(Limits(), false); }
+TEST_P(SchedulerTest, CountsPreemptedTime) { ExpectPreemptionTimes(Limits(), false); }
 
 TEST_P(SchedulerTest, CountsForHowLongACacheWasSwappedOut) {
   EngineLimits limits = Limits();
   limits.num_host_pages = limits.num_swap_pages = 256;
-  limits.max_kept_caches = limits.max_num_seqs;
-  ExpectTimesOfAbsence(limits, true);
+  limits.max_offloaded_caches = limits.max_num_seqs;
+  ExpectPreemptionTimes(limits, true);
 }
 
-TEST_P(SchedulerTest, AViewIsOfWhatIsThere) {
+TEST_P(SchedulerTest, AViewShowsTheCurrentState) {
   EngineLimits limits = Limits();
   limits.max_num_seqs = 2;
   SchedulerHarness h(limits);
@@ -1626,7 +1626,7 @@ TEST_P(SchedulerTest, AViewIsOfWhatIsThere) {
   EXPECT_EQ(full.evicted, 0);
   const SequenceView& local = view.live[1];
   EXPECT_EQ(local.handle, first);
-  EXPECT_EQ(local.request_id, std::string(kMostViewedBytes, 'x'));
+  EXPECT_EQ(local.request_id, std::string(kMaxViewedBytes, 'x'));
   EXPECT_EQ(local.tenant, "a tenant");
   EXPECT_EQ(local.priority, -3);
   EXPECT_EQ(local.policy, "local");
@@ -1665,11 +1665,11 @@ TEST_P(SchedulerTest, AViewNamesTheLargestAndTheFirstAndCountsTheOthers) {
   h.Step();
   const ServingView view = h.scheduler.View(h.now);
   EXPECT_EQ(view.stats.running + view.stats.prefilling, 300);
-  ASSERT_EQ(view.live.size(), kMostViewedLive);
+  ASSERT_EQ(view.live.size(), kMaxViewedLive);
   EXPECT_GE(view.live[19].pages, 4 * 10) << "the twenty long ones are there";
   EXPECT_LT(view.live[20].pages, 4 * 10);
   EXPECT_EQ(view.pages_of_others, 44 * view.live.back().pages);
-  EXPECT_EQ(view.waiting.size(), kMostViewedWaiting);
+  EXPECT_EQ(view.waiting.size(), kMaxViewedWaiting);
   EXPECT_EQ(view.waiting[0].handle, 301u);
 }
 

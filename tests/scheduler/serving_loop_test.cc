@@ -118,7 +118,7 @@ TEST(ServingLoopTest, BadOptionsAndRequestsAreRefused) {
 }
 
 // Submit answers even while the engine runs a step.
-TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
+TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreReportedAtOnce) {
   FakeTokenizer tokenizer;
   HeldEngine engine;
   CollectingSink sink;
@@ -245,12 +245,12 @@ TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnde
   EXPECT_EQ(f.loop->Stats().pages_free, f.loop->Stats().pages_total);
 }
 
-// Once the loop is idle every kept cache has been reported, so all contexts to save are known.
-TEST(ServingLoopTest, IsNotIdleBeforeKeptCachesAreHandedOver) {
+// Once the loop is idle every offloaded cache has been reported, so all contexts to save are known.
+TEST(ServingLoopTest, IsNotIdleBeforeKeptContextsAreHandedOver) {
   FakeTokenizer tokenizer;
   EngineLimits limits = SmallLimits();
   limits.num_host_pages = 64;
-  limits.max_kept_caches = 4;
+  limits.max_offloaded_caches = 4;
   FakeEngine engine(limits);
   CollectingSink sink;
   auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
@@ -370,10 +370,10 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
 // buffer exceeds its limit, all samples of its request are cancelled.
 class UnreadSink : public CollectingSink {
  public:
-  void ReadsNothing(const std::vector<RequestHandle>& handles, size_t most_unread) {
+  void ReadsNothing(const std::vector<RequestHandle>& handles, size_t max_unread) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const RequestHandle handle : handles)
-      of_[handle] = {.first = handles.front(), .most_unread = most_unread};
+      of_[handle] = {.first = handles.front(), .max_unread = max_unread};
   }
   void Deliver(std::vector<Event> events) override {
     std::set<RequestHandle> cut_off;
@@ -384,7 +384,7 @@ class UnreadSink : public CollectingSink {
         const auto it = of_.find(event.handle);
         if (delta == nullptr || it == of_.end()) continue;
         const Unread& unread = it->second;
-        if ((waiting_[unread.first] += delta->token_id.has_value() ? 1 : 0) > unread.most_unread)
+        if ((waiting_[unread.first] += delta->token_id.has_value() ? 1 : 0) > unread.max_unread)
           cut_off.insert(unread.first);
       }
     }
@@ -397,7 +397,7 @@ class UnreadSink : public CollectingSink {
  private:
   struct Unread {
     RequestHandle first = 0;
-    size_t most_unread = 0;
+    size_t max_unread = 0;
   };
   std::mutex mutex_;
   std::map<RequestHandle, Unread> of_;
@@ -422,7 +422,7 @@ class EngineWithAnEnd : public ImmediateExecutor {
 
 // Clients that disconnect, are late or do not read, an engine failure, a loop that drains or stops
 // at once: every accepted request gets one end, every rejected request no event.
-TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
+TEST(ServingLoopTest, EveryAcceptedRequestEndsOnce) {
   std::map<std::string, int> ends;  // by reason
   for (uint64_t seed = 1; seed <= 1'000 && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -517,16 +517,16 @@ TEST(ServingLoopTest, MetricsCountEveryStep) {
 // Waits for the requested view.
 ServingView WaitForView(ServingLoop* loop) {
   while (true) {
-    if (const std::unique_ptr<ServingView> view = loop->AskForView()) return *view;
+    if (const std::unique_ptr<ServingView> view = loop->RequestView()) return *view;
     std::this_thread::yield();
   }
 }
 
-TEST(ServingLoopTest, ViewsAreMadeOnlyForThoseWhoAsk) {
+TEST(ServingLoopTest, ViewsAreMadeOnRequest) {
   LoopFixture f;
   ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
   f.sink.WaitForEnd(1);
-  EXPECT_EQ(f.loop->AskForView(), nullptr) << "nobody had asked";
+  EXPECT_EQ(f.loop->RequestView(), nullptr) << "nobody had asked";
   const ServingView idle = WaitForView(f.loop.get());  // an idle loop answers, too
   EXPECT_TRUE(idle.live.empty());
   EXPECT_EQ(idle.stats.pages_free, idle.stats.pages_total);
@@ -541,7 +541,7 @@ TEST(ServingLoopTest, ViewsAreMadeOnlyForThoseWhoAsk) {
   }
   WaitForView(f.loop.get());  // the first view may be older than the steps
   const ServingView later = WaitForView(f.loop.get());
-  ASSERT_EQ(later.steps.size(), kMostViewedSteps);
+  ASSERT_EQ(later.steps.size(), kMaxViewedSteps);
   for (size_t i = 1; i < later.steps.size(); ++i)
     EXPECT_LE(later.steps[i - 1].end, later.steps[i].end);
 }
@@ -553,7 +553,7 @@ TEST(ServingLoopTest, AViewComesAfterTheStepAtWork) {
   auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
   ASSERT_TRUE(Accepted(loop->Submit(1, MakeRequest(10, 100))));
   engine.WaitUntilEntered();
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(loop->AskForView(), nullptr);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(loop->RequestView(), nullptr);
   engine.Release();
   EXPECT_EQ(WaitForView(loop.get()).live.size(), 1u);
 }

@@ -13,22 +13,23 @@ int64_t PartOf(int64_t free, int percent) { return (free * percent + 99) / 100; 
 }  // namespace
 
 Shortage::Shortage(const Parts& parts, Scheduler* scheduler)
-    : space_(&scheduler->cache_space()),
-      pages_(Take(parts.pages, space_->NumUnpromisedPages(), &space_->blocks_)),
-      host_pages_(Take(parts.host_pages, space_->host_pages_.NumFree(), &space_->host_pages_)),
-      table_(Take(parts.table_entries, &space_->table_)),
-      arena_(Take(parts.arena_tokens, &space_->arena_)) {
-  const int64_t slots = PartOf(space_->NumFreeSlots(), parts.slots);
-  slots_.assign(space_->free_slots_.end() - slots, space_->free_slots_.end());
-  space_->free_slots_.resize(space_->free_slots_.size() - slots);
+    : kv_cache_(&scheduler->kv_cache()),
+      pages_(Take(parts.pages, kv_cache_->NumUnreservedPages(), &kv_cache_->page_pool_)),
+      host_pages_(
+          Take(parts.host_pages, kv_cache_->host_pages_.NumFree(), &kv_cache_->host_pages_)),
+      table_(Take(parts.table_entries, &kv_cache_->table_)),
+      arena_(Take(parts.arena_tokens, &kv_cache_->arena_)) {
+  const int64_t slots = PartOf(kv_cache_->NumFreeSlots(), parts.slots);
+  slots_.assign(kv_cache_->free_slots_.end() - slots, kv_cache_->free_slots_.end());
+  kv_cache_->free_slots_.resize(kv_cache_->free_slots_.size() - slots);
 }
 
 Shortage::~Shortage() {
-  for (const int32_t page : pages_) space_->blocks_.Free(page);
-  for (const int32_t page : host_pages_) space_->host_pages_.Free(page);
-  for (const auto& [begin, length] : table_) space_->table_.Free(begin, length);
-  for (const auto& [begin, length] : arena_) space_->arena_.Free(begin, length);
-  space_->free_slots_.insert(space_->free_slots_.end(), slots_.begin(), slots_.end());
+  for (const int32_t page : pages_) kv_cache_->page_pool_.Free(page);
+  for (const int32_t page : host_pages_) kv_cache_->host_pages_.Free(page);
+  for (const auto& [begin, length] : table_) kv_cache_->table_.Free(begin, length);
+  for (const auto& [begin, length] : arena_) kv_cache_->arena_.Free(begin, length);
+  kv_cache_->free_slots_.insert(kv_cache_->free_slots_.end(), slots_.begin(), slots_.end());
 }
 
 std::vector<int32_t> Shortage::Take(int percent, int64_t free, BlockAllocator* blocks) {

@@ -1,6 +1,6 @@
 // Takes a part of a scheduler's free memory, so that allocations fail although its sequences leave
-// room. Takes the ids from the allocators of CacheSpace directly, and frees them on destruction.
-// Meanwhile the scheduler's invariants do not hold.
+// room. Takes the ids from the allocators of KvCacheManager directly, and frees them on
+// destruction. Meanwhile the scheduler's invariants do not hold.
 #ifndef HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
 #define HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
 
@@ -32,7 +32,7 @@ class Shortage {
   static std::vector<int32_t> Take(int percent, int64_t free, BlockAllocator* blocks);
   static Ranges Take(int percent, RangeAllocator* ranges);
 
-  CacheSpace* const space_;
+  KvCacheManager* const kv_cache_;
   std::vector<int32_t> pages_, host_pages_;
   Ranges table_, arena_;
   std::vector<int> slots_;

@@ -36,12 +36,12 @@ bool FailsInChild(const std::function<void()>& run, ChildOutput output) {
 }
 
 std::vector<int> Shrink(std::vector<int> parts,
-                        const std::function<bool(const std::vector<int>&)>& fails, int most_tries) {
+                        const std::function<bool(const std::vector<int>&)>& fails, int max_tries) {
   size_t run = std::max<size_t>(1, parts.size() / 2);
   while (true) {
     const size_t before = parts.size();
     for (size_t begin = 0; begin < parts.size();) {
-      if (most_tries-- <= 0) return parts;
+      if (max_tries-- <= 0) return parts;
       std::vector<int> rest = parts;
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(begin),
                  rest.begin() + static_cast<std::ptrdiff_t>(std::min(begin + run, rest.size())));

@@ -15,11 +15,11 @@ enum class ChildOutput : uint8_t { kShown, kDropped };
 bool FailsInChild(const std::function<void()>& run, ChildOutput output);
 
 // Returns the parts that the failure needs, in their order: removes runs of parts, longer runs
-// first, then single parts, until each is needed. After `most_tries` returns the parts left so far.
+// first, then single parts, until each is needed. After `max_tries` returns the parts left so far.
 // (A plain form of Zeller and Hildebrandt's delta debugging, 2002.) REQUIRES: fails(parts)
 std::vector<int> Shrink(std::vector<int> parts,
                         const std::function<bool(const std::vector<int>&)>& fails,
-                        int most_tries = 3000);
+                        int max_tries = 3000);
 
 }  // namespace hydrant
 

@@ -16,7 +16,7 @@ std::vector<int> UpTo(int count) {
   return all;
 }
 
-TEST(ShrinkTest, LeavesWhatTheFailureNeeds) {
+TEST(ShrinkTest, KeepsTheEventsThatTheFailureNeeds) {
   for (const std::vector<int>& needed :
        {std::vector<int>{}, {0}, {99}, {0, 99}, {49, 50}, {3, 4, 71}, UpTo(100)}) {
     const auto fails = [&](const std::vector<int>& parts) {

@@ -69,17 +69,17 @@ class StepTimeModelTest : public testing::Test {
 };
 
 TEST_F(StepTimeModelTest, KnowsNothingAtFirst) {
-  EXPECT_FALSE(model.KnowsDecode());
-  EXPECT_FALSE(model.KnowsPrompts());
+  EXPECT_FALSE(model.HasDecodeSamples());
+  EXPECT_FALSE(model.HasPromptSamples());
   EXPECT_EQ(model.Predict({.rows = 5, .prompt_tokens = 100}), 0);
   model.Observe({}, 1000);  // an empty step
   EXPECT_EQ(model.Predict({.rows = 5}), 0);
 }
 
-TEST_F(StepTimeModelTest, LearnsWhatStepsTake) {
+TEST_F(StepTimeModelTest, LearnsStepTimes) {
   Learn(30);
-  EXPECT_TRUE(model.KnowsDecode());
-  EXPECT_TRUE(model.KnowsPrompts());
+  EXPECT_TRUE(model.HasDecodeSamples());
+  EXPECT_TRUE(model.HasPromptSamples());
   EXPECT_LT(Error(), 0.10);
   Learn(500);
   EXPECT_LT(Error(), 0.03);

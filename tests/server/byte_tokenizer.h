@@ -47,7 +47,7 @@ class ByteTokenizer final : public Tokenizer {
   bool IsSpecial(TokenId id) const override { return id == kBos || id == kEos; }
   int64_t bos_id() const override { return kBos; }
   const std::vector<TokenId>& eog_ids() const override { return eog_; }
-  std::optional<int64_t> MostBytesPerToken() const override { return 3; }  // "<s>"
+  std::optional<int64_t> MaxBytesPerToken() const override { return 3; }  // "<s>"
   std::string TokenText(TokenId id) const override {
     return id == kBos ? "<s>" : id == kEos ? "</s>" : "";
   }

@@ -227,7 +227,7 @@ TEST(LoadCommandTest, ASweepThatIsBrokenOffGoesOn) {
   EXPECT_THAT(refused.err, HasSubstr("cannot go on: it was made with share 0.99, not 0.5"));
 }
 
-TEST(LoadCommandTest, WhatIsWrongInASweepIsNamed) {
+TEST(LoadCommandTest, ErrorsOfASweepAreNamed) {
   const auto error = [](std::vector<std::string> more) {
     more.insert(more.begin(), "sweep");
     const Ended ended = Load(more);

@@ -192,7 +192,7 @@ TEST(LoadTest, TheScrapeAgreesWithTheReport) {
   EXPECT_EQ(scrape["hydrant_queued_tokens"], 0);
 }
 
-TEST(LoadTest, AClientThatIsGoneBeforeItAskedIsNotRefused) {
+TEST(LoadTest, AClientGoneBeforeItsRequestIsNotRefused) {
   TestServer server;
   const auto target = Connect(server, "full,full");
   WorkloadOptions options = Options(50);

@@ -56,7 +56,7 @@ class RandomModelServer {
     model.chat_template = &chat_template;
     server = *GrpcServer::Start({.listen = "127.0.0.1:0", .authorizer = {.tenants = tenants}},
                                 service.get());
-    contexts = std::make_unique<ContextArchive>(loop.get(), engine->kept_memory(), HomeOf(model),
+    contexts = std::make_unique<ContextArchive>(loop.get(), engine->offload_memory(), HomeOf(model),
                                                 std::move(store),
                                                 ContextArchiveOptions{.patience = store_timeout});
     service->SetReady(&model, loop.get(), contexts.get());

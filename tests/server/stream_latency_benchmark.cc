@@ -70,8 +70,8 @@ constexpr size_t kWarmUpTokens = 20;  // per stream, not counted
 // Steps end at a fixed pace; `ends` has the end of each one.
 class Pacer {
  public:
-  Pacer(int64_t step_us, int compute_threads, size_t most_steps)
-      : step_us_(step_us), ends_(most_steps) {
+  Pacer(int64_t step_us, int compute_threads, size_t max_steps)
+      : step_us_(step_us), ends_(max_steps) {
     if (compute_threads > 0) pool_.emplace(compute_threads);
   }
   void EndStep() {
@@ -132,8 +132,8 @@ std::string Milliseconds(std::vector<int64_t>& us) {
 
 int Measure(int streams, int connections, int steps, int64_t step_us, int compute_threads) {
   // Streams begin one after another; they are compared once all run.
-  const size_t most_steps = static_cast<size_t>(steps) * 4 + 20000;
-  Pacer pacer(step_us, compute_threads, most_steps);
+  const size_t max_steps = static_cast<size_t>(steps) * 4 + 20000;
+  Pacer pacer(step_us, compute_threads, max_steps);
   TestServerOptions options;
   options.limits.max_num_seqs = streams;
   options.limits.max_model_len = steps + 64;
@@ -144,7 +144,7 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
   // Run() calls next_token before its step counts as ended.
   options.next_token = [&pacer](int32_t) { return static_cast<TokenId>(pacer.Count() % kIdCycle); };
   options.after_step = [&pacer] { pacer.EndStep(); };
-  if (compute_threads > 0) options.stand_aside = std::chrono::milliseconds(10);
+  if (compute_threads > 0) options.max_write_wait = std::chrono::milliseconds(10);
   TestServer server(options);
   server.engine.Pause();  // all are queued before the first step
   std::vector<Arrivals> arrivals(streams);

@@ -28,7 +28,7 @@ EngineLimits TestLimits() {
 TestServer::TestServer() : TestServer(TestServerOptions()) {}
 
 TestServer::TestServer(const TestServerOptions& options)
-    : engine(options.limits), router(options.stand_aside), tenants(options.tenants) {
+    : engine(options.limits), router(options.max_write_wait), tenants(options.tenants) {
   spdlog::set_level(options.log_level);
   if (options.next_token) engine.next_token = options.next_token;
   engine.next_token_of = options.next_token_of;
@@ -41,7 +41,7 @@ TestServer::TestServer(const TestServerOptions& options)
                   .kv_pool = 8388608,
                   .workspace = 512,
                   .prefix_cache = 256,
-                  .kept_caches = 128};
+                  .offloaded_caches = 128};
   model.engine_description = "fake";
   model.tokenizer = &tokenizer;
   if (options.chat) model.chat_template = &chat_template;
@@ -65,7 +65,7 @@ TestServer::TestServer(const TestServerOptions& options)
   if (!started.ok() || !running.ok()) std::abort();
   server = *std::move(started);
   loop = *std::move(running);
-  contexts = std::make_unique<ContextArchive>(loop.get(), KeptMemory(), HomeOf(model), nullptr);
+  contexts = std::make_unique<ContextArchive>(loop.get(), OffloadMemory(), HomeOf(model), nullptr);
   if (options.ready) {
     service->SetReady(&model, loop.get(), contexts.get());
     server->SetServing(true);

@@ -34,7 +34,7 @@ struct TestServerOptions {
   size_t max_waiting_request_bytes = ServiceOptions().max_waiting_request_bytes;
   bool chat = true;
   bool ready = true;
-  std::chrono::microseconds stand_aside{0};
+  std::chrono::microseconds max_write_wait{0};
   GrpcServerOptions grpc;            // except `listen`
   const Tenants* tenants = nullptr;  // outlives the server; null: no authentication
   const Tracer* tracer = nullptr;    // outlives the server; null: tracing is off

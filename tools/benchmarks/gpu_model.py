@@ -274,7 +274,7 @@ def column_sums(card: Card, tokens: int, heads: int = 32, kv_heads: int = 8) -> 
 
 def step(card: Card, model: Model, rows: int, entries: int, scored: bool, pages: str = "bf16") -> float:
     """Seconds of a decode step. Attention in waves is planned for the next power of two
-    (engine/run/step/decode_shape.h)."""
+    (engine/run/step/graph_shape.h)."""
     kernels = card.kernels
     fused = rows <= kernels.fused_rows
     share = max(kernels.product_share - kernels.product_share_a_row * (rows - 1), kernels.product_share_least)

@@ -10,10 +10,10 @@
 namespace hydrant::eval {
 
 EngineDriver::EngineDriver(Engine* engine, uint64_t seed)
-    : engine_(engine), space_(engine->limits(), seed) {}
+    : engine_(engine), kv_cache_(engine->limits(), seed) {}
 
 EngineDriver::~EngineDriver() {
-  for (Sequence& sequence : sequences_) space_.Release(&sequence.space);
+  for (Sequence& sequence : sequences_) kv_cache_.Release(&sequence.blocks);
 }
 
 int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
@@ -38,14 +38,14 @@ int EngineDriver::AddSharing(int slot, const CachePlan& plan, int new_tokens) {
 
 int EngineDriver::Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens) {
   Sequence sequence = {.position = static_cast<int>(plan.prompt.tokens), .plan = plan};
-  const CacheSpace::OpenArgs args = {.plan = &plan,
-                                     .prompt_tokens = arena_tokens,
-                                     .tokens = plan.prompt.tokens,
-                                     .final_tokens = plan.prompt.tokens + new_tokens};
-  HYDRANT_CHECK(space_.TryOpen(args, &sequence.space, &batch_));
-  HYDRANT_CHECK(sequence.space.slot == static_cast<int>(sequences_.size()));
+  const KvCacheManager::OpenArgs args = {.plan = &plan,
+                                         .prompt_tokens = arena_tokens,
+                                         .tokens = plan.prompt.tokens,
+                                         .final_tokens = plan.prompt.tokens + new_tokens};
+  HYDRANT_CHECK(kv_cache_.TryOpen(args, &sequence.blocks, &batch_));
+  HYDRANT_CHECK(sequence.blocks.slot == static_cast<int>(sequences_.size()));
   sequences_.push_back(std::move(sequence));
-  return sequences_.back().space.slot;
+  return sequences_.back().blocks.slot;
 }
 
 void EngineDriver::PrefillAll(int slot) {
@@ -61,7 +61,7 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
                         .in_prompt = true,
                         .tokens = sequence.prompt,
                         .part = {layer_begin, layer_end, token_begin, token_end},
-                        .arena_begin = sequence.space.arena_begin,
+                        .arena_begin = sequence.blocks.arena_begin,
                         .prompt = {.whole_prompt = sequence.prompt,
                                    .penalties = sequence.sampling.penalties.Any(),
                                    .sharing_slots = sequence.sharing_slots,
@@ -85,17 +85,18 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   Sequence& sequence = sequences_[slot];
   SampledRow sampling = sequence.sampling;
   sampling.position = position + 1;
-  if (sequence.plan.CutsAfter(position)) {
-    const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
-    auto& of_slot = batch_.Add(SlotCut{slot, position});
-    if (!cut.keep_of_heads.empty()) {
-      space_.Cap(cut.keep_of_heads, &sequence.space);
+  if (sequence.plan.CompactsAfter(position)) {
+    const PageCompaction compaction =
+        sequence.plan.retention->CompactionAfter(sequence.plan, position);
+    auto& of_slot = batch_.Add(SlotCompaction{slot, position});
+    if (!compaction.keep_of_heads.empty()) {
+      kv_cache_.SetCaps(compaction.keep_of_heads, &sequence.blocks);
       of_slot.plan = sequence.plan;
-    } else if (cut.then.has_value()) {
-      space_.Cut(*cut.then, position, &sequence.space);
+    } else if (compaction.then.has_value()) {
+      kv_cache_.Compact(*compaction.then, position, &sequence.blocks);
     }
   }
-  HYDRANT_CHECK(space_.TryGrow(position + 1, &sequence.space, &batch_));
+  HYDRANT_CHECK(kv_cache_.TryGrow(position + 1, &sequence.blocks, &batch_));
   sequence.decoded = token;
   decoded_.push_back({{.slot = slot, .first_position = position}, sampling});
   sequence.position = position + 1;
@@ -112,9 +113,10 @@ void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens, std::vector<i
   sequence.run = std::move(tokens);
   sequence.keep = std::move(keep);
   sequence.position += static_cast<int>(sequence.run.size());
-  HYDRANT_CHECK(space_.TryGrow(sequence.position, &sequence.space, &batch_));
-  space_.CloseArena(&sequence.space);
-  HYDRANT_CHECK(space_.TryOpenArena(static_cast<int64_t>(sequence.run.size()), &sequence.space));
+  HYDRANT_CHECK(kv_cache_.TryGrow(sequence.position, &sequence.blocks, &batch_));
+  kv_cache_.CloseArena(&sequence.blocks);
+  HYDRANT_CHECK(
+      kv_cache_.TryOpenArena(static_cast<int64_t>(sequence.run.size()), &sequence.blocks));
 }
 
 void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int token_begin,
@@ -128,25 +130,25 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
                         .tokens = sequence.run,
                         .first_position = sequence.position - static_cast<int>(sequence.run.size()),
                         .part = {layer_begin, layer_end, token_begin, token_end},
-                        .arena_begin = sequence.space.arena_begin,
+                        .arena_begin = sequence.blocks.arena_begin,
                         .keep = sequence.keep};
   AddRun(run, sampling);
   if (run.Ends(engine_->limits().num_layers) && !sequence.keep.empty())
-    space_.CutTo(sequence.keep, sequence.position, &sequence.space);
+    kv_cache_.CompactTo(sequence.keep, sequence.position, &sequence.blocks);
 }
 
 void EngineDriver::Hold(int slot, std::vector<TokenId> tokens) {
   Sequence& sequence = sequences_[slot];
   sequence.run = std::move(tokens);
   const auto n = static_cast<int>(sequence.run.size());
-  space_.CloseArena(&sequence.space);
-  HYDRANT_CHECK(space_.TryOpenArena(n, &sequence.space));
+  kv_cache_.CloseArena(&sequence.blocks);
+  HYDRANT_CHECK(kv_cache_.TryOpenArena(n, &sequence.blocks));
   batch_.runs.push_back({.slot = slot,
                          .commit = Commit::kLater,
                          .tokens = sequence.run,
                          .first_position = sequence.position,
                          .part = {.layer_end = engine_->limits().num_layers, .token_end = n},
-                         .arena_begin = sequence.space.arena_begin});
+                         .arena_begin = sequence.blocks.arena_begin});
   for (int i = 0; i < n; ++i) {
     SampledRow& row = batch_.AddSampled(sequence.sampling);
     row.position = sequence.position + i + 1;
@@ -157,11 +159,11 @@ void EngineDriver::Hold(int slot, std::vector<TokenId> tokens) {
 void EngineDriver::CommitHeld(int slot, int count) {
   Sequence& sequence = sequences_[slot];
   HYDRANT_CHECK(count <= static_cast<int>(sequence.run.size()));
-  HYDRANT_CHECK(space_.TryGrow(sequence.position + count, &sequence.space, &batch_));
+  HYDRANT_CHECK(kv_cache_.TryGrow(sequence.position + count, &sequence.blocks, &batch_));
   batch_.Add(SlotCommit{.slot = slot,
                         .tokens = std::span(sequence.run).first(count),
                         .first_position = sequence.position,
-                        .arena_begin = sequence.space.arena_begin});
+                        .arena_begin = sequence.blocks.arena_begin});
   sequence.position += count;
 }
 
@@ -170,7 +172,7 @@ void EngineDriver::Shrink(int slot, int32_t mean) {
   const int budget_heads = engine_->limits().BudgetHeads();
   std::vector<int32_t> held(budget_heads);
   for (int head = 0; head < budget_heads; ++head)
-    held[head] = sequence.space.spans[head].EntriesAfter(sequence.position);
+    held[head] = sequence.blocks.spans[head].EntriesAfter(sequence.position);
   sequence.plan = hydrant::Shrink(sequence.plan, sequence.position, held, mean);
 }
 
@@ -183,13 +185,13 @@ void EngineDriver::Step() {
   logits_.clear();
   for (Sequence& sequence : sequences_) sequence.logits_row = -1;
   const Batch ran = std::exchange(batch_, {});
-  size_t next_cut = 0;
-  ran.ForEach<SlotCut>([&](const SlotCut& cut) {
-    const std::vector<int32_t>& entries = result.cut_reports[next_cut++].entries;
+  size_t next_compaction = 0;
+  ran.ForEach<SlotCompaction>([&](const SlotCompaction& compaction) {
+    const std::vector<int32_t>& entries = result.compaction_reports[next_compaction++].entries;
     if (entries.empty()) return;
-    Sequence& sequence = sequences_[cut.slot];
+    Sequence& sequence = sequences_[compaction.slot];
     sequence.entries = entries;
-    space_.Cap(entries, &sequence.space);
+    kv_cache_.SetCaps(entries, &sequence.blocks);
   });
   TakeTokens(ran);
   size_t report = 0;
@@ -199,7 +201,7 @@ void EngineDriver::Step() {
       if (run.Ends(engine_->limits().num_layers) && run.BuildsCache()) TakeReport(slot, of_slot);
     }
   }
-  for (Sequence& sequence : sequences_) space_.PackState(&sequence.space, &batch_);
+  for (Sequence& sequence : sequences_) kv_cache_.PackState(&sequence.blocks, &batch_);
 }
 
 // Decoded runs come first in a batch, whatever was added first.
@@ -238,12 +240,12 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
   sequence.entries = report.entries;
   sequence.retained_mass = report.retained_mass;
   sequence.observations = report.observations;
-  if (sequence.plan.open == OpenUntil::kPromptRead) {
-    sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
-    batch_.Add(SlotDecision{slot, sequence.plan});
+  if (sequence.plan.resolve_at == ResolveAt::kPrefilled) {
+    sequence.plan = Resolve(sequence.plan, {.fits = {}, .of_prompt = report.observations});
+    batch_.Add(SlotPlan{slot, sequence.plan});
   }
-  if (!sequence.space.lengths_known)
-    space_.SetKept(sequence.plan, report.entries, report.pages, &sequence.space);
+  if (!sequence.blocks.lengths_known)
+    kv_cache_.ApplyReport(sequence.plan, report.entries, report.pages, &sequence.blocks);
 }
 
 std::vector<TokenId> EngineDriver::Generate(int slot, int count) {

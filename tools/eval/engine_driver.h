@@ -1,5 +1,5 @@
 // Drives an Engine without the scheduler, for hydrant-eval and for tests: allocates slots, arena
-// room and pages for sequences as the scheduler does (CacheSpace, page ids shuffled), and runs
+// room and pages for sequences as the scheduler does (KvCacheManager, page ids shuffled), and runs
 // steps assembled by the caller. Allocation failures and engine errors end the process.
 #ifndef HYDRANT_TOOLS_EVAL_ENGINE_DRIVER_H_
 #define HYDRANT_TOOLS_EVAL_ENGINE_DRIVER_H_
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/run/engine.h"
 
 namespace hydrant::eval {
@@ -96,7 +96,7 @@ class EngineDriver {
     TokenId newest = kNoToken;
     int logits_row = -1;
     CachePlan plan = {};
-    SequenceSpace space = {};
+    SequenceBlocks blocks = {};
     std::vector<float> retained_mass = {};
     std::vector<float> observations = {};
     std::vector<int> sharing_slots = {};
@@ -110,7 +110,7 @@ class EngineDriver {
   void TakeReport(int slot, const CacheReport& report);
 
   Engine* engine_;
-  CacheSpace space_;
+  KvCacheManager kv_cache_;
   std::vector<Sequence> sequences_;
   Batch batch_;
   std::vector<std::pair<TokenRun, SampledRow>> decoded_;  // of the step being built

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/cache_space.h"
+#include "engine/cache/kv_cache_manager.h"
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "engine/run/engine_probe.h"
@@ -121,21 +121,21 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
     spec.policy = "reconstruct";
     spec.params.try_emplace("budget_scope", "head");
   }
-  const bool fits_twice =
+  const bool fits_two_passes =
       2 * context + static_cast<int>(instruction.size()) <= limits.max_model_len;
   absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
                                                     .num_layers = limits.BudgetLayers(),
                                                     .num_kv_heads = limits.num_kv_heads,
                                                     .question_tokens = trial.question_tokens,
-                                                    .fits_twice = fits_twice});
+                                                    .fits_two_passes = fits_two_passes});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<Continuation>();
-  if (trial.append.value_or(options.append) && !plan->life->CutsWithoutCaps() &&
+  if (trial.append.value_or(options.append) && !plan->retention->CompactsWithoutCaps() &&
       !plan->rule.weighted) {
     plan->cap = kNoCap;
     plan->rule.scored = false;
   }
-  if (plan->ReadsProbe() && !arm.is_oracle && !fits_twice)
+  if (plan->ReadsProbe() && !arm.is_oracle && !fits_two_passes)
     return absl::InvalidArgumentError(absl::StrCat("prompt and repetition, 2 * ", context,
                                                    " tokens and an instruction, exceed ",
                                                    limits.max_model_len));
@@ -145,10 +145,10 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
   const EngineLimits& limits = impl_->engine->limits();
-  const CacheSpace space(limits);
+  const KvCacheManager kv_cache(limits);
   const auto tokens = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
   std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial)}};
-  const int64_t of_full = space.PagesFor(group[0].plan, tokens);
+  const int64_t of_full = kv_cache.PagesFor(group[0].plan, tokens);
   int64_t pages = of_full;
   // Groups as large as the pool allows; each includes the full cache as the baseline.
   const auto run = [&] {
@@ -162,7 +162,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
       outcomes[i + 1].refused = plan.status();
       continue;
     }
-    const int64_t needed = space.PagesFor(*plan, tokens);
+    const int64_t needed = kv_cache.PagesFor(*plan, tokens);
     if (pages + needed > limits.num_blocks ||
         group.size() == static_cast<size_t>(limits.max_num_seqs))
       run();

@@ -16,7 +16,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 
 // Enough characters for one token in most texts.
-constexpr size_t kMostCharactersAToken = 8;
+constexpr size_t kMaxCharactersAToken = 8;
 
 struct Maker {
   const TaskOptions& options;
@@ -29,7 +29,7 @@ struct Maker {
     const size_t near = text.size() * (2 * number + 1) / (2 * options.cases);
     const size_t line = text.find('\n', near);
     if (line == std::string::npos) return {};
-    for (size_t characters = kMostCharactersAToken * tokens;; characters *= 2) {
+    for (size_t characters = kMaxCharactersAToken * tokens;; characters *= 2) {
       Ids ids = laboratory.Encode(text.substr(line + 1, characters));
       const bool is_enough = static_cast<int>(ids.size()) >= tokens;
       if (!is_enough && line + 1 + characters < text.size()) continue;  // long tokens

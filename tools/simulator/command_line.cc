@@ -154,12 +154,12 @@ void AddReportFlags(CLI::App* app, Flags* flags) {
 
 // Refuses loads that would not fit into memory, or take days.
 absl::Status CheckLoad(const load::WorkloadOptions& load) {
-  constexpr int64_t kMostRequests = 100'000'000, kMostTokens = 100'000'000;
+  constexpr int64_t kMaxRequests = 100'000'000, kMaxTokens = 100'000'000;
   const std::pair<const char*, std::pair<int64_t, int64_t>> sizes[] = {
-      {"num-prompts", {load.num_requests, kMostRequests}},
-      {"input-len", {load.input_tokens, kMostTokens}},
-      {"output-len", {load.output_tokens, kMostTokens}},
-      {"prefix-len", {load.shared_prefix_tokens, kMostTokens}}};
+      {"num-prompts", {load.num_requests, kMaxRequests}},
+      {"input-len", {load.input_tokens, kMaxTokens}},
+      {"output-len", {load.output_tokens, kMaxTokens}},
+      {"prefix-len", {load.shared_prefix_tokens, kMaxTokens}}};
   for (const auto& [name, size] : sizes) {
     if (size.first > size.second)
       return absl::InvalidArgumentError(
@@ -194,15 +194,15 @@ void AddFitFlags(CLI::App* app, Flags* flags) {
 
 absl::Status CompleteFlags(Flags* flags) {
   EngineOptions& engine = flags->engine;
-  constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
   const std::pair<const char*, uint64_t> sizes[] = {
       {"kv-cache-memory-bytes", flags->kv_cache_memory_bytes},
       {"prefix-cache-memory-bytes", flags->prefix_cache_memory_bytes},
       {"swap-space", flags->swap_space_bytes}};
   for (const auto& [name, bytes] : sizes) {
-    if (bytes > kMostBytes)
+    if (bytes > kMaxBytes)
       return absl::InvalidArgumentError(
-          fmt::format("{}: {} exceeds {} bytes", name, bytes, kMostBytes));
+          fmt::format("{}: {} exceeds {} bytes", name, bytes, kMaxBytes));
   }
   engine.kv_cache_memory_bytes = static_cast<int64_t>(flags->kv_cache_memory_bytes);
   engine.prefix_cache_memory_bytes =

@@ -46,10 +46,10 @@ Terms Solve(std::span<const StepTaken> steps, const Terms& before) {
       sums[i] += weight * terms[i] * us;
     }
   }
-  constexpr int kMostSweeps = 20000;
+  constexpr int kMaxSweeps = 20000;
   constexpr double kStill = 1e-12;
   Terms solution = before;
-  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+  for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     double moved = 0;
     for (size_t i = 0; i < kTerms; ++i) {
       if (products[i][i] <= 0) continue;

@@ -12,20 +12,20 @@ namespace hydrant::sim {
 namespace {
 
 // One day; larger values are mistakes.
-constexpr double kMostUs = 86400e6;
-constexpr double kMostNoise = 2.0;
+constexpr double kMaxUs = 86400e6;
+constexpr double kMaxNoise = 2.0;
 
 struct Field {
   const char* name;
   double CostModel::*value;
   double most;
 };
-constexpr Field kFields[] = {{"step_us", &CostModel::step_us, kMostUs},
-                             {"row_us", &CostModel::row_us, kMostUs},
-                             {"page_us", &CostModel::page_us, kMostUs},
-                             {"prompt_token_us", &CostModel::prompt_token_us, kMostUs},
-                             {"prompt_pair_us", &CostModel::prompt_pair_us, kMostUs},
-                             {"noise", &CostModel::noise, kMostNoise}};
+constexpr Field kFields[] = {{"step_us", &CostModel::step_us, kMaxUs},
+                             {"row_us", &CostModel::row_us, kMaxUs},
+                             {"page_us", &CostModel::page_us, kMaxUs},
+                             {"prompt_token_us", &CostModel::prompt_token_us, kMaxUs},
+                             {"prompt_pair_us", &CostModel::prompt_pair_us, kMaxUs},
+                             {"noise", &CostModel::noise, kMaxNoise}};
 
 absl::Status SetField(const nlohmann::json& value, const std::string& key, const std::string& name,
                       CostModel* model) {
@@ -78,12 +78,14 @@ std::string ToJson(const CostModel& model) {
 }
 
 CostModel DefaultCostModel() {
-  return {.step_us = 7500,
-          .row_us = 1500,
-          .page_us = 0.42,
-          .prompt_token_us = 790,
-          .prompt_pair_us = 0.26,
-          .source = "SmolLM2-135M Q4_1, 2 threads of a Xeon, from the table of docs/results/performance.md"};
+  return {
+      .step_us = 7500,
+      .row_us = 1500,
+      .page_us = 0.42,
+      .prompt_token_us = 790,
+      .prompt_pair_us = 0.26,
+      .source =
+          "SmolLM2-135M Q4_1, 2 threads of a Xeon, from the table of docs/results/performance.md"};
 }
 
 }  // namespace hydrant::sim

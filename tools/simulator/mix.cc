@@ -77,10 +77,10 @@ absl::StatusOr<Arm> ParseArm(const std::string& text) {
   const std::pair<std::string, std::string> weighted =
       absl::StrSplit(text, absl::MaxSplits('@', 1));
   Arm arm{.name = weighted.first};
-  constexpr double kMostWeight = 1e9;
+  constexpr double kMaxWeight = 1e9;
   const bool has_weight = weighted.first.size() < text.size();
   if (has_weight &&
-      !(ParseNumber(weighted.second, &arm.weight) && arm.weight > 0.0 && arm.weight <= kMostWeight))
+      !(ParseNumber(weighted.second, &arm.weight) && arm.weight > 0.0 && arm.weight <= kMaxWeight))
     return Wrong(text, "what follows @ is its weight, a number above 0");
   const std::vector<std::string> parts = absl::StrSplit(arm.name, ':');
   if (parts[0].empty()) return Wrong(text, "it begins with the name of a policy");

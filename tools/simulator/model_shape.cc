@@ -19,11 +19,11 @@ absl::Status Check(const ModelShape& shape) {
                                                {"num-heads", shape.num_heads},
                                                {"num-kv-heads", shape.num_kv_heads},
                                                {"head-dim", shape.head_dim}};
-  constexpr int kMost = 4096;
+  constexpr int kLimit = 4096;
   for (const auto& [name, value] : sizes) {
-    if (value < 1 || value > kMost)
+    if (value < 1 || value > kLimit)
       return absl::InvalidArgumentError(
-          fmt::format("{}: {} is outside [1, {}]", name, value, kMost));
+          fmt::format("{}: {} is outside [1, {}]", name, value, kLimit));
   }
   constexpr int kLongest = 1 << 30;
   if (shape.max_context < 2 || shape.max_context > kLongest) {
@@ -60,7 +60,7 @@ absl::StatusOr<SimulatedLimits> LimitsOf(const ModelShape& shape, const EngineOp
   limits.engine.max_steps_in_flight =
       options.async_scheduling.value_or(IsGpu(options.device)) ? 2 : 1;
   HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits.engine));
-  int64_t blocks = AskedBlocks(options, layout).value_or(0);
+  int64_t blocks = RequestedBlocks(options, layout).value_or(0);
   if (fold_heads) {
     limits.heads_alike = shape.num_layers * shape.num_kv_heads;
     Fold(limits.heads_alike, &limits.engine);

@@ -79,7 +79,7 @@ void Replica::Publish() {
   gate_.SetQueue(scheduler_.Forecast(), static_cast<int>(inbox_.size()), inbox_tokens);
   for (const Event& event : events) {
     if (std::holds_alternative<Finished>(event.what) || std::holds_alternative<Failed>(event.what))
-      gate_.Leave(event.handle);
+      gate_.Remove(event.handle);
   }
   events_.insert(events_.end(), std::make_move_iterator(events.begin()),
                  std::make_move_iterator(events.end()));

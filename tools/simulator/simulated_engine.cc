@@ -21,17 +21,20 @@ SimulatedEngine::SimulatedEngine(const EngineLimits& limits, uint64_t seed)
     : limits_(limits), random_(seed), plans_(limits.max_num_seqs) {}
 
 void SimulatedEngine::UpdatePlans(const Batch& batch, StepResult* result) {
-  batch.Visit([&](const SlotDecision& decision) { plans_[decision.slot] = decision.plan; },
+  batch.Visit([&](const SlotPlan& decision) { plans_[decision.slot] = decision.plan; },
               [&](const SlotSetup& setup) { plans_[setup.slot] = setup.plan; },
-              [&](const SlotCut& cut) { result->cut_reports.push_back(Cut(cut)); },
+              [&](const SlotCompaction& compaction) {
+                result->compaction_reports.push_back(Compact(compaction));
+              },
               [](const auto&) {});
 }
 
-CacheReport SimulatedEngine::Cut(const SlotCut& cut) {
-  CachePlan& plan = plans_[cut.slot];
-  if (cut.plan.has_value()) plan = *cut.plan;
+CacheReport SimulatedEngine::Compact(const SlotCompaction& compaction) {
+  CachePlan& plan = plans_[compaction.slot];
+  if (compaction.plan.has_value()) plan = *compaction.plan;
   CacheReport report;
-  if (plan.life->HeadsDiffer(plan)) report.entries = ShareOut(plan, plan.WidestShare(cut.tokens));
+  if (plan.retention->HeadsDiffer(plan))
+    report.entries = ShareOut(plan, plan.MaxShare(compaction.tokens));
   return report;
 }
 
@@ -60,13 +63,15 @@ CacheReport SimulatedEngine::ReportPrompt(const TokenRun& run, int slot) {
   report.observations.resize(static_cast<size_t>(plan.scorer->NumObservations(plan)) *
                              static_cast<size_t>(NumHeads()));
   for (float& observation : report.observations) observation = static_cast<float>(Draw());
-  if (!plan.Compresses() || !plan.life->ReportsPrompt()) return report;
-  report.entries = ShareOut(plan, plan.life->WidestKeep(plan));
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
-  if (!cut.has_value() || cut->min_retained_mass <= 0) return report;
+  if (!plan.Compresses() || !plan.retention->ReportsPrompt()) return report;
+  report.entries = ShareOut(plan, plan.retention->MaxKeep(plan));
+  const std::optional<PageCompaction> compaction =
+      plan.retention->PromptCompaction(plan, plan.prompt.num_layers);
+  if (!compaction.has_value() || compaction->min_retained_mass <= 0) return report;
   for (int32_t& entries : report.entries) {
     if (Draw() < kWhole)
-      entries = static_cast<int32_t>(std::min<int64_t>(plan.prompt.tokens, cut->most_for_mass));
+      entries =
+          static_cast<int32_t>(std::min<int64_t>(plan.prompt.tokens, compaction->max_for_mass));
   }
   return report;
 }

@@ -22,7 +22,7 @@ class SimulatedEngine final : public StepExecutor {
   absl::Status Collect(StepResult* result) override;
 
  private:
-  CacheReport Cut(const SlotCut& cut);
+  CacheReport Compact(const SlotCompaction& compaction);
   void UpdatePlans(const Batch& batch, StepResult* result);
   CacheReport ReportPrompt(const TokenRun& run, int slot);
   std::vector<int32_t> ShareOut(const CachePlan& plan, int32_t widest);

@@ -16,8 +16,8 @@
 namespace hydrant::sim {
 namespace {
 
-constexpr int kMostReplicas = 100'000;
-constexpr double kMostSeconds = 1e9;
+constexpr int kMaxReplicas = 100'000;
+constexpr double kMaxSeconds = 1e9;
 
 class Cluster {
  public:
@@ -93,10 +93,10 @@ absl::Status Cluster::Run(const std::function<double(int64_t)>& due,
   TimeUs now = 0;
   for (int64_t index = 0; index < workload_.size(); ++index) {
     const double seconds = due(index);
-    if (!(seconds >= 0 && seconds <= kMostSeconds)) {
+    if (!(seconds >= 0 && seconds <= kMaxSeconds)) {
       return absl::InvalidArgumentError(
           fmt::format("request-rate: request {} would come after {} s; at most {}", index, seconds,
-                      kMostSeconds));
+                      kMaxSeconds));
     }
     now = std::max(now, static_cast<TimeUs>(std::llround(seconds * 1e6)));
     while (!step_ends_.empty() && step_ends_.top().first < now) Advance();
@@ -271,9 +271,9 @@ SimulationResult Cluster::Finish() {
 }
 
 absl::Status Check(const SimulationOptions& options) {
-  if (options.num_replicas < 1 || options.num_replicas > kMostReplicas) {
+  if (options.num_replicas < 1 || options.num_replicas > kMaxReplicas) {
     return absl::InvalidArgumentError(
-        fmt::format("replicas: {} is outside [1, {}]", options.num_replicas, kMostReplicas));
+        fmt::format("replicas: {} is outside [1, {}]", options.num_replicas, kMaxReplicas));
   }
   if (options.mix.empty()) return absl::InvalidArgumentError("mix: it is empty");
   HYDRANT_RETURN_IF_ERROR(CheckPolicyUnderPressure(options.replica.scheduler.policy_under_pressure,

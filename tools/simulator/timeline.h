@@ -32,7 +32,7 @@ class Timeline {
 
   // Adds to the window at `at`.
   void Add(TimeUs at, const Window& what) {
-    while (at / width_us_ >= static_cast<TimeUs>(kMostWindows)) HalveWindows();
+    while (at / width_us_ >= static_cast<TimeUs>(kMaxWindows)) HalveWindows();
     const auto index = static_cast<size_t>(at / width_us_);
     if (index >= windows_.size()) windows_.resize(index + 1);
     windows_[index] += what;
@@ -41,7 +41,7 @@ class Timeline {
   const std::vector<Window>& windows() const { return windows_; }
 
  private:
-  static constexpr size_t kMostWindows = 400;
+  static constexpr size_t kMaxWindows = 400;
 
   void HalveWindows() {
     for (size_t i = 0; 2 * i < windows_.size(); ++i) {

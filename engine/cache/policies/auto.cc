@@ -22,7 +22,7 @@ constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
 // A retrieval question needs entries that one query attends to strongly rather than entries that
 // all queries attend to weakly.
-constexpr double kAskedLaterMaxWeight = 30.0;
+constexpr double kLaterQuestionMaxWeight = 30.0;
 
 // For requests that name a target and no policy. Acts as `echo`, the policy with the lowest loss on
 // continuations of the prompt. If the question is held back until the cache is compressed, the
@@ -51,17 +51,19 @@ class AutoPolicy final : public Policy {
     auto state = std::make_shared<AutoState>();
     const bool open = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
     if (open) {
-      plan->open = OpenUntil::kAdmission;
-      state->by_room = PlansByRoom(spec, plan->prompt);
+      plan->resolve_at = ResolveAt::kAdmission;
+      state->by_room = PlansByFreePages(spec, plan->prompt);
     }
-    const double max_weight = plan->prompt.AskedLater() ? kAskedLaterMaxWeight : kEchoMaxWeight;
+    const double max_weight =
+        plan->prompt.HasLaterQuestion() ? kLaterQuestionMaxWeight : kEchoMaxWeight;
     HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights, FillProbe(spec, max_weight, plan));
-    const bool twice = plan->Compresses() && plan->prompt.AskedLater() && plan->prompt.fits_twice;
-    if (EverEvicts(*plan)) {
+    const bool twice =
+        plan->Compresses() && plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
+    if (MayEvict(*plan)) {
       plan->scorer = std::make_shared<ProbeScorer>(
-          weights, ProbeScorer::Asks{.second_reading = twice,
-                                     .echo = true,
-                                     .echo_says_mass = spec.min_retained_mass.has_value()});
+          weights, ProbeScorer::Passes{.second_reading = twice,
+                                       .echo = true,
+                                       .mass_by_echo = spec.min_retained_mass.has_value()});
     }
     Choose(spec, *plan, twice, state.get());
     plan->state = std::move(state);
@@ -69,25 +71,24 @@ class AutoPolicy final : public Policy {
   }
 
   // The largest budget that fits; the smallest if none does.
-  CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
+  CachePlan Resolve(const CachePlan& plan, const ResolveInputs& inputs) const override {
     const AutoState& state = StateOf(plan);
-    if (plan.open != OpenUntil::kAdmission || state.by_room.empty()) return plan;
+    if (plan.resolve_at != ResolveAt::kAdmission || state.by_room.empty()) return plan;
     if (state.by_room.size() == 1) return state.by_room.front();  // a short prompt
-    const auto fitting =
-        observations.fits == nullptr
-            ? state.by_room.end()
-            : std::find_if(state.by_room.begin(), state.by_room.end(), observations.fits);
+    const auto fitting = inputs.fits == nullptr ? state.by_room.end()
+                                                : std::find_if(state.by_room.begin(),
+                                                               state.by_room.end(), inputs.fits);
     CachePlan chosen = fitting == state.by_room.end() ? state.by_room.back() : *fitting;
     const auto said = std::make_shared<AutoState>(StateOf(chosen));
-    if (observations.fits == nullptr) {  // free pages are not known yet
-      chosen.open = OpenUntil::kAdmission;
+    if (inputs.fits == nullptr) {  // free pages are not known yet
+      chosen.resolve_at = ResolveAt::kAdmission;
       said->by_room = state.by_room;
     } else {
-      said->why += fmt::format("; {} pages were free for {} waiting", observations.free_pages,
-                               observations.num_waiting);
-      if (observations.tpot_us.has_value()) {
+      said->why +=
+          fmt::format("; {} pages were free for {} waiting", inputs.free_pages, inputs.num_waiting);
+      if (inputs.tpot_us.has_value()) {
         said->why += fmt::format(", {:g} ms a token the target",
-                                 static_cast<double>(*observations.tpot_us) / 1000);
+                                 static_cast<double>(*inputs.tpot_us) / 1000);
       }
     }
     chosen.state = said;
@@ -113,7 +114,8 @@ class AutoPolicy final : public Policy {
 
   PolicyReport Report(const CachePlan& plan) const override {
     std::string policy = StateOf(plan).policy, why = StateOf(plan).why;
-    if (const auto* shrunk = dynamic_cast<const Shrunk*>(plan.life.get()); shrunk != nullptr) {
+    if (const auto* shrunk = dynamic_cast<const ShrunkRetention*>(plan.retention.get());
+        shrunk != nullptr) {
       if (policy == "full") policy = "echo";
       why += fmt::format("; cut to {} entries a head after {} tokens, as others needed the room",
                          plan.cap, shrunk->tokens());
@@ -132,7 +134,7 @@ class AutoPolicy final : public Policy {
     return static_cast<const AutoState&>(*plan.state);
   }
 
-  static std::vector<CachePlan> PlansByRoom(const CacheSpec& open, const PromptShape& prompt) {
+  static std::vector<CachePlan> PlansByFreePages(const CacheSpec& open, const PromptShape& prompt) {
     std::vector<CachePlan> plans;
     CacheSpec spec = open;
     for (const double ratio : kRatiosByRoom) {
@@ -164,7 +166,7 @@ class AutoPolicy final : public Policy {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);
     }
-    if (plan.prompt.AskedLater()) {
+    if (plan.prompt.HasLaterQuestion()) {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }

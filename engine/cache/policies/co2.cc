@@ -16,8 +16,8 @@ namespace {
 constexpr double kDefaultAlpha = 0.2;
 constexpr int64_t kDefaultSteps = 20;
 constexpr double kDefaultFifo = 0.25;
-constexpr int64_t kMostTunedSteps = 64;
-constexpr int64_t kMostSteps = 1 << 20;
+constexpr int64_t kMaxTunedSteps = 64;
+constexpr int64_t kMaxSteps = 1 << 20;
 
 // CO2, the cumulative observation oracle (section 4 of its paper): the prompt stays whole for N
 // generated tokens, and their attention counts too; then the cache shrinks to C entries: the newest
@@ -53,7 +53,7 @@ class Co2Policy final : public Policy {
     const bool tunes = self_tuning == "true";
     HYDRANT_ASSIGN_OR_RETURN(const int64_t steps,
                              IntegerParam(spec, "measurement_steps",
-                                          tunes ? kMostTunedSteps : kDefaultSteps, 0, kMostSteps));
+                                          tunes ? kMaxTunedSteps : kDefaultSteps, 0, kMaxSteps));
     HYDRANT_RETURN_IF_ERROR(FillChoices(spec, tunes, plan));
     HYDRANT_RETURN_IF_ERROR(FillScope(spec, kHeadFirst, plan));
     if (plan->share.scope != BudgetScope::kHead && plan->rule.recent == 0) {
@@ -66,45 +66,46 @@ class Co2Policy final : public Policy {
     plan->rule.scored = true;
     const int32_t end = MeasuredUntil(plan->prompt, steps);
     const bool tuned = tunes && CanTune(*plan);
-    // A self-tuning plan is cut after its choice, even with 0 measuring steps.
+    // A self-tuning plan is compacted after its choice, even with 0 measuring steps.
     if (tuned || (steps > 0 && end > plan->cap)) {
-      plan->life = std::make_shared<WholeUntil>(end);
+      plan->retention = std::make_shared<DelayedCompaction>(end);
     } else {
-      plan->ShareBudgets(kNoCap);  // the cut sees the whole prompt
+      plan->ShareBudgets(kNoCap);  // the compaction sees the whole prompt
     }
     if (!tuned) return absl::OkStatus();
     auto state = std::make_shared<SelfTuning>();
-    state->most_steps = static_cast<int32_t>(steps);
-    plan->open = OpenUntil::kPromptRead;
+    state->max_steps = static_cast<int32_t>(steps);
+    plan->resolve_at = ResolveAt::kPrefilled;
     plan->state = std::move(state);
     plan->scorer = NewTunedSums();
     return absl::OkStatus();
   }
 
-  const char* WhyNoMassIsGuaranteed(const CachePlan& plan) const override {
-    const bool cut_later = dynamic_cast<const WholeUntil*>(plan.life.get()) != nullptr;
-    return cut_later ? "does not compress the prompt when it has been read" : nullptr;
+  const char* CheckMassGuarantee(const CachePlan& plan) const override {
+    const bool compacts_later =
+        dynamic_cast<const DelayedCompaction*>(plan.retention.get()) != nullptr;
+    return compacts_later ? "does not compress the prompt when it has been read" : nullptr;
   }
 
-  CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
-    const bool known = plan.open == OpenUntil::kPromptRead && !observations.of_prompt.empty();
-    return known ? Tuned(plan, observations.of_prompt) : plan;
+  CachePlan Resolve(const CachePlan& plan, const ResolveInputs& inputs) const override {
+    const bool known = plan.resolve_at == ResolveAt::kPrefilled && !inputs.of_prompt.empty();
+    return known ? Tuned(plan, inputs.of_prompt) : plan;
   }
 
   std::string SaveDecision(const CachePlan& plan) const override {
-    const bool tuned = SelfTuningOf(plan) != nullptr && plan.open == OpenUntil::kDecided;
+    const bool tuned = SelfTuningOf(plan) != nullptr && plan.resolve_at == ResolveAt::kResolved;
     return tuned ? SaveTuning(plan) : std::string();
   }
 
   absl::StatusOr<CachePlan> RestoreDecision(const CachePlan& open,
                                             std::string_view decision) const override {
-    if (open.open == OpenUntil::kPromptRead) return RestoreTuning(open, decision);
+    if (open.resolve_at == ResolveAt::kPrefilled) return RestoreTuning(open, decision);
     return Policy::RestoreDecision(open, decision);
   }
 
   PolicyReport Report(const CachePlan& plan) const override {
     const SelfTuning* tuning = SelfTuningOf(plan);
-    if (tuning == nullptr || plan.open != OpenUntil::kDecided) return {};
+    if (tuning == nullptr || plan.resolve_at != ResolveAt::kResolved) return {};
     return {"self_tuning",
             {{"alpha", tuning->alpha},
              {"rho", tuning->rho},

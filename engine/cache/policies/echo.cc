@@ -22,8 +22,8 @@ class EchoPolicy final : public Policy {
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights, FillProbe(spec, kEchoMaxWeight, plan));
-    if (EverEvicts(*plan))
-      plan->scorer = std::make_shared<ProbeScorer>(weights, ProbeScorer::Asks{.echo = true});
+    if (MayEvict(*plan))
+      plan->scorer = std::make_shared<ProbeScorer>(weights, ProbeScorer::Passes{.echo = true});
     return absl::OkStatus();
   }
 };

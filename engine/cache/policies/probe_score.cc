@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kDefaultProbeWindow = 8;
 constexpr double kDefaultSumWeight = 1.0;
-constexpr double kMostWeight = 1e6;
+constexpr double kMaxWeight = 1e6;
 constexpr double kNoFloor = 0.0;
 constexpr std::string_view kTrueFirst[] = {"true", "false"};
 
@@ -41,9 +41,9 @@ std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
                                        CachePlan* plan) {
   HYDRANT_ASSIGN_OR_RETURN(const double sum,
-                           RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMostWeight));
+                           RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMaxWeight));
   HYDRANT_ASSIGN_OR_RETURN(const double max,
-                           RealParam(spec, "max_weight", default_max_weight, 0.0, kMostWeight));
+                           RealParam(spec, "max_weight", default_max_weight, 0.0, kMaxWeight));
   if (sum == 0.0 && max == 0.0) {
     return absl::InvalidArgumentError(
         "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing; one of them above 0");
@@ -72,18 +72,18 @@ std::vector<ColumnStatistic> SumAndMax(const CachePlan& plan, int32_t first_quer
 }  // namespace
 
 std::string_view ProbeScorer::Name() const {
-  if (!asks_.second_reading) return "echo";
-  return asks_.echo ? "probe+echo" : "probe";
+  if (!passes_.second_reading) return "echo";
+  return passes_.echo ? "probe+echo" : "probe";
 }
 
 // The second pass over the prompt is the last part of the `read` tokens.
 std::vector<ColumnStatistic> ProbeScorer::Statistics(const CachePlan& plan, int read) const {
-  if (!asks_.second_reading) return {};
+  if (!passes_.second_reading) return {};
   return SumAndMax(plan, read - static_cast<int32_t>(plan.prompt.tokens));
 }
 
 std::vector<ColumnStatistic> ProbeScorer::Echo(const CachePlan& plan) const {
-  if (!asks_.echo) return {};
+  if (!passes_.echo) return {};
   return SumAndMax(plan, 0);
 }
 

@@ -34,31 +34,32 @@ absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max
 // Scores by the attention of the probing queries.
 class ProbeScorer final : public PromptScorer {
  public:
-  struct Asks {
+  struct Passes {
     bool second_reading = false;  // the queries of a second pass; echo may be set as well
     bool echo = false;            // the prompt's own queries, rotated to positions after it
-    bool echo_says_mass = false;  // retained mass is measured on the echo's attention
+    bool mass_by_echo = false;    // retained mass is measured on the echo's attention
   };
-  ProbeScorer(const ProbeWeights& weights, const Asks& asks) : weights_(weights), asks_(asks) {}
+  ProbeScorer(const ProbeWeights& weights, const Passes& passes)
+      : weights_(weights), passes_(passes) {}
 
   const ProbeWeights& weights() const { return weights_; }
-  const Asks& asks() const { return asks_; }
+  const Passes& passes() const { return passes_; }
 
   std::string_view Name() const override;
-  bool ReadsProbe() const override { return asks_.second_reading; }
-  bool EchoSaysMass() const override { return asks_.echo_says_mass; }
+  bool ReadsProbe() const override { return passes_.second_reading; }
+  bool MeasuresMassByEcho() const override { return passes_.mass_by_echo; }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override;
   std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override;
   const float* Score(const PromptLayer& layer) const override;
 
  private:
   ProbeWeights weights_;
-  Asks asks_;
+  Passes passes_;
 };
 
-// Whether any entry may be evicted; if not, no scorer is needed. REQUIRES: budget, rule and life
-// are set.
-inline bool EverEvicts(const CachePlan& plan) { return plan.Compresses() || plan.rule.scored; }
+// Whether any entry may be evicted; if not, no scorer is needed. REQUIRES: budget, rule and
+// retention are set.
+inline bool MayEvict(const CachePlan& plan) { return plan.Compresses() || plan.rule.scored; }
 
 }  // namespace hydrant
 

@@ -9,7 +9,7 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kDefaultBeta = 20;
-constexpr int64_t kMostBeta = 1000;
+constexpr int64_t kMaxBeta = 1000;
 
 // Entries that each layer keeps beside the window: linear from `highest` in the first layer to
 // base / beta in the last, or more in the last if the first is limited to `most`. Rounded up in the
@@ -48,7 +48,7 @@ class PyramidKvPolicy final : public Policy {
     HYDRANT_RETURN_IF_ERROR(FillSnapKv(spec, plan));
     HYDRANT_RETURN_IF_ERROR(FillSharing(spec, kHeadOrLayer, plan));
     HYDRANT_ASSIGN_OR_RETURN(const int64_t beta,
-                             IntegerParam(spec, "beta", kDefaultBeta, 1, kMostBeta));
+                             IntegerParam(spec, "beta", kDefaultBeta, 1, kMaxBeta));
     const int32_t window = plan->rule.recent;
     if (plan->prompt.tokens <= plan->budget || window > plan->budget) return absl::OkStatus();
     plan->layer_budgets =

@@ -34,7 +34,7 @@ class ReconstructPolicy final : public Policy {
                              FillProbe(spec, kSecondReadingMaxWeight, plan));
     const bool both = echo == "true" && plan->Compresses();
     plan->scorer = std::make_shared<ProbeScorer>(
-        weights, ProbeScorer::Asks{.second_reading = true, .echo = both});
+        weights, ProbeScorer::Passes{.second_reading = true, .echo = both});
     return absl::OkStatus();
   }
 };

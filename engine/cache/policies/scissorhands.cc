@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDefaultHistory = 400;
 constexpr int64_t kDefaultRecent = 10;
-constexpr int64_t kMostHistory = 1 << 20;
+constexpr int64_t kMaxHistory = 1 << 20;
 // Without sum_of_squares: its mean over the entries is not 1 / length.
 constexpr std::string_view kWeightReductions[] = {"mean", "max"};
 
@@ -38,8 +38,8 @@ class BelowMean final : public WindowScorer {
 // Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, it evicts
 // `drop_tokens` entries at once: the entries to which most of the last `history_window` queries
 // gave less than the mean weight (kernels/ops/prefill_attention.h: kBelowMean); the last few are
-// protected. A prompt beyond the budget is cut to the same number, budget - drop_tokens. A drop
-// resets the counts, so at most drop_tokens queries count while decoding.
+// protected. A prompt beyond the budget is compacted to the same number, budget - drop_tokens. A
+// drop resets the counts, so at most drop_tokens queries count while decoding.
 class ScissorhandsPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -65,10 +65,10 @@ class ScissorhandsPolicy final : public Policy {
     }
     HYDRANT_ASSIGN_OR_RETURN(const int64_t drop,
                              IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1));
-    HYDRANT_ASSIGN_OR_RETURN(const int64_t history, IntegerParam(spec, "history_window",
-                                                                 kDefaultHistory, 1, kMostHistory));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t history,
+                             IntegerParam(spec, "history_window", kDefaultHistory, 1, kMaxHistory));
     HYDRANT_RETURN_IF_ERROR(FillProtection(spec, cap - drop, plan));
-    plan->life = std::make_shared<DropsChunks>(static_cast<int32_t>(drop));
+    plan->retention = std::make_shared<ChunkedEviction>(static_cast<int32_t>(drop));
     plan->rule.scored = true;
     plan->rule.decay = 0.0f;
     plan->rule.revision = Revision::kBelowMean;
@@ -81,7 +81,7 @@ class ScissorhandsPolicy final : public Policy {
     if (n > cap) plan->budget = static_cast<int32_t>(cap - drop);
     return FillGroupReduce(spec, kWeightReductions, plan);
   }
-  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+  const char* CheckMassGuarantee(const CachePlan&) const override {
     return "drops as many entries of every head at once";
   }
 

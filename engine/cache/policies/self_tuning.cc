@@ -73,8 +73,8 @@ CachePlan Follow(const CachePlan& plan, int trial, SelfTuning tuning) {
   tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
   tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
   tuned.rule.recent = FifoEntries(plan, tuning.rho);
-  tuned.life = std::make_shared<WholeUntil>(MeasuredUntil(plan.prompt, tuning.steps));
-  tuned.open = OpenUntil::kDecided;
+  tuned.retention = std::make_shared<DelayedCompaction>(MeasuredUntil(plan.prompt, tuning.steps));
+  tuned.resolve_at = ResolveAt::kResolved;
   tuned.state = std::make_shared<SelfTuning>(tuning);
   return tuned;
 }
@@ -106,7 +106,7 @@ CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   const double regret =
       tuning.attainable > 0.0 ? 1.0 - std::min(1.0, tuning.retained / tuning.attainable) : 0.0;
   tuning.steps =
-      static_cast<int32_t>(std::lround(tuning.most_steps * std::min(1.0, regret / kLargeRegret)));
+      static_cast<int32_t>(std::lround(tuning.max_steps * std::min(1.0, regret / kLargeRegret)));
   return Follow(plan, best, tuning);
 }
 
@@ -122,7 +122,7 @@ absl::StatusOr<CachePlan> RestoreTuning(const CachePlan& open, std::string_view 
   const bool parsed = absl::SimpleAtoi(std::string(decision.substr(0, space)), &trial) &&
                       absl::SimpleAtoi(std::string(decision.substr(space + 1)), &tuning.steps);
   const bool known = parsed && trial >= 0 && trial < kTrials - 1 && tuning.steps >= 0 &&
-                     tuning.steps <= tuning.most_steps;
+                     tuning.steps <= tuning.max_steps;
   if (!known)
     return absl::InvalidArgumentError(fmt::format("policy co2 has no choice '{}'", decision));
   return Follow(open, trial, tuning);

@@ -29,9 +29,9 @@ inline constexpr int kLateQueries = 128;    // before the held-out queries; all 
 inline constexpr int kTrials = 13;
 static_assert(kTrials <= kMaxObservations);
 
-// CachePlan::state of a self-tuning plan, which is open until its prefill is done (kPromptRead).
+// CachePlan::state of a self-tuning plan, which is open until its prefill is done (kPrefilled).
 struct SelfTuning final : PolicyState {
-  int32_t most_steps = 0;  // limit of `steps`
+  int32_t max_steps = 0;  // limit of `steps`
   // Set by the decision: the choice, the held-out queries' attention that it retains, and the most
   // that any choice could retain.
   int trial = 0;
@@ -46,8 +46,8 @@ const SelfTuning* SelfTuningOf(const CachePlan& plan);
 // The scorer of a self-tuning plan: runs the trials while the plan is open.
 std::shared_ptr<const PromptScorer> NewTunedSums();
 
-// Tokens seen at the cut: the prompt, the question after it, if any, and `steps` generated tokens.
-// With 0 steps the cut comes before the question.
+// Tokens seen at the compaction: the prompt, the question after it, if any, and `steps` generated
+// tokens. With 0 steps the compaction comes before the question.
 int32_t MeasuredUntil(const PromptShape& prompt, int64_t steps);
 
 // Whether more tokens than the cap precede the held-out queries.

@@ -10,7 +10,7 @@ namespace {
 // queries' attention.
 void TryChoices(const PromptLayer& layer) {
   const auto [early, late, held_out] = layer.statistics;
-  layer.KeepAlike(layer.plan->cap);
+  layer.KeepEqually(layer.plan->cap);
   for (int t = 0; t < kTrials; ++t) {
     const Trial trial = TrialOf(*layer.plan, t);
     DeriveScoresArgs add = layer.Derivation();
@@ -80,7 +80,7 @@ class TunedSums final : public PromptScorer {
   }
 
  private:
-  static bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
+  static bool IsOpen(const CachePlan& plan) { return plan.resolve_at == ResolveAt::kPrefilled; }
 };
 
 }  // namespace

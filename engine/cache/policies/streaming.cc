@@ -28,7 +28,7 @@ class StreamingPolicy final : public Policy {
     if (sinks >= plan->cap) {
       return absl::InvalidArgumentError(fmt::format(
           "cache.sink_tokens: {} leaves no window in a budget of {} entries a head; at most {}",
-          sinks, AskedFor(spec, plan->cap), AskedFor(spec, plan->cap) - 1));
+          sinks, RequestedBudget(spec, plan->cap), RequestedBudget(spec, plan->cap) - 1));
     }
     plan->rule.scored = true;
     plan->rule.by_position = true;

@@ -24,13 +24,13 @@ struct Split {
 };
 
 // For a prompt beyond its budget: samples are taken during prefill.
-class SampledPrompt final : public Lifecycle {
+class SampledAtPrefill final : public RetentionSchedule {
  public:
-  explicit SampledPrompt(const SubGenRule& rule) : rule_(rule) {}
-  LayerCut CutLayer(const CachePlan& plan, int layer) const override {
-    LayerCut cut = Lifecycle::CutLayer(plan, layer);
-    cut.samples = &rule_;
-    return cut;
+  explicit SampledAtPrefill(const SubGenRule& rule) : rule_(rule) {}
+  LayerCompaction CompactLayer(const CachePlan& plan, int layer) const override {
+    LayerCompaction compaction = RetentionSchedule::CompactLayer(plan, layer);
+    compaction.samples = &rule_;
+    return compaction;
   }
   const SubGenRule* Samples() const override { return &rule_; }
 
@@ -39,13 +39,14 @@ class SampledPrompt final : public Lifecycle {
 };
 
 // For a prompt within its budget: samples are taken once the budget is full.
-class SampledLater final : public WholeUntil {
+class SampledWhileDecoding final : public DelayedCompaction {
  public:
-  SampledLater(const SubGenRule& rule, int32_t tokens) : WholeUntil(tokens), rule_(rule) {}
-  PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override {
-    PageCut cut = WholeUntil::CutAfter(plan, tokens);
-    cut.samples = &rule_;
-    return cut;
+  SampledWhileDecoding(const SubGenRule& rule, int32_t tokens)
+      : DelayedCompaction(tokens), rule_(rule) {}
+  PageCompaction CompactionAfter(const CachePlan& plan, int64_t tokens) const override {
+    PageCompaction compaction = DelayedCompaction::CompactionAfter(plan, tokens);
+    compaction.samples = &rule_;
+    return compaction;
   }
   const SubGenRule* Samples() const override { return &rule_; }
 
@@ -101,13 +102,14 @@ class SubGenPolicy final : public Policy {
     plan->rule.recent = rule.recent;
     // Sampling begins when the budget is exceeded, which may be while decoding.
     if (plan->prompt.tokens > plan->budget) {
-      plan->life = std::make_shared<SampledPrompt>(rule);
+      plan->retention = std::make_shared<SampledAtPrefill>(rule);
     } else {
-      plan->life = std::make_shared<SampledLater>(rule, std::min(plan->budget, kNoCap - 1));
+      plan->retention =
+          std::make_shared<SampledWhileDecoding>(rule, std::min(plan->budget, kNoCap - 1));
     }
     return absl::OkStatus();
   }
-  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+  const char* CheckMassGuarantee(const CachePlan&) const override {
     return "keeps samples, whose mass is not known";
   }
 
@@ -120,16 +122,16 @@ class SubGenPolicy final : public Policy {
     }
     const int64_t sinks = spec.sink_tokens.value_or(0);
     if (sinks > whole_budget - kLeastBudget) {
-      return absl::InvalidArgumentError(fmt::format("cache.sink_tokens: {} is outside [0, {}]",
-                                                    sinks,
-                                                    AskedFor(spec, whole_budget) - kLeastBudget));
+      return absl::InvalidArgumentError(
+          fmt::format("cache.sink_tokens: {} is outside [0, {}]", sinks,
+                      RequestedBudget(spec, whole_budget) - kLeastBudget));
     }
     const int64_t budget = whole_budget - sinks;
     const int64_t window = spec.protected_window_size.value_or(budget / 2);
     if (window < kLeastWindow || window > budget - 2) {
       return absl::InvalidArgumentError(
           fmt::format("cache.protected_window_size: {} is outside [{}, {}]", window, kLeastWindow,
-                      AskedFor(spec, whole_budget) - sinks - 2));
+                      RequestedBudget(spec, whole_budget) - sinks - 2));
     }
     // A default window shrinks to make room for the samples that the request sets.
     const int64_t room = budget - spec.protected_window_size.value_or(kLeastWindow);

@@ -47,7 +47,7 @@ class SubGenKCenterPolicy final : public Policy {
     if (window > plan->budget) {
       return absl::InvalidArgumentError(
           fmt::format("cache.protected_window_size: {} is outside [0, {}], the budget", window,
-                      AskedFor(spec, plan->budget)));
+                      RequestedBudget(spec, plan->budget)));
     }
     plan->rule.recent = static_cast<int32_t>(window);
     if (window < plan->budget) plan->scorer = std::make_shared<KCenterOrder>();

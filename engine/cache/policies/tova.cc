@@ -46,7 +46,7 @@ class TovaPolicy final : public Policy {
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(0), kNoCap));
     return FillGroupReduce(spec, kReductions, plan);
   }
-  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+  const char* CheckMassGuarantee(const CachePlan&) const override {
     return "keeps the same entries in all heads of a layer";
   }
 };

@@ -44,12 +44,12 @@ absl::StatusOr<std::unique_ptr<BlobPart>> BlobPart::Open(
   if (descriptor < 0) return LastError("cannot write", path);
   std::unique_ptr<BlobPart> part(
       new BlobPart(std::move(path), std::move(file), descriptor, std::move(on_bytes)));
-  HYDRANT_RETURN_IF_ERROR(part->HashWhatIsThere());
+  HYDRANT_RETURN_IF_ERROR(part->HashExistingBytes());
   return part;
 }
 
 // A partial file longer than the blob is invalid.
-absl::Status BlobPart::HashWhatIsThere() {
+absl::Status BlobPart::HashExistingBytes() {
   const off_t end = lseek(descriptor_, 0, SEEK_END);
   if (end < 0) return LastError("cannot read", path_);
   if (end > file_.size) return Restart();

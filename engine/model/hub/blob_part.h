@@ -17,7 +17,7 @@
 
 namespace hydrant::hub {
 
-class BlobPart final : public BodyTaker {
+class BlobPart final : public BodyReceiver {
  public:
   // Hashes the bytes on disk, which takes time. `on_bytes` gets the number of bytes present, at the
   // beginning and after each part; an error from it ends the download.
@@ -40,7 +40,7 @@ class BlobPart final : public BodyTaker {
  private:
   BlobPart(std::string path, RepoFile file, int descriptor,
            std::function<absl::Status(int64_t)> on_bytes);
-  absl::Status HashWhatIsThere();
+  absl::Status HashExistingBytes();
 
   const std::string path_;
   const RepoFile file_;

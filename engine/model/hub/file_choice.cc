@@ -19,8 +19,8 @@
 namespace hydrant::hub {
 namespace {
 
-constexpr size_t kMostNamesListed = 12;
-constexpr size_t kMostLetters = 64;  // longest name compared by edit distance
+constexpr size_t kMaxNamesListed = 12;
+constexpr size_t kMaxLetters = 64;  // longest name compared by edit distance
 constexpr std::array kPreferred{"Q4_K_M", "Q8_0", "Q6_K", "Q5_K_M", "Q4_0",
                                 "Q4_1",   "BF16", "F16",  "F32"};
 constexpr char kIndexFile[] = "model.safetensors.index.json";
@@ -62,7 +62,7 @@ size_t Distance(const std::string& a, const std::string& b) {
 }
 
 std::string Lowered(std::string_view name) {
-  return absl::AsciiStrToLower(std::string(name.substr(0, kMostLetters)));
+  return absl::AsciiStrToLower(std::string(name.substr(0, kMaxLetters)));
 }
 
 // Distance of `name` from the requested name: of its last part or of its last word, whichever is
@@ -83,7 +83,7 @@ std::string NamesText(const std::vector<std::string>& names, const std::string& 
   for (size_t i = 0; i < names.size(); ++i)
     order.emplace_back(wanted.empty() ? 0 : DistanceTo(wanted, names[i]), i);
   std::ranges::sort(order);
-  const size_t shown = std::min(names.size(), kMostNamesListed);
+  const size_t shown = std::min(names.size(), kMaxNamesListed);
   std::vector<std::string> quoted;
   quoted.reserve(shown);
   for (size_t i = 0; i < shown; ++i) quoted.push_back(Quoted(names[order[i].second]));

@@ -20,8 +20,8 @@ constexpr long kBufferBytes = 512 * 1024;
 constexpr size_t kMaxHeaders = 128;
 // Limits for reading an unused body, such as an error page: within these limits it is read to its
 // end, so that the connection can be reused.
-constexpr size_t kMostUnwantedBytes = 64 * 1024;
-constexpr std::chrono::seconds kMostUnwantedTime{5};
+constexpr size_t kMaxUnwantedBytes = 64 * 1024;
+constexpr std::chrono::seconds kMaxUnwantedTime{5};
 
 using CurlUrl = std::unique_ptr<CURLU, void (*)(CURLU*)>;
 
@@ -149,8 +149,8 @@ class CurlSession final : public HttpSession {
     const auto now = std::chrono::steady_clock::now();
     if (transfer_.unwanted_bytes == 0) transfer_.unwanted_since = now;
     transfer_.unwanted_bytes += bytes;
-    transfer_.left_unwanted = transfer_.unwanted_bytes > kMostUnwantedBytes ||
-                              now - transfer_.unwanted_since > kMostUnwantedTime;
+    transfer_.left_unwanted = transfer_.unwanted_bytes > kMaxUnwantedBytes ||
+                              now - transfer_.unwanted_since > kMaxUnwantedTime;
     return transfer_.left_unwanted ? CURL_WRITEFUNC_ERROR : bytes;
   }
 

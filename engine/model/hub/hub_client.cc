@@ -39,9 +39,9 @@ absl::Status CheckRange(const HttpHead& head, int64_t first_byte) {
                                          first_byte, Quoted(range)));
 }
 
-class TextTaker final : public BodyTaker {
+class TextReceiver final : public BodyReceiver {
  public:
-  explicit TextTaker(size_t max_bytes) : max_bytes_(max_bytes) {}
+  explicit TextReceiver(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   absl::StatusOr<int64_t> BeginAttempt() override {
     text_.clear();
@@ -82,10 +82,10 @@ absl::StatusOr<std::unique_ptr<HubClient>> HubClient::Create(HubClientOptions op
   return client;
 }
 
-absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyTaker* taker,
+absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyReceiver* receiver,
                                         milliseconds timeout) {
   for (int failed = 0;;) {
-    Attempt attempt = TryOnce(path, taker, timeout);
+    Attempt attempt = TryOnce(path, receiver, timeout);
     if (attempt.result.ok() || !attempt.may_pass) return std::move(attempt.result);
     failed = attempt.brought_some ? 1 : failed + 1;
     const seconds wait = attempt.retry_after.value_or(seconds(1 << (failed - 1)));
@@ -99,18 +99,18 @@ absl::StatusOr<HttpHead> HubClient::Get(const std::string& path, BodyTaker* take
   }
 }
 
-HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyTaker* taker,
+HubClient::Attempt HubClient::TryOnce(const std::string& path, BodyReceiver* receiver,
                                       milliseconds timeout) {
-  const absl::StatusOr<int64_t> first_byte = taker->BeginAttempt();
+  const absl::StatusOr<int64_t> first_byte = receiver->BeginAttempt();
   if (!first_byte.ok()) return {.result = first_byte.status()};
   size_t brought = 0;
   const BodySink sink = [&](const HttpHead& head, std::string_view bytes) -> absl::Status {
     if (brought == 0) {
       if (head.status == 206) HYDRANT_RETURN_IF_ERROR(CheckRange(head, *first_byte));
-      if (head.status == 200 && *first_byte > 0) HYDRANT_RETURN_IF_ERROR(taker->Restart());
+      if (head.status == 200 && *first_byte > 0) HYDRANT_RETURN_IF_ERROR(receiver->Restart());
     }
     brought += bytes.size();
-    return taker->Take(bytes);
+    return receiver->Take(bytes);
   };
   absl::StatusOr<HttpHead> head = FollowRedirects({.url = settings().endpoint + path,
                                                    .bearer = "",
@@ -172,10 +172,10 @@ void HubClient::Wait(seconds time) {
 
 absl::StatusOr<std::string> HubClient::GetText(const std::string& path, size_t max_bytes,
                                                std::string* link) {
-  TextTaker taker(max_bytes);
-  HYDRANT_ASSIGN_OR_RETURN(const HttpHead head, Get(path, &taker, kTextTimeout));
+  TextReceiver receiver(max_bytes);
+  HYDRANT_ASSIGN_OR_RETURN(const HttpHead head, Get(path, &receiver, kTextTimeout));
   if (link != nullptr) *link = head.Header("link");
-  return std::move(taker).text();
+  return std::move(receiver).text();
 }
 
 }  // namespace hydrant::hub

@@ -18,9 +18,9 @@
 namespace hydrant::hub {
 
 // Receives a body over one or several attempts.
-class BodyTaker {
+class BodyReceiver {
  public:
-  virtual ~BodyTaker() = default;
+  virtual ~BodyReceiver() = default;
   // Begins an attempt; returns the first byte to request.
   virtual absl::StatusOr<int64_t> BeginAttempt() = 0;
   // The server sends from byte 0 regardless of the request: drop the bytes received so far.
@@ -46,8 +46,8 @@ class HubClient {
   // that bring less than 64 KiB each. `timeout`: per attempt, as in HttpRequest. Errors are one
   // line: PermissionDenied (gated, or a bad token), NotFound (repository, revision or file),
   // ResourceExhausted (the hub's rate limit), Unavailable (not reached), Cancelled, or the error
-  // that `taker` returned.
-  absl::StatusOr<HttpHead> Get(const std::string& path, BodyTaker* taker,
+  // that `receiver` returned.
+  absl::StatusOr<HttpHead> Get(const std::string& path, BodyReceiver* receiver,
                                std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
   // A body of at most `max_bytes`; `link`, if not null, gets the Link header.
@@ -60,7 +60,8 @@ class HubClient {
   struct Attempt;
 
   explicit HubClient(HubClientOptions options) : options_(std::move(options)) {}
-  Attempt TryOnce(const std::string& path, BodyTaker* taker, std::chrono::milliseconds timeout);
+  Attempt TryOnce(const std::string& path, BodyReceiver* receiver,
+                  std::chrono::milliseconds timeout);
   absl::StatusOr<HttpHead> FollowRedirects(HttpRequest request, const BodySink& sink);
   absl::Status Unreached(const absl::Status& status) const;
   void Wait(std::chrono::seconds time);

@@ -11,14 +11,14 @@
 
 namespace hydrant::hub {
 
-struct AskedFor {
+struct HubRequest {
   const HubSettings& settings;
   const ModelReference& reference;
   const std::string& path;  // follows the endpoint
 };
 
 // `head` has a status other than 2xx. One line, from the status and the hub's X-Error-Code.
-absl::Status RefusalOf(const HttpHead& head, const AskedFor& asked);
+absl::Status RefusalOf(const HttpHead& head, const HubRequest& request);
 
 }  // namespace hydrant::hub
 

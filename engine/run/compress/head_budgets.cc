@@ -17,7 +17,7 @@ void HeadBudgets::Set(int layer, std::span<const int32_t> keep) {
   keep_.Write(*backend_, static_cast<size_t>(layer) * limits_.num_kv_heads, keep);
 }
 
-void HeadBudgets::SetAlike(int layer, int32_t keep) {
+void HeadBudgets::SetEqually(int layer, int32_t keep) {
   Set(layer, std::vector<int32_t>(limits_.num_kv_heads, keep));
 }
 
@@ -50,7 +50,7 @@ void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int3
 
 void HeadBudgets::AssignPages(const PromptLayer& layer, const KvState& kv) {
   const int block_size = kv.pages().layout.block_size;
-  if (layer.plan->life->UnassignedPages(*layer.plan, block_size) == 0) return;
+  if (layer.plan->retention->UnassignedPages(*layer.plan, block_size) == 0) return;
   backend_->AssignPages({.keep = keep(layer.layer),
                          .block_size = block_size,
                          .slot = layer.slot,
@@ -70,41 +70,41 @@ void HeadBudgets::ReturnPages(int slot, int layers, const KvState& kv) {
                          .blocks = kv.blocks()});
 }
 
-void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
-                             const KvState& kv) {
-  if (!cut.keep_of_heads.empty()) return Set(0, cut.keep_of_heads);
-  if (cut.share.scope == BudgetScope::kModel) {
-    ShareLayersOfPages(plan, cut, slot, tokens, 0, cut.NumLayers(), kv);
+void HeadBudgets::SharePages(const CachePlan& plan, const PageCompaction& compaction, int slot,
+                             int32_t tokens, const KvState& kv) {
+  if (!compaction.keep_of_heads.empty()) return Set(0, compaction.keep_of_heads);
+  if (compaction.share.scope == BudgetScope::kModel) {
+    ShareLayersOfPages(plan, compaction, slot, tokens, 0, compaction.NumLayers(), kv);
   } else {
     for (int layer = 0; layer < limits_.BudgetLayers(); ++layer) {
-      if (cut.share.scope == BudgetScope::kLayer) {
-        ShareLayersOfPages(plan, cut, slot, tokens, layer, layer + 1, kv);
+      if (compaction.share.scope == BudgetScope::kLayer) {
+        ShareLayersOfPages(plan, compaction, slot, tokens, layer, layer + 1, kv);
       } else {
-        SetAlike(layer, cut.keep[layer]);
+        SetEqually(layer, compaction.keep[layer]);
       }
     }
   }
-  if (cut.min_retained_mass <= 0.0f) return;
+  if (compaction.min_retained_mass <= 0.0f) return;
   backend_->KeepForMass({.slot = slot,
                          .queries = plan.MassQueries(),
-                         .min_mass = cut.min_retained_mass,
-                         .most = cut.most_for_mass,
+                         .min_mass = compaction.min_retained_mass,
+                         .most = compaction.max_for_mass,
                          .sinks = plan.rule.sinks,
                          .recent = plan.rule.recent,
                          .next_position = tokens,
-                         .max_length = cut.max_length,
+                         .max_length = compaction.max_length,
                          .pages = kv.pages(),
                          .tables = kv.tables(),
                          .keep = keep(0)});
 }
 
-void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, int slot,
-                                     int32_t tokens, int layer_begin, int layer_end,
+void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCompaction& compaction,
+                                     int slot, int32_t tokens, int layer_begin, int layer_end,
                                      const KvState& kv) {
   const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
-  const int32_t base = cut.keep[layer_begin] - plan.Protected();
+  const int32_t base = compaction.keep[layer_begin] - plan.Protected();
   // If more layers follow, the total over all layers.
-  const int sharing = cut.OthersFollow() ? limits_.BudgetHeads() : heads;
+  const int sharing = compaction.IsPartial() ? limits_.BudgetHeads() : heads;
   backend_->CountBest({.slot = slot,
                        .layer_begin = layer_begin,
                        .layer_end = layer_end,
@@ -112,11 +112,11 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
                        .sinks = plan.rule.sinks,
                        .recent = plan.rule.recent,
                        .next_position = tokens,
-                       .max_length = cut.max_length,
+                       .max_length = compaction.max_length,
                        .pages = kv.pages(),
                        .tables = kv.tables(),
                        .counts = keep(layer_begin)});
-  Share(plan, layer_begin, heads, base, 0, cut.OthersFollow());
+  Share(plan, layer_begin, heads, base, 0, compaction.IsPartial());
 }
 
 }  // namespace hydrant

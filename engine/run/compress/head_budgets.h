@@ -28,7 +28,7 @@ class HeadBudgets {
   // Sets `keep` from `layer` on. keep: [layers, kv_heads], of one or more layers.
   void Set(int layer, std::span<const int32_t> keep);
   // Sets the same number for all heads of the layer.
-  void SetAlike(int layer, int32_t keep);
+  void SetEqually(int layer, int32_t keep);
   // Shares a budget of layer_budget entries per head over the heads of a prompt's layer. scores:
   // [num_kv_heads, n].
   void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget);
@@ -37,15 +37,15 @@ class HeadBudgets {
   // Returns pages that the heads of the first `layers` layers do not keep to the unassigned ones.
   void ReturnPages(int slot, int layers, const KvState& kv);
   // Sets all heads of the slot by the entries in its pages, after `tokens` tokens.
-  void SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
+  void SharePages(const CachePlan& plan, const PageCompaction& compaction, int slot, int32_t tokens,
                   const KvState& kv);
 
  private:
   // Heads share base + guarded entries each. REQUIRES: keep(layer) holds ShareBudgetArgs::best
   void Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted,
              bool others_follow = false);
-  void ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
-                          int layer_begin, int layer_end, const KvState& kv);
+  void ShareLayersOfPages(const CachePlan& plan, const PageCompaction& compaction, int slot,
+                          int32_t tokens, int layer_begin, int layer_end, const KvState& kv);
 
   Backend* backend_ = nullptr;
   EngineLimits limits_;

@@ -44,7 +44,7 @@ absl::Status PromptCompressor::Allocate() {
   allocate(kept_, per_arena);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
   allocate(observations_, NumHeads() * limits_.max_num_seqs * kMaxObservations);
-  if (status.ok()) status = cutter_.Allocate(backend_, limits_);
+  if (status.ok()) status = page_compactor_.Allocate(backend_, limits_);
   return status;
 }
 
@@ -211,7 +211,7 @@ PromptLayer PromptCompressor::LayerOf(int slot, const GroupLayer& at, const Toke
           .statistics = {place(statistics_[0]), place(statistics_[1]), place(statistics_[2])},
           .scores = place(scores_),
           .kept = place(kept_),
-          .keep = cutter_.budgets().keep(at.layer),
+          .keep = page_compactor_.budgets().keep(at.layer),
           .observations = at.group.IsBudget() ? observations : nullptr,
           .observation_stride = static_cast<int64_t>(NumHeads())};
 }
@@ -241,7 +241,7 @@ void PromptCompressor::Append(int layer, const TokenRun& run, const LayerKv& lay
                          .layer = at.layer,
                          .pages = at.group.PagesOf(run.slot),
                          .tables = at.group.tables()});
-  if (ranks_anew) cutter_.CutLayer(at.layer, run, kv);
+  if (ranks_anew) page_compactor_.CompactLayer(at.layer, run, kv);
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
@@ -258,23 +258,24 @@ void PromptCompressor::CompressSlot(int slot, const GroupLayer& at, const TokenR
                                     const LayerKv& layer_kv, const KvState& kv) {
   const CachePlan& plan = at.group.plan(slot);
   const PromptLayer prompt = LayerOf(slot, at, run, layer_kv);
-  const LayerCut cut = plan.life->CutLayer(plan, at.layer);
-  if (cut.samples != nullptr) {
-    cutter_.samples().BuildLayer(*cut.samples, prompt, kv);
+  const LayerCompaction compaction = plan.retention->CompactLayer(plan, at.layer);
+  if (compaction.samples != nullptr) {
+    page_compactor_.samples().BuildLayer(*compaction.samples, prompt, kv);
     return;
   }
   const float* scores = plan.scorer->Score(prompt);
-  if (cut.shared) {
-    cutter_.budgets().ShareLayer(prompt, scores, cut.keep);
+  if (compaction.shared) {
+    page_compactor_.budgets().ShareLayer(prompt, scores, compaction.keep);
   } else {
-    cutter_.budgets().SetAlike(at.layer, cut.keep);
+    page_compactor_.budgets().SetEqually(at.layer, compaction.keep);
   }
-  cutter_.budgets().AssignPages(prompt, kv);
-  const bool everything = !cut.shared && cut.keep == prompt.n;
+  page_compactor_.budgets().AssignPages(prompt, kv);
+  const bool everything = !compaction.shared && compaction.keep == prompt.n;
   if (!everything) Select(prompt, scores);
-  Write(prompt, scores, cut, everything, at.group);
-  const std::optional<PageCut> of_pages = plan.life->CutPrompt(plan, at.layer + 1);
-  if (of_pages.has_value()) cutter_.Cut(plan, *of_pages, slot, prompt.n, kv);
+  Write(prompt, scores, compaction, everything, at.group);
+  const std::optional<PageCompaction> of_pages =
+      plan.retention->PromptCompaction(plan, at.layer + 1);
+  if (of_pages.has_value()) page_compactor_.Compact(plan, *of_pages, slot, prompt.n, kv);
 }
 
 void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
@@ -290,8 +291,9 @@ void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
                     .kept_stride = layer.stride});
 }
 
-void PromptCompressor::Write(const PromptLayer& layer, const float* scores, const LayerCut& cut,
-                             bool everything, const GroupState& group) {
+void PromptCompressor::Write(const PromptLayer& layer, const float* scores,
+                             const LayerCompaction& compaction, bool everything,
+                             const GroupState& group) {
   const CachePlan& plan = *layer.plan;
   const float* beside =
       MeasuresMassInPages(plan) ? layer.statistics[kMassStatistic] : plan.scorer->Second(layer);
@@ -305,7 +307,7 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                         .kept = everything ? nullptr : layer.kept,
                         .kept_stride = layer.stride,
                         .keep = layer.keep,
-                        .growth = cut.shared && plan.Growth() != kNoCap ? plan.Growth() : -1,
+                        .growth = compaction.shared && plan.Growth() != kNoCap ? plan.Growth() : -1,
                         .beside = beside,
                         .beside_stride = layer.stride,
                         .n = layer.n,
@@ -336,7 +338,7 @@ void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
   if (!MeasuresMassInPages(plan)) return;
   backend_->RetainedMass({.slot = slot,
                           .queries = plan.MassQueries(),
-                          .max_length = plan.life->WidestKeep(plan),
+                          .max_length = plan.retention->MaxKeep(plan),
                           .pages = kv.pages(),
                           .tables = kv.tables(),
                           .mass = mass_.data() + slot * NumHeads()});

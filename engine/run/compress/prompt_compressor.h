@@ -6,9 +6,10 @@
 //   Select  scores, keep                         ->  kept positions of each head
 //   Write   kept positions, scores               ->  pages
 //
-// The plan's scorer ranks entries (engine/cache/prompt_scorer.h). Its lifecycle sets how many of a
-// layer are kept (Lifecycle::CutLayer), and the compaction of pages after some or all layers have
-// been written (Lifecycle::CutPrompt). Nothing here depends on a specific policy.
+// The plan's scorer ranks entries (engine/cache/prompt_scorer.h). Its retention schedule sets how
+// many of a layer are kept (RetentionSchedule::CompactLayer), and the compaction of pages after
+// some or all layers have been written (RetentionSchedule::PromptCompaction). Nothing here depends
+// on a specific policy.
 #ifndef HYDRANT_ENGINE_RUN_COMPRESS_PROMPT_COMPRESSOR_H_
 #define HYDRANT_ENGINE_RUN_COMPRESS_PROMPT_COMPRESSOR_H_
 
@@ -22,7 +23,7 @@
 #include "engine/cache/prefix_layout.h"
 #include "engine/cache/prompt_scorer.h"
 #include "engine/cache/prompt_statistics.h"
-#include "engine/run/compress/page_cutter.h"
+#include "engine/run/compress/page_compactor.h"
 #include "engine/run/pool/kv_state.h"
 #include "engine/run/step/batch.h"
 #include "kernels/backend.h"
@@ -57,8 +58,8 @@ class PromptCompressor {
   // Called after the last layer has been compressed.
   void Finish(const TokenRun& run, const KvState& kv);
 
-  // For cuts while decoding.
-  PageCutter& cutter() { return cutter_; }
+  // For compactions while decoding.
+  PageCompactor& page_compactor() { return page_compactor_; }
 
   // [n, budget layers * num_kv_heads] observations of the scorer of the slot's newest prompt.
   const float* observations(int slot) const {
@@ -93,8 +94,8 @@ class PromptCompressor {
   PromptLayer LayerOf(int slot, const GroupLayer& at, const TokenRun& run,
                       const LayerKv& layer_kv) const;
   void Select(const PromptLayer& layer, const float* scores);
-  void Write(const PromptLayer& layer, const float* scores, const LayerCut& cut, bool everything,
-             const GroupState& group);
+  void Write(const PromptLayer& layer, const float* scores, const LayerCompaction& compaction,
+             bool everything, const GroupState& group);
 
   Backend* backend_;
   EngineLimits limits_;
@@ -108,7 +109,7 @@ class PromptCompressor {
   DeviceArray<int32_t> kept_;        // [kv_heads, arena]
   DeviceArray<float> mass_;          // [slots, layers, kv_heads]
   DeviceArray<float> observations_;  // [slots, kMaxObservations, layers, kv_heads]
-  PageCutter cutter_;
+  PageCompactor page_compactor_;
 };
 
 }  // namespace hydrant

@@ -12,7 +12,7 @@ absl::Status SampleStream::Allocate(Backend* backend, const EngineLimits& limits
 
 void SampleStream::SetUp(const CacheUpdates& updates) {
   updates.ForEach<SlotSetup>([&](const SlotSetup& setup) {
-    const SubGenRule* rule = setup.plan.life->Samples();
+    const SubGenRule* rule = setup.plan.retention->Samples();
     if (rule != nullptr) rules_.Write(*backend_, setup.slot, std::span(rule, 1));
   });
 }

@@ -126,7 +126,8 @@ void AttentionMixer::MixDecoded(int layer, const RowSet& rows, bool prepared, co
                             .row_stride = config.KvDim(),
                             .head_stride = config.head_dim});
   if (bounds.weighted) {
-    cutter().samples().Insert(rows.num_rows, decoded.slots, decoded.positions, at.layer, kv);
+    page_compactor().samples().Insert(rows.num_rows, decoded.slots, decoded.positions, at.layer,
+                                      kv);
   }
   backend_->DecodeAttention({.num_rows = rows.num_rows,
                              .slots = decoded.slots,

@@ -40,7 +40,7 @@ class AttentionMixer final : public Mixer {
   void CommitHeld(const SlotCommit& commit, const KvState& kv);
 
   const PromptCompressor& compressor() const { return *compressor_; }
-  PageCutter& cutter() { return compressor_->cutter(); }
+  PageCompactor& page_compactor() { return compressor_->page_compactor(); }
 
  private:
   AttentionMixer(Backend* backend, const Transformer* model, const Activations* act,

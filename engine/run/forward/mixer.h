@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/run/step/decode_shape.h"
 #include "engine/run/pool/kv_state.h"
 #include "engine/run/step/batch.h"
+#include "engine/run/step/graph_shape.h"
 
 namespace hydrant {
 
@@ -20,7 +20,7 @@ struct DecodedRows {
   const int32_t* slots = nullptr;           // [rows]; -1: padding
   const int32_t* positions = nullptr;       // [rows]
   const int32_t* rope_positions = nullptr;  // [rows]
-  DecodeShape shape = {};
+  GraphShape shape = {};
 };
 
 // Tokens [begin, end) of a run in the arena, within one layer.

@@ -34,11 +34,12 @@ absl::Status GroupState::Allocate(Backend* backend, const EngineLimits& limits,
 void GroupState::SetUp(const SlotSetup& setup) {
   const CachePlan& plan = plans_[setup.slot] = group_.PlanOf(setup.plan);
   shared_tokens_[setup.slot] = IsBudget() ? setup.shared_tokens : 0;
-  // Heads with reported lengths get their caps when they are cut.
+  // Heads with reported lengths get their caps when they are compacted.
   std::vector<int32_t> caps(NumHeads(), kNoCap);
-  if (!plan.life->ReportsPrompt()) {
+  if (!plan.retention->ReportsPrompt()) {
     for (size_t head = 0; head < caps.size(); ++head)
-      caps[head] = plan.life->Opening(plan, static_cast<int>(head) / group_.num_kv_heads).cap;
+      caps[head] =
+          plan.retention->InitialSpan(plan, static_cast<int>(head) / group_.num_kv_heads).cap;
   }
   const size_t first = setup.slot * NumHeads();
   rules_.Write(*backend_, setup.slot, std::span(&plan.rule, 1));
@@ -52,10 +53,10 @@ void GroupState::SetPlan(int slot, const CachePlan& plan) {
   rules_.Write(*backend_, slot, std::span(&plan.rule, 1));
 }
 
-void GroupState::Raise(const SlotTurn& turn) {
-  plans_[turn.slot].cap = turn.budget.cap;
-  rules_.Write(*backend_, turn.slot, std::span(&turn.budget.rule, 1));
-  caps_.Write(*backend_, turn.slot * NumHeads(), turn.caps);
+void GroupState::RaiseCaps(const SlotAppend& append) {
+  plans_[append.slot].cap = append.budget.cap;
+  rules_.Write(*backend_, append.slot, std::span(&append.budget.rule, 1));
+  caps_.Write(*backend_, append.slot * NumHeads(), append.caps);
 }
 
 int64_t GroupState::SetRows(int slot, int64_t begin, int32_t row_width) {
@@ -63,20 +64,20 @@ int64_t GroupState::SetRows(int slot, int64_t begin, int32_t row_width) {
   return begin + static_cast<int64_t>(NumHeads()) * row_width;
 }
 
-void GroupState::SwapOut(int slot, const KeptHeads& kept, size_t first_head) const {
+void GroupState::SwapOut(int slot, const OffloadedHeads& offloaded, size_t first_head) const {
   const size_t bytes = NumHeads() * sizeof(int32_t);
   const size_t from = slot * NumHeads();
-  backend_->CopyOnDevice(kept.caps + first_head, caps_.data() + from, bytes);
-  backend_->CopyOnDevice(kept.lengths + first_head, lengths_.data() + from, bytes);
-  backend_->CopyOnDevice(kept.victims + first_head, victims_.data() + from, bytes);
+  backend_->CopyOnDevice(offloaded.caps + first_head, caps_.data() + from, bytes);
+  backend_->CopyOnDevice(offloaded.lengths + first_head, lengths_.data() + from, bytes);
+  backend_->CopyOnDevice(offloaded.victims + first_head, victims_.data() + from, bytes);
 }
 
-void GroupState::SwapIn(int slot, const KeptHeads& kept, size_t first_head) const {
+void GroupState::SwapIn(int slot, const OffloadedHeads& offloaded, size_t first_head) const {
   const size_t bytes = NumHeads() * sizeof(int32_t);
   const size_t to = slot * NumHeads();
-  backend_->CopyOnDevice(caps_.data() + to, kept.caps + first_head, bytes);
-  backend_->CopyOnDevice(lengths_.data() + to, kept.lengths + first_head, bytes);
-  backend_->CopyOnDevice(victims_.data() + to, kept.victims + first_head, bytes);
+  backend_->CopyOnDevice(caps_.data() + to, offloaded.caps + first_head, bytes);
+  backend_->CopyOnDevice(lengths_.data() + to, offloaded.lengths + first_head, bytes);
+  backend_->CopyOnDevice(victims_.data() + to, offloaded.victims + first_head, bytes);
 }
 
 void GroupState::Fork(const SlotFork& fork) {

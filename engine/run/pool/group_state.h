@@ -12,7 +12,7 @@
 #include "engine/cache/cache_group.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/cache/kept_memory.h"
+#include "engine/cache/offload_memory.h"
 #include "engine/cache/state_slabs.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
@@ -45,13 +45,14 @@ class GroupState {
 
   void SetUp(const SlotSetup& setup);
   void SetPlan(int slot, const CachePlan& plan);
-  void Raise(const SlotTurn& turn);
+  void RaiseCaps(const SlotAppend& append);
   void Fork(const SlotFork& fork);
   // Sets the start of the slot's rows in the table; returns their end.
   int64_t SetRows(int slot, int64_t begin, int32_t row_width);
-  // Copies between the tables and a kept cache's heads; the group's begin at `first_head` of all.
-  void SwapOut(int slot, const KeptHeads& kept, size_t first_head) const;
-  void SwapIn(int slot, const KeptHeads& kept, size_t first_head) const;
+  // Copies between the tables and an offloaded cache's heads; the group's begin at `first_head` of
+  // all.
+  void SwapOut(int slot, const OffloadedHeads& offloaded, size_t first_head) const;
+  void SwapIn(int slot, const OffloadedHeads& offloaded, size_t first_head) const;
 
  private:
   size_t NumHeads() const { return group_.NumHeads(); }

@@ -103,7 +103,7 @@ absl::Status KvState::Allocate(const std::string& kept_directory) {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
   HYDRANT_RETURN_IF_ERROR(AllocatePool());
-  HYDRANT_RETURN_IF_ERROR(AllocateKept(kept_directory));
+  HYDRANT_RETURN_IF_ERROR(AllocateOffloadMemory(kept_directory));
   HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
@@ -123,16 +123,16 @@ absl::Status KvState::AllocatePool() {
   return absl::OkStatus();
 }
 
-absl::Status KvState::AllocateKept(const std::string& directory) {
+absl::Status KvState::AllocateOffloadMemory(const std::string& directory) {
   const PageArrays arrays(pages_.layout, limits_.num_host_pages, true);
-  HYDRANT_ASSIGN_OR_RETURN(kept_pages_, directory.empty()
-                                            ? backend_->AllocateHost(arrays.size())
-                                            : AllocateFileMemory(arrays.size(), directory));
-  kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
-  kept_.num_heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
-  const size_t heads = 3 * limits_.max_kept_caches * kept_.num_heads;
-  HYDRANT_ASSIGN_OR_RETURN(kept_heads_, backend_->AllocateHost(heads * sizeof(int32_t)));
-  kept_.heads = static_cast<int32_t*>(kept_heads_.get());
+  HYDRANT_ASSIGN_OR_RETURN(offloaded_pages_, directory.empty()
+                                                 ? backend_->AllocateHost(arrays.size())
+                                                 : AllocateFileMemory(arrays.size(), directory));
+  offload_memory_.pages = arrays.In(static_cast<uint8_t*>(offloaded_pages_.get()));
+  offload_memory_.num_heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
+  const size_t heads = 3 * limits_.max_offloaded_caches * offload_memory_.num_heads;
+  HYDRANT_ASSIGN_OR_RETURN(offloaded_heads_, backend_->AllocateHost(heads * sizeof(int32_t)));
+  offload_memory_.heads = static_cast<int32_t*>(offloaded_heads_.get());
   return absl::OkStatus();
 }
 
@@ -143,9 +143,11 @@ absl::Status KvState::AllocatePrefix() {
   return absl::OkStatus();
 }
 
-void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut,
+void KvState::Apply(const CacheUpdates& updates,
+                    const std::function<void(const SlotCompaction&)>& compact,
                     const std::function<void(const SlotCommit&)>& commit) {
-  // Only cuts, commits and decisions read the table: writes are batched until the next one, or the end.
+  // Only compactions, commits and decisions read the table: writes are batched until the next one,
+  // or the end.
   std::span<const TableUpdate> left = updates.table;
   size_t waiting = 0;
   const auto write_table = [&] {
@@ -153,15 +155,15 @@ void KvState::Apply(const CacheUpdates& updates, const std::function<void(const 
     left = left.subspan(std::exchange(waiting, 0));
   };
   updates.Visit([&](const TableWrites& writes) { waiting += writes.count; },
-                [&](const SlotCut& of_slot) {
+                [&](const SlotCompaction& of_slot) {
                   write_table();
-                  cut(of_slot);
+                  compact(of_slot);
                 },
                 [&](const SlotCommit& of_slot) {
                   write_table();
                   commit(of_slot);
                 },
-                [&](const SlotDecision& decision) {
+                [&](const SlotPlan& decision) {
                   write_table();
                   Apply(decision);
                 },
@@ -186,19 +188,19 @@ void KvState::Apply(const SlotCopies& copies) {
 }
 
 void KvState::Apply(const SwapOut& swap) {
-  CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
+  CopyPages(swap.pages, swap.state_lines, pages_, offload_memory_.pages);
   size_t first_head = 0;
   for (const GroupState& group : groups_) {
-    group.SwapOut(swap.slot, kept_.HeadsOf(swap.kept), first_head);
+    group.SwapOut(swap.slot, offload_memory_.HeadsOf(swap.index), first_head);
     first_head += group.group().NumHeads();
   }
 }
 
 void KvState::Apply(const SwapIn& swap) {
-  CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
+  CopyPages(swap.pages, swap.state_lines, offload_memory_.pages, pages_);
   size_t first_head = 0;
   for (const GroupState& group : groups_) {
-    group.SwapIn(swap.slot, kept_.HeadsOf(swap.kept), first_head);
+    group.SwapIn(swap.slot, offload_memory_.HeadsOf(swap.index), first_head);
     first_head += group.group().NumHeads();
   }
 }
@@ -207,7 +209,7 @@ void KvState::Apply(const SlotFork& fork) {
   for (GroupState& group : groups_) group.Fork(fork);
 }
 
-void KvState::Apply(const SlotDecision& decision) {
+void KvState::Apply(const SlotPlan& decision) {
   SetPlan(decision.slot, decision.plan);
   const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
   backend_->CombineCachedScores({.slot = decision.slot,

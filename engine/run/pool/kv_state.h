@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/cache/kept_memory.h"
+#include "engine/cache/offload_memory.h"
 #include "engine/run/pool/group_state.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
@@ -33,22 +33,22 @@ PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits);
 class KvState {
  public:
   // Borrows the backend. kinds: [layers of the model] the group of each layer. kept_directory: a
-  // folder for a file with the pages of kept caches; empty: the backend's host memory.
+  // folder for a file with the pages of offloaded caches; empty: the backend's host memory.
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
                                                          const std::vector<GroupKind>& kinds,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory = "");
 
-  // Applies updates in the order of the list. Calls cut(SlotCut) and commit(SlotCommit) with tables
-  // up to date.
-  void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut,
+  // Applies updates in the order of the list. Calls compact(SlotCompaction) and commit(SlotCommit)
+  // with tables up to date.
+  void Apply(const CacheUpdates& updates, const std::function<void(const SlotCompaction&)>& compact,
              const std::function<void(const SlotCommit&)>& commit);
 
   const KvPages& pages() const { return pages_; }
   // limits.num_prefix_blocks blocks in host memory.
   const PrefixBlocks& prefix() const { return prefix_; }
-  const KeptMemory& kept() const { return kept_; }
+  const OffloadMemory& offload_memory() const { return offload_memory_; }
   PageIds* blocks() const { return blocks_.data(); }
   GroupLayer At(int layer) const { return {groups_[place_[layer].group], place_[layer].layer}; }
   // The group with the requests' plans; it has no layers if all are in other groups.
@@ -70,10 +70,10 @@ class KvState {
           const EngineLimits& limits);
   absl::Status Allocate(const std::string& kept_directory);
   absl::Status AllocatePool();
-  absl::Status AllocateKept(const std::string& directory);
+  absl::Status AllocateOffloadMemory(const std::string& directory);
   absl::Status AllocatePrefix();
-  void Apply(const SlotDecision& decision);
-  void Apply(const SlotTurn& turn) { groups_.front().Raise(turn); }
+  void Apply(const SlotPlan& decision);
+  void Apply(const SlotAppend& append) { groups_.front().RaiseCaps(append); }
   void Apply(const SlotSetup& setup);
   void Apply(const SlotFork& fork);
   void Apply(const SlotCopies& copies);
@@ -88,13 +88,13 @@ class KvState {
   Backend* backend_;
   EngineLimits limits_;
   KvPages pages_;
-  KeptMemory kept_;
+  OffloadMemory offload_memory_;
   PrefixBlocks prefix_;
   std::vector<GroupState> groups_;  // the budget group first
   std::vector<Place> place_;        // [layers of the model]
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions
-  DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
+  DeviceBuffer prefix_memory_, offloaded_pages_, offloaded_heads_;
   DeviceArray<PageCopy> copies_;  // staging, for a part of a list
   DeviceArray<PageIds> blocks_;
   DeviceArray<int32_t> row_width_, unassigned_;

@@ -25,7 +25,7 @@
 #include "absl/status/status.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/cache/kept_memory.h"
+#include "engine/cache/offload_memory.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/ops/edit_logits.h"
 #include "kernels/ops/logprobs.h"
@@ -62,13 +62,13 @@ struct SampledRow : SamplingRow {
   // A bit per token, set if it is allowed (kernels/ops/edit_logits.h), for at most the vocabulary;
   // empty: all tokens are allowed. Valid once the masks in Batch::masks have been made.
   std::span<const uint32_t> mask = {};
-  // At most kMostBiases, at most one per token.
+  // At most kMaxBiases, at most one per token.
   std::span<const TokenBias> biases = {};
   // Requests StepResult::logprobs of the sampled token: from the model's own distribution, before
   // masks, biases, penalties and temperature.
   bool logprobs = false;
 };
-inline constexpr int kMostBiases = 1024;
+inline constexpr int kMaxBiases = 1024;
 
 // How the tokens of a run enter the slot's cache.
 enum class Commit : uint8_t {
@@ -200,7 +200,7 @@ struct Batch : CacheUpdates {
   }
 };
 
-// The state of a cache after its prompt was compressed, or after a cut.
+// The state of a cache after its prompt was compressed, or after a compaction.
 struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
   // For a prompt with unassigned pages: the pages of the first head, of the second, ... Empty: the
@@ -209,7 +209,7 @@ struct CacheReport {
   // [layers * KV heads] the share of the attention of the prompt's last queries that falls on kept
   // entries (kernels/ops/retained_mass.h); empty: no entry was evicted.
   std::vector<float> retained_mass;
-  // [n, layers * KV heads] observations of the scorer of an open plan (Observations::of_prompt).
+  // [n, layers * KV heads] observations of the scorer of an open plan (ResolveInputs::of_prompt).
   std::vector<float> observations;
 };
 
@@ -224,8 +224,8 @@ struct StepResult {
   std::vector<TokenLogprobs> logprobs;
   // In the order of the runs: of the tokens that follow tokens [part.token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
-  std::vector<CacheReport> prompt_reports;  // of the Slots() of each of batch.InArena()
-  std::vector<CacheReport> cut_reports;     // [batch.Count<SlotCut>()]
+  std::vector<CacheReport> prompt_reports;      // of the Slots() of each of batch.InArena()
+  std::vector<CacheReport> compaction_reports;  // [batch.Count<SlotCompaction>()]
 };
 
 // The interface between scheduler and engine; the scheduler's tests implement it with a fake. Steps
@@ -236,7 +236,7 @@ class StepExecutor {
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
   // Host memory that SwapOut copies caches to, and SwapIn from; valid as long as the executor.
-  virtual KeptMemory kept_memory() const { return {}; }
+  virtual OffloadMemory offload_memory() const { return {}; }
   virtual PrefixMemory prefix_memory() const { return {}; }
   // Copies the data that it needs from the batch. A CPU backend does the work here.
   // REQUIRES: at most one step has not been collected.

@@ -17,7 +17,7 @@ struct Repetition {
   int32_t most = -1;  // -1: no upper limit
 };
 // The library counts repetitions in 32 bits.
-inline constexpr int64_t kMostRepetitions = 1'000'000'000;
+inline constexpr int64_t kMaxRepetitions = 1'000'000'000;
 
 // `text` in quotes, escaped. REQUIRES: valid UTF-8.
 std::string EbnfString(std::string_view text);

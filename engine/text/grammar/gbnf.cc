@@ -18,7 +18,7 @@ namespace {
 using Kind = GbnfToken::Kind;
 
 // The library's parser recurses as deeply as groups are nested.
-constexpr size_t kMostGroups = 500;
+constexpr size_t kMaxGroups = 500;
 
 // Writes the tokens of a grammar as EBNF, one after another.
 class Writer {
@@ -146,8 +146,8 @@ class Writer {
   }
 
   absl::Status Open(const GbnfToken& token) {
-    if (open_.size() > kMostGroups) {
-      return Error(token, absl::StrCat("more than ", kMostGroups, " groups in each other"));
+    if (open_.size() > kMaxGroups) {
+      return Error(token, absl::StrCat("more than ", kMaxGroups, " groups in each other"));
     }
     PutElement("(");
     open_.push_back({.begin = &token});

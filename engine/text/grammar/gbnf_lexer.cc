@@ -224,8 +224,8 @@ class Lexer {
     int64_t count = 0;
     while (IsDigit(Peek())) {
       count = count * 10 + (Take() - '0');
-      if (count > kMostRepetitions)
-        return Error(absl::StrCat("more than ", kMostRepetitions, " repetitions"));
+      if (count > kMaxRepetitions)
+        return Error(absl::StrCat("more than ", kMaxRepetitions, " repetitions"));
     }
     return static_cast<int32_t>(count);
   }

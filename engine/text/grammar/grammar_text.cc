@@ -20,10 +20,10 @@ absl::Status FieldError(const std::string& field, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
 
-absl::Status CheckText(const std::string& field, std::string_view text, size_t most_bytes) {
-  if (text.size() > most_bytes) {
+absl::Status CheckText(const std::string& field, std::string_view text, size_t max_bytes) {
+  if (text.size() > max_bytes) {
     return FieldError(
-        field, absl::StrCat("has ", text.size(), " bytes, at most ", most_bytes, " are read"));
+        field, absl::StrCat("has ", text.size(), " bytes, at most ", max_bytes, " are read"));
   }
   if (const absl::Status status = ValidateUtf8(text); !status.ok()) {
     return FieldError(field, std::string(status.message()));
@@ -85,13 +85,13 @@ absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, const Grammar
 }
 
 std::string OneLine(std::string_view message) {
-  constexpr size_t kMost = 300;
-  std::string line(message.substr(0, kMost));
+  constexpr size_t kLimit = 300;
+  std::string line(message.substr(0, kLimit));
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = ' ';
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  return message.size() > kMost ? line + "..." : line;
+  return message.size() > kLimit ? line + "..." : line;
 }
 
 }  // namespace hydrant

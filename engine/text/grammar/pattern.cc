@@ -16,7 +16,7 @@ namespace {
 using Kind = Pattern::Kind;
 
 // The reader recurses as deeply as groups are nested.
-constexpr int kMostGroups = 200;
+constexpr int kMaxGroups = 200;
 
 const CodePointSet kDigits = {{'0', '9'}};
 const CodePointSet kWordCharacters = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -121,8 +121,8 @@ class Reader {
 
   absl::StatusOr<Pattern> ReadGroup() {
     const int begin = Position();
-    if (++num_groups_ > kMostGroups) {
-      return Error(absl::StrCat("more than ", kMostGroups, " groups in each other"));
+    if (++num_groups_ > kMaxGroups) {
+      return Error(absl::StrCat("more than ", kMaxGroups, " groups in each other"));
     }
     ++at_;
     if (Take('?')) HYDRANT_RETURN_IF_ERROR(ReadModifier(begin));
@@ -322,8 +322,8 @@ class Reader {
     int64_t count = 0;
     for (; IsDigit(Peek()); ++at_) {
       count = count * 10 + (Peek() - '0');
-      if (count > kMostRepetitions)
-        return ErrorAt(begin, absl::StrCat("more than ", kMostRepetitions, " repetitions"));
+      if (count > kMaxRepetitions)
+        return ErrorAt(begin, absl::StrCat("more than ", kMaxRepetitions, " repetitions"));
     }
     return static_cast<int32_t>(count);
   }

@@ -14,7 +14,7 @@ namespace hydrant {
 template <typename Value>
 class RecentlyUsed {
  public:
-  explicit RecentlyUsed(size_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit RecentlyUsed(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   std::optional<Value> Find(const std::string& key) {
     const auto found = places_.find(key);
@@ -27,8 +27,8 @@ class RecentlyUsed {
   // key.
   void Insert(const std::string& key, Value value, size_t bytes) {
     bytes += 2 * key.size() + sizeof(Entry);
-    if (bytes > most_bytes_) return;
-    while (bytes_ + bytes > most_bytes_) {
+    if (bytes > max_bytes_) return;
+    while (bytes_ + bytes > max_bytes_) {
       bytes_ -= entries_.back().bytes;
       places_.erase(entries_.back().key);
       entries_.pop_back();
@@ -48,8 +48,8 @@ class RecentlyUsed {
     size_t bytes;
   };
 
-  const size_t most_bytes_;
-  size_t bytes_ = 0;          // sum over the entries; at most most_bytes_
+  const size_t max_bytes_;
+  size_t bytes_ = 0;          // sum over the entries; at most max_bytes_
   std::list<Entry> entries_;  // the most recently used first
   std::unordered_map<std::string, typename std::list<Entry>::iterator> places_;
 };

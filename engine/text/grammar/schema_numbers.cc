@@ -16,13 +16,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Limits of the library.
-constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostMultipleOf = 1024;
+constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxMultipleOf = 1024;
 constexpr int64_t kWidestMultipleOf = 10'000;
 
-// The minimum 64-bit integer has no negation in 64 bits, so bounds are in [-kMostInteger,
-// kMostInteger].
-constexpr int64_t kMostInteger = std::numeric_limits<int64_t>::max();
+// The minimum 64-bit integer has no negation in 64 bits, so bounds are in [-kMaxInteger,
+// kMaxInteger].
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 
 absl::Status Wrong(const std::string& keyword, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("'", keyword, "' ", what));
@@ -35,14 +35,14 @@ absl::StatusOr<double> NumberAt(const Json& schema, const std::string& keyword) 
   return Wrong(keyword, "is no number");
 }
 
-// The nearest integer in [-kMostInteger, kMostInteger]; `round` rounds fractions.
+// The nearest integer in [-kMaxInteger, kMaxInteger]; `round` rounds fractions.
 int64_t IntegerOf(const Json& value, double (*round)(double)) {
   if (value.is_number_unsigned())
-    return static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), kMostInteger));
-  if (value.is_number_integer()) return std::max(value.get<int64_t>(), -kMostInteger);
+    return static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), kMaxInteger));
+  if (value.is_number_integer()) return std::max(value.get<int64_t>(), -kMaxInteger);
   const double rounded = round(value.get<double>());
-  if (rounded >= static_cast<double>(kMostInteger)) return kMostInteger;
-  if (rounded <= -static_cast<double>(kMostInteger)) return -kMostInteger;
+  if (rounded >= static_cast<double>(kMaxInteger)) return kMaxInteger;
+  if (rounded <= -static_cast<double>(kMaxInteger)) return -kMaxInteger;
   return static_cast<int64_t>(rounded);
 }
 
@@ -55,7 +55,7 @@ absl::StatusOr<int64_t> CountAt(const Json& schema, const std::string& keyword) 
 }
 
 struct Bounds {
-  int64_t low = -kMostInteger, high = kMostInteger;
+  int64_t low = -kMaxInteger, high = kMaxInteger;
   bool has_low = false, has_high = false;
 };
 
@@ -76,12 +76,12 @@ absl::StatusOr<Bounds> IntegerBounds(const Json& schema) {
   if (schema.contains("maximum")) lower(IntegerOf(schema.at("maximum"), std::floor));
   if (schema.contains("exclusiveMinimum")) {
     const int64_t above = IntegerOf(schema.at("exclusiveMinimum"), std::floor);
-    if (above == kMostInteger) return Wrong("exclusiveMinimum", "is above all 64-bit integers");
+    if (above == kMaxInteger) return Wrong("exclusiveMinimum", "is above all 64-bit integers");
     raise(above + 1);
   }
   if (schema.contains("exclusiveMaximum")) {
     const int64_t below = IntegerOf(schema.at("exclusiveMaximum"), std::ceil);
-    if (below == -kMostInteger) return Wrong("exclusiveMaximum", "is below all 64-bit integers");
+    if (below == -kMaxInteger) return Wrong("exclusiveMaximum", "is below all 64-bit integers");
     lower(below - 1);
   }
   if (bounds.low > bounds.high) return Wrong("minimum", "is above 'maximum': no integer is left");
@@ -90,10 +90,10 @@ absl::StatusOr<Bounds> IntegerBounds(const Json& schema) {
 
 absl::Status CheckMultipleOf(const Json& multiple_of, const Bounds& bounds) {
   const bool is_supported = multiple_of.is_number() && multiple_of >= 1 &&
-                            multiple_of <= kMostMultipleOf &&
+                            multiple_of <= kMaxMultipleOf &&
                             std::trunc(multiple_of.get<double>()) == multiple_of.get<double>();
   if (!is_supported) {
-    return Wrong("multipleOf", absl::StrCat("is no whole number from 1 to ", kMostMultipleOf));
+    return Wrong("multipleOf", absl::StrCat("is no whole number from 1 to ", kMaxMultipleOf));
   }
   if (!bounds.has_low && !bounds.has_high) return absl::OkStatus();
   const bool is_narrow = bounds.has_low && bounds.has_high &&
@@ -117,13 +117,13 @@ absl::Status NormalizeCounts(const std::string& least, const std::string& most, 
   int64_t at_least = 0;
   if (schema->contains(least)) {
     HYDRANT_ASSIGN_OR_RETURN(at_least, CountAt(*schema, least));
-    if (at_least > kMostCount) return Wrong(least, absl::StrCat("is above ", kMostCount));
+    if (at_least > kMaxCount) return Wrong(least, absl::StrCat("is above ", kMaxCount));
     (*schema)[least] = at_least;
   }
   if (!schema->contains(most)) return absl::OkStatus();
   HYDRANT_ASSIGN_OR_RETURN(const int64_t at_most, CountAt(*schema, most));
   if (at_most < at_least) return Wrong(least, absl::StrCat("is above '", most, "'"));
-  if (at_most > kMostCount) {
+  if (at_most > kMaxCount) {
     schema->erase(most);
   } else {
     (*schema)[most] = at_most;

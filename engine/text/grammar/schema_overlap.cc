@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Maximum nesting of references, alternatives and properties; deeper schemas count as overlapping.
-constexpr int kMostDepth = 8;
+constexpr int kMaxComparisonDepth = 8;
 // Maximum number of comparisons; a list that needs more counts as overlapping.
-constexpr int64_t kMostComparisons = 1'000'000;
+constexpr int64_t kMaxComparisons = 1'000'000;
 
 class Comparison {
  public:
@@ -126,7 +126,7 @@ class Comparison {
   }
 
   const Json& root_;
-  int64_t comparisons_left_ = kMostComparisons;
+  int64_t comparisons_left_ = kMaxComparisons;
 };
 
 }  // namespace
@@ -135,7 +135,8 @@ std::optional<std::pair<size_t, size_t>> OverlappingPair(const Json& schemas, co
   Comparison comparison(root);
   for (size_t i = 0; i < schemas.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (comparison.MayOverlap(schemas[i], schemas[j], kMostDepth)) return std::pair(j, i);
+      if (comparison.MayOverlap(schemas[i], schemas[j], kMaxComparisonDepth))
+        return std::pair(j, i);
     }
   }
   return std::nullopt;

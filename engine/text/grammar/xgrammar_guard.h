@@ -12,24 +12,24 @@
 
 namespace hydrant {
 
-// Calls the library on this thread. ResourceExhausted if it exceeded `most_steps` or memory was
+// Calls the library on this thread. ResourceExhausted if it exceeded `max_steps` or memory was
 // short; InvalidArgument with the library's message if it threw. Its objects are then unusable.
 // steps_taken: may be null.
 template <typename Function>
-absl::Status CallXgrammar(int64_t most_steps, const Function& function,
+absl::Status CallXgrammar(int64_t max_steps, const Function& function,
                           int64_t* steps_taken = nullptr) {
   absl::Status status;
-  grammar_steps_left = most_steps;
+  grammar_steps_left = max_steps;
   try {
     function();
   } catch (const GrammarTooCostly&) {
-    status = absl::ResourceExhaustedError(absl::StrCat("takes more than ", most_steps, " steps"));
+    status = absl::ResourceExhaustedError(absl::StrCat("takes more than ", max_steps, " steps"));
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("takes more memory than there is");
   } catch (const std::exception& error) {
     status = absl::InvalidArgumentError(error.what());
   }
-  if (steps_taken != nullptr) *steps_taken = most_steps - grammar_steps_left;
+  if (steps_taken != nullptr) *steps_taken = max_steps - grammar_steps_left;
   grammar_steps_left = std::numeric_limits<int64_t>::max();
   return status;
 }

@@ -9,11 +9,11 @@
 #include "engine/model/text.h"
 #include "engine/text/tokenizer/added_tokens.h"
 #include "engine/text/tokenizer/byte_alphabet.h"
+#include "engine/text/tokenizer/bytes_per_token_bound.h"
 #include "engine/text/tokenizer/normalizer.h"
 #include "engine/text/tokenizer/pretokenizer.h"
 #include "engine/text/tokenizer/sentencepiece_library.h"
 #include "engine/text/tokenizer/subword_model.h"
-#include "engine/text/tokenizer/text_shrinkage.h"
 #include "engine/text/unicode/utf8.h"
 #include "kernels/status_macros.h"
 
@@ -75,7 +75,7 @@ class PipelineTokenizer final : public Tokenizer {
     HYDRANT_ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Create(spec.pre_tokenizers));
     HYDRANT_ASSIGN_OR_RETURN(model_, MakeSubwordModel(spec));
     HYDRANT_RETURN_IF_ERROR(LoadAdded(spec));
-    shrinkage_ = TextShrinkage(spec);
+    shrinkage_ = BytesPerTokenBound(spec);
     return LoadSpecialIds(spec);
   }
 
@@ -123,7 +123,7 @@ class PipelineTokenizer final : public Tokenizer {
   int64_t bos_id() const override { return bos_id_; }
   int64_t eos_id() const override { return eos_id_; }
   const std::vector<TokenId>& eog_ids() const override { return eog_ids_; }
-  std::optional<int64_t> MostBytesPerToken() const override {
+  std::optional<int64_t> MaxBytesPerToken() const override {
     if (!shrinkage_.has_value()) return std::nullopt;
     return *shrinkage_ * longest_;
   }
@@ -250,7 +250,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::vector<TokenId> prefix_, suffix_, eog_ids_;
   int64_t bos_id_ = -1, eos_id_ = -1;
   int64_t longest_ = 4;  // bytes of the longest token; an unknown character has up to 4
-  std::optional<int64_t> shrinkage_;  // of the text by normalization (text_shrinkage.h)
+  std::optional<int64_t> shrinkage_;  // of the text by normalization (bytes_per_token_bound.h)
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ class Tokenizer {
   virtual const std::vector<TokenId>& eog_ids()
       const = 0;  // every end-of-generation id of the files, sorted
   // Maximum bytes of text per token of Encode(); nullopt: unbounded.
-  virtual std::optional<int64_t> MostBytesPerToken() const { return std::nullopt; }
+  virtual std::optional<int64_t> MaxBytesPerToken() const { return std::nullopt; }
   // The literal text of a special or added token such as "<s>"; "" if the id has none.
   virtual std::string TokenText(TokenId id) const = 0;
 };

@@ -6,10 +6,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "engine/text/tokenizer/bytes_per_token_bound.h"
 #include "engine/text/tokenizer/json_components.h"
 #include "engine/text/tokenizer/json_fields.h"
 #include "engine/text/tokenizer/split_patterns.h"
-#include "engine/text/tokenizer/text_shrinkage.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -166,7 +166,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   HYDRANT_RETURN_IF_ERROR(ReadPreTokenizer(part("pre_tokenizer"), &spec));
   HYDRANT_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &spec));
   HYDRANT_RETURN_IF_ERROR(ReadDecoder(part("decoder"), &spec));
-  if (spec.byte_level && spec.unknown_id >= 0 && !EveryByteHasAToken(spec)) {
+  if (spec.byte_level && spec.unknown_id >= 0 && !AllBytesHaveTokens(spec)) {
     // The reference would map unknown bytes to this id.
     return absl::UnimplementedError(
         "model.unk_token with a ByteLevel pre_tokenizer is not supported where bytes have no "

@@ -27,15 +27,15 @@ struct DecodeTask {
 
 // The work of one call; kept between calls to reuse its memory.
 struct DecodePlan {
-  DecodeShape shape;
+  DecodeArgs shape;
   std::vector<DecodeHead> heads;
   std::vector<DecodeTask> tasks;
   std::vector<DecodeTask> sorted;  // scratch of LongestFirst
   AttentionScratch scratch;        // for heads that are split over threads
 };
 
-DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
-  DecodeShape shape;
+DecodeArgs ShapeOf(const DecodeAttentionArgs& args) {
+  DecodeArgs shape;
   shape.head_dim = args.pages.layout.head_dim;
   shape.group = args.num_heads / args.tables.num_kv_heads;
   shape.block_size = args.pages.layout.block_size;
@@ -84,13 +84,13 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
   return head;
 }
 
-size_t ScratchFloats(const DecodeShape& shape, const DecodeHead& head) {
+size_t ScratchFloats(const DecodeArgs& shape, const DecodeHead& head) {
   const size_t weights = head.log_weights == nullptr ? 1 : 2;  // each with its maximum
   const size_t per_query_head = weights * (kPartEntries + 1) + 1 + RoundUpDim(shape.head_dim);
   return static_cast<size_t>(NumParts(head.num_entries)) * shape.group * per_query_head;
 }
 
-void GiveScratch(const DecodeShape& shape, float* scratch, DecodeHead* head) {
+void GiveScratch(const DecodeArgs& shape, float* scratch, DecodeHead* head) {
   const size_t rows = static_cast<size_t>(NumParts(head->num_entries)) * shape.group;
   head->weight_stride = static_cast<int64_t>(NumParts(head->num_entries)) * kPartEntries;
   head->weights = scratch;
@@ -187,7 +187,7 @@ void RunTask(const DecodeKernels& kernels, int index, DecodePlan* plan) {
   thread_local AttentionScratch thread_scratch;
   const DecodeTask& task = plan->tasks[index];
   const DecodePart next = FirstPart(*plan, size_t{1} + index);
-  const DecodeShape& shape = plan->shape;
+  const DecodeArgs& shape = plan->shape;
   DecodeHead& head = plan->heads[task.head];
   const size_t part_floats = PartScratch(shape.group, shape.head_dim, head.rule->rolling);
   if (task.part != kWholeHead) {

@@ -19,7 +19,7 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   for (int g = 0; g < group; ++g) {
     float max = max_of_parts(head.part_max, g);
     if (head.sinks != nullptr && head.sinks[g] > max) max = head.sinks[g];
-    const float excess = max_of_parts(head.part_numerator_max, g) - max - kMostLogExcess;
+    const float excess = max_of_parts(head.part_numerator_max, g) - max - kMaxLogExcess;
     const float numerator_top = excess > 0.0f ? max + excess : max;
     const auto to_factor = [](float top, float* part_max) {
       return *part_max = FirstLane(Exp(Set(*part_max - top)));
@@ -44,7 +44,7 @@ HYDRANT_INLINE void TransformBack(int head_dim, float* out) {
   for (int d = 0; d < head_dim; d += kLanes) Store(out + d, Mul(Load(out + d), Set(kFromPage)));
 }
 
-HYDRANT_INLINE void JoinOutput(const DecodeShape& shape, const DecodeHead& head, int parts) {
+HYDRANT_INLINE void JoinOutput(const DecodeArgs& shape, const DecodeHead& head, int parts) {
   const int dim = RoundUpDim(shape.head_dim);
   for (int g = 0; g < shape.group; ++g) {
     float* out = head.out + g * shape.head_dim;
@@ -127,7 +127,7 @@ HYDRANT_INLINE Vec GroupWeight(const float* weights, int64_t stride, const float
 
 // Processes runs of entries that share a page and a part, one vector at a time.
 template <bool kByPosition, GroupReduce kReduce>
-void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
+void UpdateScores(const DecodeArgs& shape, const DecodeHead& head) {
   const DecodeRule& rule = *head.rule;
   const int32_t lowest = rule.sinks;
   const int32_t highest = head.position + 1 - rule.recent;
@@ -159,7 +159,7 @@ void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
   if (head.victim != nullptr) *head.victim = PickVictim(best);
 }
 
-void Join(const DecodeShape& shape, const DecodeHead& head) {
+void Join(const DecodeArgs& shape, const DecodeHead& head) {
   const int parts = NumParts(head.num_entries);
   JoinFactors(head, parts, shape.group);
   JoinOutput(shape, head, parts);

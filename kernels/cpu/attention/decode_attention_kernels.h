@@ -29,7 +29,7 @@ constexpr size_t PartScratch(int group, int head_dim, bool rolling) {
 }
 
 // Common to all heads of a call.
-struct DecodeShape {
+struct DecodeArgs {
   int head_dim = 0;
   int group = 0;  // query heads per KV head
   int block_size = 0;
@@ -82,10 +82,10 @@ struct DecodeKernels {
   // Attends the part's entries, after storing the new entry if it is one of them. next: the
   // part that the thread will probably attend next, for prefetching. scratch: PartScratch()
   // floats of the calling thread.
-  void (*attend_part)(const DecodeShape& shape, const DecodePart& part, const DecodePart& next,
+  void (*attend_part)(const DecodeArgs& shape, const DecodePart& part, const DecodePart& next,
                       float* scratch);
   // Joins the parts: the output, the scores, the next victim.
-  void (*join)(const DecodeShape& shape, const DecodeHead& head);
+  void (*join)(const DecodeArgs& shape, const DecodeHead& head);
 };
 
 DecodeKernels DecodeKernelsAvx2();

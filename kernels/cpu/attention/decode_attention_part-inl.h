@@ -10,23 +10,23 @@ struct PartRows {
   int64_t offsets[kPartEntries];
 };
 
-HYDRANT_INLINE int64_t SlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
+HYDRANT_INLINE int64_t SlotOf(const DecodeArgs& shape, const DecodeHead& head, int entry) {
   return static_cast<int64_t>(head.blocks[entry / shape.block_size].data) * shape.block_size +
          entry % shape.block_size;
 }
 
 // Index of the entry's score.
-HYDRANT_INLINE int64_t StateSlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
+HYDRANT_INLINE int64_t StateSlotOf(const DecodeArgs& shape, const DecodeHead& head, int entry) {
   return static_cast<int64_t>(head.blocks[entry / shape.block_size].state) * shape.block_size +
          entry % shape.block_size;
 }
 
-HYDRANT_INLINE float* LogWeightsAt(const DecodeShape& shape, const DecodeHead& head, int entry) {
+HYDRANT_INLINE float* LogWeightsAt(const DecodeArgs& shape, const DecodeHead& head, int entry) {
   return head.log_weights + head.blocks[entry / shape.block_size].state * shape.log_weight_stride +
          2 * (entry % shape.block_size);
 }
 
-HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, int part,
+HYDRANT_INLINE void FindRows(const DecodeArgs& shape, const DecodeHead& head, int part,
                              PartRows* rows) {
   const int begin = part * kPartEntries;
   const int left = head.num_entries - begin;
@@ -88,7 +88,7 @@ HYDRANT_INLINE void StoreRow(const float* from, int head_dim, T* to) {
 }
 
 template <typename T>
-void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
+void StoreNewEntry(const DecodeArgs& shape, const DecodeHead& head) {
   const int64_t slot = SlotOf(shape, head, head.new_entry);
   const int64_t row = slot * shape.head_dim;
   if constexpr (kIsPacked<T>) {
@@ -203,7 +203,7 @@ struct PartLogWeights {
   float denominators[kPartEntries];
 };
 
-HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& head, int part,
+HYDRANT_INLINE void FindLogWeights(const DecodeArgs& shape, const DecodeHead& head, int part,
                                    int count, PartLogWeights* found) {
   if (head.log_weights == nullptr) return;
   int i = 0;
@@ -304,7 +304,7 @@ HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* ro
 
 // The stored key in the row that begins at an element; whole vectors.
 template <typename T>
-HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* key) {
+HYDRANT_INLINE void LoadKey(const DecodeArgs& shape, int64_t element, float* key) {
   if (kIsBlock<T>) return cpu::LoadPageRow(shape.dtype, shape.keys, element, shape.head_dim, key);
   const T* row = RowAt<T>(shape.keys, element);
   int d = 0;
@@ -316,7 +316,7 @@ HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* ke
 // Updates the ranks of a rolling head's part, and rotates its keys into `scratch`
 // [kPartEntries, RoundUpDim(head_dim)].
 template <typename T>
-void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
+void RotateKeys(const DecodeArgs& shape, const DecodeHead& head, int part, const PartRows& rows,
                 float* scratch, RotatedKeys* rotated) {
   const int dim = RoundUpDim(shape.head_dim);
   rotated->data = scratch;
@@ -335,7 +335,7 @@ void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, cons
 
 // Attends with kGroup of the head's query heads, from head g on.
 template <int kGroup, typename T>
-void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
+void AttendGroup(const DecodeArgs& shape, const DecodeHead& head, int part, const PartRows& rows,
                  const RotatedKeys& rotated, const PartLogWeights& log_weights,
                  const KeysAhead& ahead, const float* q, int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
@@ -367,7 +367,7 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
 }
 
 template <typename T>
-void AttendPartOf(const DecodeShape& shape, const DecodePart& of_head, const DecodePart& next,
+void AttendPartOf(const DecodeArgs& shape, const DecodePart& of_head, const DecodePart& next,
                   float* q) {
   const DecodeHead& head = *of_head.head;
   const int part = of_head.part;
@@ -406,7 +406,7 @@ void AttendPartOf(const DecodeShape& shape, const DecodePart& of_head, const Dec
   }
 }
 
-void AttendPart(const DecodeShape& shape, const DecodePart& part, const DecodePart& next,
+void AttendPart(const DecodeArgs& shape, const DecodePart& part, const DecodePart& next,
                 float* scratch) {
   switch (shape.dtype) {
     case DType::kF16:

@@ -21,7 +21,7 @@ constexpr int kPiecesPerThread = 16;
 constexpr int kColumnsPerTask = 512;  // of statistics, when merging
 
 // Up to here the words of one query head's tile need no more memory than kept weights.
-constexpr int kMostRankedKeys = kMaxKeptWeights / kQueryTile * 2;
+constexpr int kMaxRankedKeys = kMaxKeptWeights / kQueryTile * 2;
 
 constexpr int kEntriesPerTask = 128;  // when loading a prefix
 
@@ -186,7 +186,7 @@ bool Ranks(const PrefillAttentionArgs& args) {
                     sum.first_query == largest.first_query && sum.end_query == largest.end_query;
   return both && args.precision != DType::kF32 && args.out == nullptr && args.softcap == 0.0f &&
          args.sink_logits == nullptr && args.prefix == nullptr &&
-         args.KeysSeenAt(args.first_position) == args.end_key && args.end_key <= kMostRankedKeys;
+         args.KeysSeenAt(args.first_position) == args.end_key && args.end_key <= kMaxRankedKeys;
 }
 
 const RankKernel& RankFor(const PrefillAttentionArgs& args) {

@@ -133,11 +133,11 @@ struct RankLayout {
 };
 
 inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& tile) {
-  constexpr int kMostHeads = 4;  // so that their logits of a strip stay in L1
+  constexpr int kMaxHeads = 4;  // so that their logits of a strip stay in L1
   RankLayout layout;
   layout.strips = (tile.num_keys() + kQueryTile - 1) / kQueryTile;
   const size_t head_words = size_t{1} * layout.strips * kQueryTile * kQueryTile / 2;
-  int heads = shape.group < kMostHeads ? shape.group : kMostHeads;
+  int heads = shape.group < kMaxHeads ? shape.group : kMaxHeads;
   while (heads > 1 && heads * head_words > kMaxKeptWeights) --heads;
   const int turns = (shape.group + heads - 1) / heads;
   heads = (shape.group + turns - 1) / turns;

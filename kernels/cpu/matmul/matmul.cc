@@ -54,8 +54,8 @@ constexpr int kPanelStepOfBlocks = 2;  // panels per call of a block kernel, or 
 // Rows per task of the kernels for many rows. Each task unpacks its panels again, so there are few
 // tasks by rows; their activations may come from L3.
 int RowsOfManyTask(int m, int row_bytes) {
-  constexpr int kMostBytes = 2 << 20;
-  const int most_rows = std::max(kMostBytes / row_bytes / kTileRows, 6) * kTileRows;
+  constexpr int kMaxBytes = 2 << 20;
+  const int most_rows = std::max(kMaxBytes / row_bytes / kTileRows, 6) * kTileRows;
   const int row_tasks = (m + most_rows - 1) / most_rows;
   return (m + row_tasks * kTileRows - 1) / (row_tasks * kTileRows) * kTileRows;
 }
@@ -64,8 +64,8 @@ int RowsOfManyTask(int m, int row_bytes) {
 // thread takes its own rows, which it has rounded itself, through all panels, and few enough that
 // they stay in L2. Each thread unpacks the panels itself, which does not pay for fewer rows.
 int RowsOfOwn(int m, int threads) {
-  constexpr int kMostRows = 256, kLeastRows = 128;
-  const int turns = (m + kMostRows * threads - 1) / (kMostRows * threads);
+  constexpr int kMaxRows = 256, kLeastRows = 128;
+  const int turns = (m + kMaxRows * threads - 1) / (kMaxRows * threads);
   const int parts = std::clamp(turns * threads, 1, std::max(1, m / kLeastRows));
   const int step = 2 * kTileRows;
   return ((m + parts - 1) / parts + step - 1) / step * step;

@@ -102,7 +102,7 @@ void BlocksTile(const PanelArgs& args, const TileTask& task, int side) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMostRows = 4, kPanels = 1;
+  static constexpr int kMaxRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BlocksTile<dtype, kRows>(args, task, 0);

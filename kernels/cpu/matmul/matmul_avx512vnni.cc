@@ -130,7 +130,7 @@ void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMostRows = 4, kPanels = 1;  // eight: half as fast, lack of registers
+  static constexpr int kMaxRows = 4, kPanels = 1;  // eight: half as fast, lack of registers
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BlocksTile<dtype, kRows>(args, task);
@@ -138,7 +138,7 @@ struct BlockTiles {
 };
 template <DType dtype>
 struct Block8Tiles {
-  static constexpr int kMostRows = 6, kPanels = 2;
+  static constexpr int kMaxRows = 6, kPanels = 2;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     Blocks8Tile<dtype, kRows>(args, task);

@@ -114,7 +114,7 @@ void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
 
 template <DType dtype>
 struct ByteTiles {
-  static constexpr int kMostRows = 4, kPanels = 1;
+  static constexpr int kMaxRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BytesTile<dtype, kRows>(args, task, 0);

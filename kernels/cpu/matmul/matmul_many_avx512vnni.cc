@@ -14,7 +14,7 @@ namespace {
 // Lower bound of a block's share of its row's largest scale, or magnitude: anything smaller is
 // negligible beside the largest.
 constexpr float kSmallestShare = 0x1p-60f;
-constexpr int kMostHalvings = 16;
+constexpr int kMaxHalvings = 16;
 
 // A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's
 // scale * the row's scale.
@@ -315,7 +315,7 @@ struct RowScales {
     const __m512i up = _mm512_add_epi32(_mm512_castps_si512(share), _mm512_set1_epi32(kMantissa));
     const __m512i exponents = _mm512_sub_epi32(
         _mm512_andnot_si512(_mm512_set1_epi32(kMantissa), up), _mm512_set1_epi32(kOne));
-    const __m512i least = _mm512_set1_epi32(-kMostHalvings * (kMantissa + 1));
+    const __m512i least = _mm512_set1_epi32(-kMaxHalvings * (kMantissa + 1));
     return _mm512_min_epi32(_mm512_max_epi32(exponents, least), _mm512_setzero_si512());
   }
   // The factor for the numbers of such a block.

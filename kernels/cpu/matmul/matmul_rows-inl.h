@@ -124,8 +124,8 @@ inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_
   if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
 }
 
-// Calls Tile::Run<rows>(args, task), with at most Tile::kMostRows rows.
-template <typename Tile, int kRows = Tile::kMostRows>
+// Calls Tile::Run<rows>(args, task), with at most Tile::kMaxRows rows.
+template <typename Tile, int kRows = Tile::kMaxRows>
 void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return RunTile<Tile, kRows - 1>(args, rows, task);
@@ -141,7 +141,7 @@ template <typename Tile>
 void EveryTile(const PanelArgs& args) {
   constexpr int kFewTurns = 16;
   constexpr size_t kNearBytes = size_t{256} << 10;
-  const auto parts_of = [](int rows) { return (rows + Tile::kMostRows - 1) / Tile::kMostRows; };
+  const auto parts_of = [](int rows) { return (rows + Tile::kMaxRows - 1) / Tile::kMaxRows; };
   const int num_rows = args.end_row - args.first_row;
   const int turns = num_rows / kTileRows * parts_of(kTileRows) + parts_of(num_rows % kTileRows);
   const size_t near = turns > kFewTurns ? kNearBytes / args.panel_bytes / Tile::kPanels : 1;

@@ -109,7 +109,7 @@ TEST(CachePlan, SnapKvCutsThePromptAlone) {
   CachePlan plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.budget, 100);
   EXPECT_EQ(plan.cap, kNoCap);
-  EXPECT_EQ(plan.life->Opening(plan, 0).dropped, 900);
+  EXPECT_EQ(plan.retention->InitialSpan(plan, 0).dropped, 900);
   EXPECT_EQ(plan.EntriesAfter(1000), 100);
   EXPECT_EQ(plan.EntriesAfter(1500), 600);
   EXPECT_EQ(WindowOf(plan), 32);
@@ -117,7 +117,7 @@ TEST(CachePlan, SnapKvCutsThePromptAlone) {
   EXPECT_EQ(ScorerAs<PooledWindow>(plan)->pooling(), Pooling::kMax);
   EXPECT_FALSE(plan.rule.scored);
   plan = *PlanCache(spec, {80});
-  EXPECT_EQ(plan.life->Opening(plan, 0).dropped, 0);
+  EXPECT_EQ(plan.retention->InitialSpan(plan, 0).dropped, 0);
   EXPECT_EQ(plan.EntriesAfter(80), 80);
   spec.max_cache_tokens = 20;
   spec.params = {{"decode_cap", "30"}, {"pooling", "avg"}, {"kernel_size", "3"}};
@@ -162,21 +162,21 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 101;
   CachePlan plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(WholeUntilOf(plan), 1020);
+  EXPECT_EQ(DelayedUntil(plan), 1020);
   EXPECT_EQ(plan.EntriesAfter(1000), 1000);
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
   EXPECT_EQ(plan.EntriesAfter(1021), 101);
-  EXPECT_EQ(plan.MostUntil(1010), 1010);
-  EXPECT_EQ(plan.MostUntil(5000), 1020);
+  EXPECT_EQ(plan.PeakEntries(1010), 1010);
+  EXPECT_EQ(plan.PeakEntries(5000), 1020);
   EXPECT_EQ(plan.rule.recent, 25);
   EXPECT_FLOAT_EQ(plan.rule.decay, 0.8f);
   EXPECT_FLOAT_EQ(plan.rule.gain, 0.2f);
-  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {81})), 0) << "101 entries are within the budget";
-  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {82})), 102);
+  EXPECT_EQ(DelayedUntil(*PlanCache(spec, {81})), 0) << "101 entries are within the budget";
+  EXPECT_EQ(DelayedUntil(*PlanCache(spec, {82})), 102);
   spec.params = {
       {"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "1"}, {"initial_score", "mean"}};
   plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(WholeUntilOf(plan), 0);
+  EXPECT_EQ(DelayedUntil(plan), 0);
   EXPECT_EQ(plan.rule.decay, 1.0f);
   EXPECT_EQ(plan.rule.gain, 1.0f);
   EXPECT_EQ(plan.rule.recent, 101);
@@ -197,14 +197,14 @@ TEST(CachePlan, Co2MeasuresAfterTheQuestion) {
   spec.max_cache_tokens = 101;
   PromptShape shape = {.tokens = 1000, .question_tokens = 30};
   CachePlan plan = *PlanCache(spec, shape);
-  EXPECT_EQ(WholeUntilOf(plan), 1050);
-  EXPECT_EQ(plan.MostUntil(5000), 1050);
+  EXPECT_EQ(DelayedUntil(plan), 1050);
+  EXPECT_EQ(plan.PeakEntries(5000), 1050);
   EXPECT_EQ(plan.EntriesAfter(1051), 101);
   shape.tokens = 60;
-  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, shape)), 110) << "the budget is exceeded by then";
+  EXPECT_EQ(DelayedUntil(*PlanCache(spec, shape)), 110) << "the budget is exceeded by then";
   spec.params = {{"measurement_steps", "0"}};
   shape.tokens = 1000;
-  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, shape)), 0) << "cut at once, before the question";
+  EXPECT_EQ(DelayedUntil(*PlanCache(spec, shape)), 0) << "cut at once, before the question";
 }
 
 TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
@@ -213,7 +213,7 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   spec.params = {{"budget_scope", "layer"}};
   const PromptShape shape = {1000, 3, 4};
   CachePlan plan = *PlanCache(spec, shape);
-  EXPECT_TRUE(IsCutUnevenly(plan));
+  EXPECT_TRUE(IsCompactedUnevenly(plan));
   EXPECT_FALSE(IsReported(plan)) << "the prompt is whole first";
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
   // 25 are protected; a fifth of the other 75 is equal in all heads, and one head can get the other
@@ -224,12 +224,12 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 25 + 12 * 75);
   spec.max_cache_tokens = 500;
   EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 1020) << "no more than there are";
-  // Without measured steps the prompt is cut at once, and all its entries are candidates.
+  // Without measured steps the prompt is compacted at once, and all its entries are candidates.
   spec.params["measurement_steps"] = "0";
   plan = *PlanCache(spec, shape);
-  EXPECT_FALSE(IsCutUnevenly(plan));
-  EXPECT_TRUE(IsFromCandidates(plan));
-  EXPECT_EQ(WidestKeep(plan), 1000);
+  EXPECT_FALSE(IsCompactedUnevenly(plan));
+  EXPECT_TRUE(HasCandidates(plan));
+  EXPECT_EQ(MaxKeep(plan), 1000);
   spec.params = {{"budget_scope", "layer"}, {"rho", "0.001"}};
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.params.rho: '0.001'"), HasSubstr("at least 0.002")));
@@ -238,7 +238,7 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
               StartsWith("cache.params.budget_scope: 'galaxy' is none of head, layer"));
 }
 
-TEST(CachePlan, Co2EitherTunesItselfOrIsTold) {
+TEST(CachePlan, Co2TunesItselfOrTakesParameters) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 100;
   for (const char* name : {"alpha", "rho", "initial_score"}) {
@@ -252,7 +252,7 @@ TEST(CachePlan, Co2EitherTunesItselfOrIsTold) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
-TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
+TEST(CachePlan, TovaProtectsNothingByDefault) {
   CacheSpec spec = Spec("tova");
   spec.max_cache_tokens = 64;
   CachePlan plan = *PlanCache(spec, {1000});
@@ -294,10 +294,10 @@ TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
   spec.params.clear();
   spec.max_cache_tokens = 64;
   spec.min_retained_mass = 0.5;
-  EXPECT_TRUE(IsFromCandidates(*PlanCache(spec, {1000})));
+  EXPECT_TRUE(HasCandidates(*PlanCache(spec, {1000})));
 }
 
-// Cuts to C - m entries, grows to C, cuts again.
+// Compacts to C - m entries, grows to C, compacts again.
 TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
   CacheSpec spec = Spec("scissorhands");
   spec.max_cache_tokens = 101;
@@ -306,19 +306,19 @@ TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
   EXPECT_EQ(plan.rule.recent, 10);
   EXPECT_EQ(plan.rule.history, 50);
   EXPECT_EQ(WindowOf(plan), 400);
-  EXPECT_EQ(plan.life->CutAfter(plan, 1050).keep, std::vector<int32_t>{51});
+  EXPECT_EQ(plan.retention->CompactionAfter(plan, 1050).keep, std::vector<int32_t>{51});
   EXPECT_EQ(KeptOfPrompt(plan, 0), 51);
   int32_t held = 51, most = 51;
   for (int64_t tokens = 1000; tokens < 1300; ++tokens) {
     EXPECT_EQ(plan.EntriesAfter(tokens), held);
-    EXPECT_EQ(plan.MostUntil(tokens), most);
-    EXPECT_EQ(plan.CutsAfter(tokens), held == 101);
-    if (plan.CutsAfter(tokens)) held = 51;
+    EXPECT_EQ(plan.PeakEntries(tokens), most);
+    EXPECT_EQ(plan.CompactsAfter(tokens), held == 101);
+    if (plan.CompactsAfter(tokens)) held = 51;
     most = std::max(most, ++held);
   }
   plan = *PlanCache(spec, {101});
   EXPECT_EQ(KeptOfPrompt(plan, 0), 101) << "the budget is not exceeded";
-  EXPECT_TRUE(plan.CutsAfter(101));
+  EXPECT_TRUE(plan.CompactsAfter(101));
   EXPECT_EQ(plan.EntriesAfter(102), 52);
   EXPECT_EQ(WindowOf(plan), 50) << "those before the first drop";
   EXPECT_EQ(WindowOf(*PlanCache(spec, {60})), 9);
@@ -328,7 +328,7 @@ TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
   EXPECT_EQ(WindowOf(plan), 7);
   EXPECT_EQ(plan.rule.history, 7);
   EXPECT_EQ(plan.rule.recent, 1);
-  EXPECT_EQ(plan.life->CutAfter(plan, 1050).keep, std::vector<int32_t>{1});
+  EXPECT_EQ(plan.retention->CompactionAfter(plan, 1050).keep, std::vector<int32_t>{1});
 }
 
 TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
@@ -367,13 +367,13 @@ TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
     const CachePlan plan = *PlanCache(spec, {1000});
-    EXPECT_EQ(plan.life->Samples()->Capacity(), plan.cap);
-    EXPECT_EQ(plan.rule.recent, plan.life->Samples()->recent);
+    EXPECT_EQ(plan.retention->Samples()->Capacity(), plan.cap);
+    EXPECT_EQ(plan.rule.recent, plan.retention->Samples()->recent);
     EXPECT_TRUE(plan.rule.weighted);
     EXPECT_FALSE(plan.rule.scored);
-    return std::vector<int>{plan.life->Samples()->recent, plan.life->Samples()->value_samples,
-                            plan.life->Samples()->cluster_samples,
-                            plan.life->Samples()->max_clusters};
+    return std::vector<int>{
+        plan.retention->Samples()->recent, plan.retention->Samples()->value_samples,
+        plan.retention->Samples()->cluster_samples, plan.retention->Samples()->max_clusters};
   };
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 128;
@@ -388,7 +388,7 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   spec = Spec("subgen");
   spec.max_cache_tokens = 132;
   spec.sink_tokens = 4;
-  EXPECT_EQ(PlanCache(spec, {1000})->life->Samples()->sinks, 4);
+  EXPECT_EQ(PlanCache(spec, {1000})->retention->Samples()->sinks, 4);
   EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
   for (int budget = 4; budget < 70; ++budget) {
     spec = Spec("subgen");
@@ -399,12 +399,12 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   }
 }
 
-TEST(CachePlan, SubGenIsWholeUntilItsBudgetIsExceeded) {
+TEST(CachePlan, SubGenKeepsAllEntriesUpToItsBudget) {
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 100;
-  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {101})), 0);
+  EXPECT_EQ(DelayedUntil(*PlanCache(spec, {101})), 0);
   const CachePlan plan = *PlanCache(spec, {100});
-  EXPECT_EQ(WholeUntilOf(plan), 100);
+  EXPECT_EQ(DelayedUntil(plan), 100);
   EXPECT_EQ(plan.EntriesAfter(99), 99);
   EXPECT_EQ(plan.EntriesAfter(100), 100);
   EXPECT_EQ(plan.EntriesAfter(5000), 100);
@@ -545,8 +545,8 @@ TEST(CachePlan, PyramidsEdges) {
   spec.max_cache_tokens = 40;
   spec.protected_window_size = 10;
   const CachePlan plan = *PlanCache(spec, {41, 2, 2});
-  EXPECT_EQ(plan.life->Opening(plan, 0), (HeadSpan{.dropped = 0}));
-  EXPECT_EQ(plan.life->Opening(plan, 1), (HeadSpan{.dropped = 2}));
+  EXPECT_EQ(plan.retention->InitialSpan(plan, 0), (HeadSpan{.dropped = 0}));
+  EXPECT_EQ(plan.retention->InitialSpan(plan, 1), (HeadSpan{.dropped = 2}));
   EXPECT_EQ(plan.EntriesAfter(45), 45) << "of the fullest layer";
   for (const char* bad : {"0", "1001", "-3", "2.5", ""}) {
     spec.params = {{"beta", bad}};
@@ -568,10 +568,10 @@ TEST(CachePlan, AdaIsItsPolicyWithALayersBudget) {
     EXPECT_EQ(b.share.scope, BudgetScope::kLayer);
     EXPECT_EQ(b.share.floor_ppm, 200000);
     EXPECT_TRUE(IsReported(b));
-    EXPECT_FALSE(IsFromCandidates(b));
+    EXPECT_FALSE(HasCandidates(b));
     EXPECT_EQ(a.share.scope, b.share.scope);
     EXPECT_EQ(a.layer_budgets, b.layer_budgets);
-    EXPECT_EQ(WidestKeep(a), WidestKeep(b));
+    EXPECT_EQ(MaxKeep(a), MaxKeep(b));
     EXPECT_EQ(a.cap, b.cap);
     EXPECT_EQ(a.rule.recent, b.rule.recent);
     EXPECT_EQ(a.scorer->Name(), b.scorer->Name());
@@ -594,7 +594,7 @@ TEST(CachePlan, TheWidestHeadOfALayerHasAllTheBest) {
   spec.max_cache_tokens = 40;
   spec.protected_window_size = 10;
   const auto widest = [&](int tokens, int kv_heads) {
-    return WidestKeep(*PlanCache(spec, {tokens, 2, kv_heads}));
+    return MaxKeep(*PlanCache(spec, {tokens, 2, kv_heads}));
   };
   EXPECT_EQ(widest(1000, 4), 10 + 6 + 24 * 4);
   EXPECT_EQ(widest(1000, 1), 40);
@@ -615,21 +615,21 @@ TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
   spec.params = {{"budget_scope", "model"}};
   CachePlan plan = *PlanCache(spec, {1000, 6, 4});
   EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
-  EXPECT_TRUE(IsFromCandidates(plan));
-  EXPECT_EQ(WidestKeep(plan), 800);
-  EXPECT_EQ(WidestKeep(plan), 800);
+  EXPECT_TRUE(HasCandidates(plan));
+  EXPECT_EQ(MaxKeep(plan), 800);
+  EXPECT_EQ(MaxKeep(plan), 800);
   EXPECT_EQ(plan.Growth(), 0);
   EXPECT_EQ(plan.EntriesAfter(5000), 800) << "every head stays at what it was given";
   EXPECT_EQ(plan.Keeping(7), (HeadSpan{.dropped = 993, .cap = 7}));
-  EXPECT_EQ(WidestKeep(*PlanCache(spec, {100, 6, 4})), 100);
+  EXPECT_EQ(MaxKeep(*PlanCache(spec, {100, 6, 4})), 100);
   plan = *PlanCache(spec, {40, 6, 4});
-  EXPECT_FALSE(IsFromCandidates(plan));
-  EXPECT_EQ(WidestKeep(plan), 40);
+  EXPECT_FALSE(HasCandidates(plan));
+  EXPECT_EQ(MaxKeep(plan), 40);
   spec.params["candidates"] = "1.01";
-  EXPECT_EQ(WidestKeep(*PlanCache(spec, {1000, 6, 4})), 41);
+  EXPECT_EQ(MaxKeep(*PlanCache(spec, {1000, 6, 4})), 41);
   spec.params["candidates"] = "1000";
   spec.max_cache_tokens = std::numeric_limits<int32_t>::max() - 1;
-  EXPECT_EQ(WidestKeep(*PlanCache(spec, {1000, 6, 4})), 1000) << "no overflow";
+  EXPECT_EQ(MaxKeep(*PlanCache(spec, {1000, 6, 4})), 1000) << "no overflow";
 }
 
 int32_t PagesOfHeads(const std::vector<int32_t>& entries, int block) {
@@ -638,10 +638,10 @@ int32_t PagesOfHeads(const std::vector<int32_t>& entries, int block) {
   return pages;
 }
 
-// Cuts the heads of the layers so far to the entries that may still be in the final budget: the
+// Compacts the heads of the layers so far to the entries that may still be in the final budget: the
 // formula of kernels/ops/share_budget.h over the scores known by then.
-void CutOnTheWay(const CachePlan& plan, const std::vector<std::vector<int>>& scores,
-                 std::vector<int32_t>* held) {
+void CompactDuringPrefill(const CachePlan& plan, const std::vector<std::vector<int>>& scores,
+                          std::vector<int32_t>* held) {
   const int base = plan.budget - plan.Protected();
   std::vector<std::pair<int, size_t>> there;  // (score, head), all scores differ
   for (size_t head = 0; head < held->size(); ++head) {
@@ -662,7 +662,7 @@ void CutOnTheWay(const CachePlan& plan, const std::vector<std::vector<int>>& sco
 }
 
 // Layers with random scores, some far better than others: during prefill the heads never hold more
-// pages than the life's bound.
+// pages than the schedule's bound.
 TEST(CachePlan, NoPromptHoldsMoreThanItsUnassignedPages) {
   constexpr uint64_t kSeed = 59;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -679,7 +679,7 @@ TEST(CachePlan, NoPromptHoldsMoreThanItsUnassignedPages) {
     plan.share = {.scope = BudgetScope::kModel,
                   .floor_ppm = static_cast<int32_t>(random() % 2 == 0 ? 0 : random() % 1000001)};
     plan.ShareBudgets(static_cast<int32_t>(plan.budget * (1 + random() % 6)));
-    const int32_t candidates = WidestKeep(plan);
+    const int32_t candidates = MaxKeep(plan);
     std::vector<std::vector<int>> scores(plan.prompt.num_layers * kv_heads);
     for (std::vector<int>& of_head : scores) {
       const int better = static_cast<int>(random() % 3) * 100'000;
@@ -694,18 +694,18 @@ TEST(CachePlan, NoPromptHoldsMoreThanItsUnassignedPages) {
       held.resize(layers * kv_heads, candidates);
       most = std::max(most, PagesOfHeads(held, block));
       if (layers == plan.prompt.num_layers) break;
-      const std::optional<PageCut> cut = plan.life->CutPrompt(plan, layers);
+      const std::optional<PageCompaction> cut = plan.retention->PromptCompaction(plan, layers);
       if (!cut.has_value()) continue;
       EXPECT_EQ(cut->first_layers, layers);
-      CutOnTheWay(plan, scores, &held);
+      CompactDuringPrefill(plan, scores, &held);
       ++cuts;
     }
-    const int64_t promised = plan.life->UnassignedPages(plan, block);
-    EXPECT_LE(most, promised) << "round " << round;
-    EXPECT_LE(promised,
+    const int64_t reserved = plan.retention->UnassignedPages(plan, block);
+    EXPECT_LE(most, reserved) << "round " << round;
+    EXPECT_LE(reserved,
               int64_t{PagesOfHeads(std::vector<int32_t>(scores.size(), candidates), block)});
-    EXPECT_EQ(plan.life->CutPrompt(plan, plan.prompt.num_layers)->first_layers, 0);
-    close += most * 4 >= promised * 3 ? 1 : 0;
+    EXPECT_EQ(plan.retention->PromptCompaction(plan, plan.prompt.num_layers)->first_layers, 0);
+    close += most * 4 >= reserved * 3 ? 1 : 0;
   }
   EXPECT_GT(cuts, 300);
   EXPECT_GT(close, 200) << "the bound is far from what is held";
@@ -716,11 +716,11 @@ TEST(CachePlan, APromptUnderAModelsBudgetTakesAThirdOfTheFullCache) {
   spec.cache_ratio = 0.2;
   const CachePlan plan = *PlanCache(spec, {.tokens = 1024, .num_layers = 16, .num_kv_heads = 8});
   constexpr int64_t kWhole = 16 * 8 * 1024 / 16;
-  EXPECT_LT(plan.life->PagesUntil(plan, 1024, 16), kWhole * 2 / 5);
-  EXPECT_GT(plan.life->PagesUntil(plan, 1024, 16), kWhole / 4);
+  EXPECT_LT(plan.retention->PeakPages(plan, 1024, 16), kWhole * 2 / 5);
+  EXPECT_GT(plan.retention->PeakPages(plan, 1024, 16), kWhole / 4);
   spec.min_retained_mass = 0.9;  // the needed entries are known only at the end
   const CachePlan guarded = *PlanCache(spec, {.tokens = 1024, .num_layers = 16, .num_kv_heads = 8});
-  EXPECT_GE(guarded.life->PagesUntil(guarded, 1024, 16), kWhole);
+  EXPECT_GE(guarded.retention->PeakPages(guarded, 1024, 16), kWhole);
 }
 
 TEST(CachePlan, SharingErrorsNameTheParameter) {
@@ -783,7 +783,7 @@ TEST(CachePlan, ReconstructsDefaults) {
   EXPECT_EQ(ProbeOf(plan).sum, 1.0f);
   EXPECT_EQ(ProbeOf(plan).max, 5.0f);
   EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
-  EXPECT_EQ(WidestKeep(plan), 400);
+  EXPECT_EQ(MaxKeep(plan), 400);
   EXPECT_EQ(plan.rule.sinks, 0);
   EXPECT_EQ(plan.rule.recent, 5) << "a quarter of the budget";
   EXPECT_EQ(plan.cap, kNoCap);
@@ -829,7 +829,7 @@ TEST(CachePlan, EchoPlansWithoutASecondReading) {
   EXPECT_TRUE(ProbeOf(plan).value_norms);
   EXPECT_TRUE(ProbeOf(other).value_norms);
   EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
-  EXPECT_EQ(WidestKeep(plan), WidestKeep(other));
+  EXPECT_EQ(MaxKeep(plan), MaxKeep(other));
   EXPECT_EQ(plan.Protected(), other.Protected());
   EXPECT_EQ(plan.share.floor_ppm, 0) << "no head has a part for certain";
   EXPECT_EQ(other.share.floor_ppm, 0);
@@ -844,7 +844,7 @@ TEST(CachePlan, EchoPlansWithoutASecondReading) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.value_norms: 'maybe'"));
 }
 
-TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
+TEST(CachePlan, AutoReadsTwiceIfAQuestionFollows) {
   CacheSpec spec;
   spec.policy = "auto";
   spec.max_cache_tokens = 50;
@@ -855,7 +855,7 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   EXPECT_EQ(Reported(ReportOf(plan), "why"),
             "all heads share 50 entries a head of 1000; its question comes later, and there is no "
             "room to read it twice");
-  prompt.fits_twice = true;
+  prompt.fits_two_passes = true;
   plan = *PlanCache(spec, prompt);
   EXPECT_EQ(plan.scorer->Name(), "probe+echo");
   EXPECT_TRUE(plan.ReadsProbe());
@@ -880,7 +880,7 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
   EXPECT_EQ(plan.budget, 50);
   EXPECT_EQ(plan.scorer->Name(), "echo");
   EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
-  EXPECT_FALSE((plan.open == OpenUntil::kAdmission));
+  EXPECT_FALSE((plan.resolve_at == ResolveAt::kAdmission));
   EXPECT_EQ(Reported(ReportOf(plan), "policy"), "echo");
   EXPECT_EQ(Reported(ReportOf(plan), "why"), "all heads share 50 entries a head of 1000");
   plan = *PlanCache(spec, {50, 4, 2});
@@ -896,15 +896,15 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
   spec.max_cache_tokens.reset();
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 200) << "a fifth";
-  EXPECT_TRUE((plan.open == OpenUntil::kAdmission));
+  EXPECT_TRUE((plan.resolve_at == ResolveAt::kAdmission));
   spec.min_retained_mass = 0.9;
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, kDefaultMinCacheTokens);
   EXPECT_EQ(PlanCache(spec, {2000, 4, 2})->budget, 200) << "a tenth";
-  EXPECT_FALSE((plan.open == OpenUntil::kAdmission));
-  EXPECT_TRUE(plan.scorer->EchoSaysMass());
+  EXPECT_FALSE((plan.resolve_at == ResolveAt::kAdmission));
+  EXPECT_TRUE(plan.scorer->MeasuresMassByEcho());
   EXPECT_EQ(plan.MassQueries(), 1000);
-  EXPECT_EQ(MostForMass(plan), kNoCap);
+  EXPECT_EQ(MaxForMass(plan), kNoCap);
   EXPECT_EQ(
       Reported(ReportOf(plan), "why"),
       "all heads share 128 entries a head of 1000, and each keeps more until it retains 0.9 of "
@@ -912,7 +912,7 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
   spec.max_cache_tokens = 300;  // both: min_retained_mass means the same as in any policy
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 300);
-  EXPECT_EQ(MostForMass(plan), 300);
+  EXPECT_EQ(MaxForMass(plan), 300);
 
   spec = CacheSpec();
   spec.policy = "auto";
@@ -957,16 +957,16 @@ TEST(CachePlan, RetainedMassMayWidenAnyHead) {
   CachePlan plan = *PlanCache(spec, {300, 3, 2});
   EXPECT_FLOAT_EQ(MinRetainedMass(plan), 0.9f);
   EXPECT_TRUE(IsReported(plan));
-  EXPECT_TRUE(IsFromCandidates(plan));
-  EXPECT_EQ(WidestKeep(plan), 300);
-  EXPECT_EQ(WidestKeep(plan), 300);
-  EXPECT_EQ(MostForMass(plan), 40);
+  EXPECT_TRUE(HasCandidates(plan));
+  EXPECT_EQ(MaxKeep(plan), 300);
+  EXPECT_EQ(MaxKeep(plan), 300);
+  EXPECT_EQ(MaxForMass(plan), 40);
   EXPECT_EQ(plan.EntriesAfter(310), 310);
   spec.max_cache_tokens.reset();
   spec.cache_ratio = 0.5;
-  EXPECT_EQ(MostForMass(*PlanCache(spec, {300, 3, 2})), kNoCap);
+  EXPECT_EQ(MaxForMass(*PlanCache(spec, {300, 3, 2})), kNoCap);
   spec.max_cache_tokens = 140;
-  EXPECT_EQ(MostForMass(*PlanCache(spec, {300, 3, 2})), 140);
+  EXPECT_EQ(MaxForMass(*PlanCache(spec, {300, 3, 2})), 140);
   EXPECT_FALSE(IsReported(*PlanCache(spec, {100, 3, 2}))) << "nothing leaves";
   for (const double bad : {0.0, -0.5, 1.0001, std::nan("")}) {
     spec.min_retained_mass = bad;
@@ -1007,8 +1007,8 @@ TEST(CachePlan, RetainedMassIsRefusedWhereItIsNotKnown) {
   EXPECT_TRUE(PlanCache(spec, {300}).ok());
 }
 
-// Simulates a head of each layer token by token, with the cuts that the life announces; the lengths
-// that the life predicts must agree. REQUIRES: heads do not differ.
+// Simulates a head of each layer token by token, with the compactions that the schedule announces;
+// the lengths that the schedule predicts must agree. REQUIRES: heads do not differ.
 void ExpectLengthsAgree(const CachePlan& plan) {
   constexpr int kBlock = 16;
   struct Head {
@@ -1016,7 +1016,7 @@ void ExpectLengthsAgree(const CachePlan& plan) {
   };
   std::vector<Head> heads;
   for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
-    const HeadSpan span = plan.life->Opening(plan, layer);
+    const HeadSpan span = plan.retention->InitialSpan(plan, layer);
     heads.push_back({span.EntriesAfter(plan.prompt.tokens), span.cap});
   }
   int32_t most = 0;
@@ -1029,10 +1029,11 @@ void ExpectLengthsAgree(const CachePlan& plan) {
     }
     most = std::max(most, fullest);
     ASSERT_EQ(plan.EntriesAfter(seen), fullest) << "after " << seen;
-    ASSERT_GE(plan.MostUntil(seen), most) << "after " << seen;
-    ASSERT_GE(plan.life->PagesUntil(plan, seen, kBlock), pages) << "after " << seen;
-    const bool cuts = plan.CutsAfter(seen);
-    const PageCut cut = cuts ? plan.life->CutAfter(plan, seen) : PageCut();
+    ASSERT_GE(plan.PeakEntries(seen), most) << "after " << seen;
+    ASSERT_GE(plan.retention->PeakPages(plan, seen, kBlock), pages) << "after " << seen;
+    const bool cuts = plan.CompactsAfter(seen);
+    const PageCompaction cut =
+        cuts ? plan.retention->CompactionAfter(plan, seen) : PageCompaction();
     for (size_t layer = 0; layer < heads.size(); ++layer) {
       Head& head = heads[layer];
       if (cuts) {
@@ -1043,13 +1044,13 @@ void ExpectLengthsAgree(const CachePlan& plan) {
       if (cuts && cut.growth >= 0) head.cap = head.length + cut.growth;
       if (head.length < head.cap) ++head.length;
       if (cut.then.has_value()) {
-        ASSERT_LE(head.length, cut.then->MostUntil(seen + 1)) << "after " << seen;
+        ASSERT_LE(head.length, cut.then->PeakEntries(seen + 1)) << "after " << seen;
       }
     }
   }
 }
 
-TEST(CachePlan, WhichMayShrink) {
+TEST(CachePlan, PoliciesThatCanShrink) {
   const std::set<std::string> always = {"local",   "streaming", "h2o",   "tova",
                                         "ada-h2o", "co2",       "random"},
                               where_asked = {"snapkv",      "pyramidkv",   "ada-snapkv",
@@ -1058,29 +1059,29 @@ TEST(CachePlan, WhichMayShrink) {
   for (const PolicyInfo& info : ListPolicies()) {
     CacheSpec spec = Spec(info.name);
     if (info.name != "full") spec.max_cache_tokens = 100;
-    if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a cut is pending
+    if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a compaction is pending
     for (const bool asked : {false, true}) {
-      spec.may_shrink = asked;
+      spec.evictable = asked;
       const absl::StatusOr<CachePlan> plan = PlanCache(spec, {300, 4, 2});
       ASSERT_TRUE(plan.ok()) << plan.status();
-      EXPECT_EQ(MayShrink(*plan),
+      EXPECT_EQ(CanShrink(*plan),
                 always.contains(info.name) || (asked && where_asked.contains(info.name)))
           << info.name << (asked ? ", asked for" : "");
     }
     spec.min_retained_mass = 0.9;
-    const absl::StatusOr<CachePlan> promised = PlanCache(spec, {300, 4, 2});
-    EXPECT_FALSE(promised.ok() && MayShrink(*promised)) << info.name;
+    const absl::StatusOr<CachePlan> reserved = PlanCache(spec, {300, 4, 2});
+    EXPECT_FALSE(reserved.ok() && CanShrink(*reserved)) << info.name;
   }
   // An open plan may shrink if the plans that it may become may shrink.
   CacheSpec spec = Spec("auto");
-  spec.may_shrink = true;
-  const CachePlan open = Decide(*PlanCache(spec, {3000, 4, 2}), {});
-  EXPECT_EQ(open.open, OpenUntil::kAdmission);
-  EXPECT_TRUE(MayShrink(open));
+  spec.evictable = true;
+  const CachePlan open = Resolve(*PlanCache(spec, {3000, 4, 2}), {});
+  EXPECT_EQ(open.resolve_at, ResolveAt::kAdmission);
+  EXPECT_TRUE(CanShrink(open));
   const CachePlan whole =
-      Decide(open, {.fits = [](const CachePlan&) { return true; }, .of_prompt = {}});
+      Resolve(open, {.fits = [](const CachePlan&) { return true; }, .of_prompt = {}});
   EXPECT_FALSE(whole.Compresses());
-  EXPECT_TRUE(MayShrink(whole));
+  EXPECT_TRUE(CanShrink(whole));
   EXPECT_EQ(whole.scorer->Name(), "echo");
 }
 
@@ -1096,7 +1097,7 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
   for (int round = 0; round < 2000; ++round) {
     CacheSpec spec = Spec(policies[random() % policies.size()]);
     spec.max_cache_tokens = 10 + random() % 60;
-    spec.may_shrink = true;
+    spec.evictable = true;
     if (spec.policy == "h2o") spec.sink_tokens = random() % 3;
     const PromptShape prompt = {.tokens = static_cast<int64_t>(1 + random() % 200),
                                 .num_layers = static_cast<int>(1 + random() % 5),
@@ -1118,7 +1119,7 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
           std::floor(plan.cap == kNoCap ? std::max<double>(plan.rule.recent, mean / 4.0)
                                         : double{1} * plan.rule.recent * mean / plan.cap);
       EXPECT_EQ(shrunk.rule.recent, std::min<double>(recent, std::min(mean, fewest) - sinks));
-      const PageCut how = shrunk.life->CutAfter(shrunk, tokens);
+      const PageCompaction how = shrunk.retention->CompactionAfter(shrunk, tokens);
       ASSERT_EQ(how.keep_of_heads.size(), held.size());
       int64_t pages = 0;
       for (int head = 0; head < heads; ++head) {
@@ -1134,11 +1135,11 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
       EXPECT_EQ(how.growth, 0);
       held = how.keep_of_heads;
       EXPECT_EQ(shrunk.EntriesAfter(tokens), *std::max_element(held.begin(), held.end()));
-      EXPECT_EQ(shrunk.MostUntil(tokens + 99), shrunk.EntriesAfter(tokens));
+      EXPECT_EQ(shrunk.PeakEntries(tokens + 99), shrunk.EntriesAfter(tokens));
       EXPECT_EQ(shrunk.MeanEntriesAfter(tokens + 99), mean);
-      EXPECT_EQ(shrunk.life->PagesUntil(shrunk, tokens + 99, 16), pages);
-      EXPECT_TRUE(shrunk.CutsAfter(tokens) && !shrunk.CutsAfter(tokens + 1));
-      EXPECT_TRUE(MayShrink(shrunk) && !shrunk.AppendsRuns() && !shrunk.Compresses());
+      EXPECT_EQ(shrunk.retention->PeakPages(shrunk, tokens + 99, 16), pages);
+      EXPECT_TRUE(shrunk.CompactsAfter(tokens) && !shrunk.CompactsAfter(tokens + 1));
+      EXPECT_TRUE(CanShrink(shrunk) && !shrunk.AppendsRuns() && !shrunk.Compresses());
       plan = shrunk;
     }
   }
@@ -1146,7 +1147,7 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
 }
 
 // Invariants of every plan, for all policies: the largest length is the length of some head; spans
-// agree with the entries that the layers keep; no head keeps more than WidestKeep.
+// agree with the entries that the layers keep; no head keeps more than MaxKeep.
 TEST(CachePlan, SpansAndBoundsAgree) {
   constexpr uint64_t kSeed = 17;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -1175,35 +1176,34 @@ TEST(CachePlan, SpansAndBoundsAgree) {
                  << spec.policy << ", C " << plan.budget << ", " << prompt.tokens << " tokens");
     const auto n = static_cast<int32_t>(prompt.tokens);
     ragged += IsReported(plan) ? 1 : 0;
-    deferred += IsFromCandidates(plan) ? 1 : 0;
-    EXPECT_TRUE(IsReported(plan) || !IsFromCandidates(plan));
+    deferred += HasCandidates(plan) ? 1 : 0;
+    EXPECT_TRUE(IsReported(plan) || !HasCandidates(plan));
     EXPECT_TRUE(plan.Compresses() || !IsReported(plan));
-    EXPECT_LE(WidestKeep(plan), n);
+    EXPECT_LE(MaxKeep(plan), n);
     if (plan.Compresses()) {
-      EXPECT_LE(plan.Protected(), WidestKeep(plan));
+      EXPECT_LE(plan.Protected(), MaxKeep(plan));
     }
-    if (!plan.life->HeadsDiffer(plan)) ExpectLengthsAgree(plan);
+    if (!plan.retention->HeadsDiffer(plan)) ExpectLengthsAgree(plan);
     for (const int64_t tokens : {prompt.tokens, prompt.tokens + 1, prompt.tokens + 300}) {
-      if (plan.life->HeadsDiffer(plan)) {
-        const int32_t widest =
-            IsReported(plan)               ? plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens)
-            : tokens <= WholeUntilOf(plan) ? static_cast<int32_t>(tokens)
-                                           : plan.WidestShare(WholeUntilOf(plan));
+      if (plan.retention->HeadsDiffer(plan)) {
+        const int32_t widest = IsReported(plan) ? plan.Keeping(MaxKeep(plan)).EntriesAfter(tokens)
+                               : tokens <= DelayedUntil(plan) ? static_cast<int32_t>(tokens)
+                                                              : plan.MaxShare(DelayedUntil(plan));
         EXPECT_EQ(plan.EntriesAfter(tokens), widest);
       }
-      EXPECT_GE(plan.MostUntil(tokens), plan.EntriesAfter(tokens));
+      EXPECT_GE(plan.PeakEntries(tokens), plan.EntriesAfter(tokens));
     }
     CachePlan uncapped = plan;
     uncapped.cap = kNoCap;
     for (int64_t seen = n; seen <= n + 300; ++seen) {
-      EXPECT_TRUE(!uncapped.CutsAfter(seen) || plan.life->CutsWithoutCaps()) << seen;
+      EXPECT_TRUE(!uncapped.CompactsAfter(seen) || plan.retention->CompactsWithoutCaps()) << seen;
     }
     for (int layer = 0; layer < prompt.num_layers; ++layer) {
       EXPECT_LE(KeptOfPrompt(plan, layer), n);
       if (IsReported(plan)) continue;
       const int32_t budget = std::min(n, plan.LayerBudget(layer));
       EXPECT_EQ(KeptOfPrompt(plan, layer), plan.Compresses() ? budget : n);
-      EXPECT_LE(budget, WidestKeep(plan));
+      EXPECT_LE(budget, MaxKeep(plan));
     }
   }
   EXPECT_GT(ragged, 100);
@@ -1217,12 +1217,12 @@ std::string Said(const CachePlan& plan) {
   for (const double number :
        {double(plan.budget), double(plan.cap), double(rule.scored), double(rule.weighted),
         double(rule.rolling), double(rule.sinks), double(rule.recent), double(rule.decay),
-        double(rule.gain), double(plan.open), double(plan.share.scope),
+        double(rule.gain), double(plan.resolve_at), double(plan.share.scope),
         double(plan.share.floor_ppm), double(plan.Compresses())})
     said += " " + std::to_string(number);
   for (const int64_t more : {0, 1, 50, 500}) {
     said += " " + std::to_string(plan.EntriesAfter(plan.prompt.tokens + more)) + "/" +
-            std::to_string(plan.MostUntil(plan.prompt.tokens + more));
+            std::to_string(plan.PeakEntries(plan.prompt.tokens + more));
   }
   for (const auto& [name, value] : ReportOf(plan).values) {
     // Drops the text after ';', such as the number of waiting requests: a restored plan lacks it.
@@ -1244,10 +1244,10 @@ TEST(CachePlan, ADecidedPlanIsRestored) {
                                           << " layers, room " << room);
           const CachePlan open = *PlanCache(spec, prompt);
           int asked = 0;
-          Observations observations;
-          observations.fits = [&](const CachePlan&) { return asked++ == room; };
-          const CachePlan plan = Decide(open, observations);
-          ASSERT_EQ(plan.open, OpenUntil::kDecided);
+          ResolveInputs inputs;
+          inputs.fits = [&](const CachePlan&) { return asked++ == room; };
+          const CachePlan plan = Resolve(open, inputs);
+          ASSERT_EQ(plan.resolve_at, ResolveAt::kResolved);
           const auto restored = RestorePlan(spec, prompt, SaveDecision(plan));
           ASSERT_TRUE(restored.ok()) << restored.status();
           EXPECT_EQ(Said(*restored), Said(plan));
@@ -1257,7 +1257,7 @@ TEST(CachePlan, ADecidedPlanIsRestored) {
   }
 }
 
-TEST(CachePlan, DecisionsThatNobodyCouldTakeAreRefused) {
+TEST(CachePlan, ImpossibleDecisionsAreRefused) {
   for (const PolicyInfo& policy : ListPolicies()) {
     for (const char* decision :
          {"1000", "-1", "x", " ", "1 ", " 1", "1 1000", "99999999999999 1"}) {
@@ -1347,8 +1347,8 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
 }
 
 // Two fields at a time beyond the planner's 32-bit counts.
-TEST(CachePlan, RefusalsNameTheNumbersThatWereAskedFor) {
-  constexpr int64_t kMost = 4294967295;
+TEST(CachePlan, RefusalsNameTheRequestedNumbers) {
+  constexpr int64_t kLimit = 4294967295;
   using Count = std::optional<int64_t> CacheSpec::*;
   const Count counts[] = {&CacheSpec::max_cache_tokens, &CacheSpec::min_cache_tokens,
                           &CacheSpec::sink_tokens, &CacheSpec::protected_window_size};
@@ -1359,7 +1359,7 @@ TEST(CachePlan, RefusalsNameTheNumbersThatWereAskedFor) {
         CacheSpec spec;
         spec.policy = policy.name;
         if (one != &CacheSpec::max_cache_tokens) spec.cache_ratio = 0.5;
-        spec.*one = spec.*other = kMost;
+        spec.*one = spec.*other = kLimit;
         const absl::Status status = PlanCache(spec, {.tokens = 1000}).status();
         if (status.ok()) continue;
         ++refused;

@@ -1,4 +1,4 @@
-// Accessors for tests: details of a plan's life and scorer, and of a policy's private state.
+// Accessors for tests: details of a plan's schedule and scorer, and of a policy's private state.
 #ifndef HYDRANT_TESTS_ENGINE_CACHE_PLAN_VIEW_H_
 #define HYDRANT_TESTS_ENGINE_CACHE_PLAN_VIEW_H_
 
@@ -14,38 +14,39 @@
 
 namespace hydrant {
 
-template <typename Life>
-const Life* LifeAs(const CachePlan& plan) {
-  return dynamic_cast<const Life*>(plan.life.get());
+template <typename Schedule>
+const Schedule* RetentionAs(const CachePlan& plan) {
+  return dynamic_cast<const Schedule*>(plan.retention.get());
 }
-// The prompt is kept whole until this many tokens; 0: it is cut at its end.
-inline int32_t WholeUntilOf(const CachePlan& plan) {
-  const auto* life = LifeAs<WholeUntil>(plan);
-  return life == nullptr ? 0 : life->tokens();
+// The prompt is kept whole until this many tokens; 0: it is compacted at its end.
+inline int32_t DelayedUntil(const CachePlan& plan) {
+  const auto* schedule = RetentionAs<DelayedCompaction>(plan);
+  return schedule == nullptr ? 0 : schedule->tokens();
 }
 // Entries evicted at once; 0: one.
 inline int32_t DropOf(const CachePlan& plan) {
-  const auto* life = LifeAs<DropsChunks>(plan);
-  return life == nullptr ? 0 : life->drop();
+  const auto* schedule = RetentionAs<ChunkedEviction>(plan);
+  return schedule == nullptr ? 0 : schedule->drop();
 }
-inline bool IsReported(const CachePlan& plan) { return plan.life->ReportsPrompt(); }
-inline bool IsFromCandidates(const CachePlan& plan) {
-  return LifeAs<FromCandidates>(plan) != nullptr;
+inline bool IsReported(const CachePlan& plan) { return plan.retention->ReportsPrompt(); }
+inline bool HasCandidates(const CachePlan& plan) {
+  return RetentionAs<CandidateRetention>(plan) != nullptr;
 }
-inline bool IsCutUnevenly(const CachePlan& plan) {
-  return WholeUntilOf(plan) > 0 && plan.life->HeadsDiffer(plan);
+inline bool IsCompactedUnevenly(const CachePlan& plan) {
+  return DelayedUntil(plan) > 0 && plan.retention->HeadsDiffer(plan);
 }
-inline int32_t WidestKeep(const CachePlan& plan) { return plan.life->WidestKeep(plan); }
+inline int32_t MaxKeep(const CachePlan& plan) { return plan.retention->MaxKeep(plan); }
 inline int32_t KeptOfPrompt(const CachePlan& plan, int layer) {
-  return plan.life->CutLayer(plan, layer).keep;
+  return plan.retention->CompactLayer(plan, layer).keep;
 }
 // REQUIRES: a plan with min_retained_mass
-inline int32_t MostForMass(const CachePlan& plan) {
-  return plan.life->CutPrompt(plan, plan.prompt.num_layers)->most_for_mass;
+inline int32_t MaxForMass(const CachePlan& plan) {
+  return plan.retention->PromptCompaction(plan, plan.prompt.num_layers)->max_for_mass;
 }
 inline float MinRetainedMass(const CachePlan& plan) {
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
-  return cut.has_value() ? cut->min_retained_mass : 0.0f;
+  const std::optional<PageCompaction> compaction =
+      plan.retention->PromptCompaction(plan, plan.prompt.num_layers);
+  return compaction.has_value() ? compaction->min_retained_mass : 0.0f;
 }
 
 template <typename Scorer>

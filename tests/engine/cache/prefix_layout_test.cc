@@ -57,7 +57,7 @@ std::set<PrefixKey> LeftBy(const std::string& policy, int tokens) {
   return {left.begin(), left.end()};
 }
 
-TEST(PrefixLayoutTest, KeysAndValuesServeWhoAsksNoEarlyQuery) {
+TEST(PrefixLayoutTest, KeysAndValuesSufficeWithoutEarlyQueries) {
   const std::vector<PrefixKey> keys = KeysOf(1000);
   for (const char* reader : {"full", "snapkv", "h2o", "echo"}) {
     const std::set<PrefixKey> there = LeftBy(reader, 1000);
@@ -92,7 +92,7 @@ TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
   }
 }
 
-TEST(PrefixLayoutTest, AMissingBlockOfAnyKindEndsWhatIsUsable) {
+TEST(PrefixLayoutTest, AMissingBlockOfAnyKindEndsTheUsablePrefix) {
   for (const char* policy : {"full", "h2o", "echo", "scissorhands"}) {
     const PrefixLayout layout(PlanOf(policy, 300), 300, Limits());
     const std::vector<PrefixKey> keys = KeysOf(300);

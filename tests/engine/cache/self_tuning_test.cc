@@ -32,14 +32,14 @@ std::vector<float> Masses(const std::vector<std::pair<int, float>>& better, floa
   return masses;
 }
 
-bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
+bool IsOpen(const CachePlan& plan) { return plan.resolve_at == ResolveAt::kPrefilled; }
 
 TEST(SelfTuning, IsOpenUntilItIsDecided) {
   const CachePlan plan = PlanOf(1000, 100);
   EXPECT_TRUE(IsOpen(plan));
-  EXPECT_EQ(WholeUntilOf(plan), 1064) << "64 steps at most";
-  EXPECT_EQ(WholeUntilOf(PlanOf(1000, 100, {{"measurement_steps", "7"}})), 1007);
-  EXPECT_EQ(WholeUntilOf(PlanOf(1000, 100, {{"measurement_steps", "0"}})), 1000);
+  EXPECT_EQ(DelayedUntil(plan), 1064) << "64 steps at most";
+  EXPECT_EQ(DelayedUntil(PlanOf(1000, 100, {{"measurement_steps", "7"}})), 1007);
+  EXPECT_EQ(DelayedUntil(PlanOf(1000, 100, {{"measurement_steps", "0"}})), 1000);
   const CachePlan tuned = Tuned(plan, Masses({{5, 0.3f}}, 0.3f));
   EXPECT_FALSE(IsOpen(tuned));
   EXPECT_EQ(tuned.prompt.tokens, 1000);
@@ -53,7 +53,7 @@ TEST(SelfTuning, ShortPromptsTakeTheDefaults) {
   EXPECT_EQ(SelfTuningOf(plan), nullptr);
   EXPECT_EQ(plan.rule.gain, 0.2f);
   EXPECT_EQ(plan.rule.recent, 25);
-  EXPECT_EQ(WholeUntilOf(plan), 132 + 64);
+  EXPECT_EQ(DelayedUntil(plan), 132 + 64);
 }
 
 TEST(SelfTuning, WeightsAreMeansOfTheMovingAverages) {
@@ -92,7 +92,7 @@ TEST(SelfTuning, TheBestPairIsTaken) {
   }
 }
 
-TEST(SelfTuning, WhatWasChosenIsRestored) {
+TEST(SelfTuning, TheChoiceIsRestored) {
   const CachePlan plan = PlanOf(1000, 100);
   CacheSpec spec;
   spec.policy = "co2";
@@ -106,7 +106,7 @@ TEST(SelfTuning, WhatWasChosenIsRestored) {
     EXPECT_EQ(restored->rule.recent, tuned.rule.recent);
     EXPECT_EQ(restored->rule.decay, tuned.rule.decay);
     EXPECT_EQ(restored->rule.gain, tuned.rule.gain);
-    EXPECT_EQ(WholeUntilOf(*restored), WholeUntilOf(tuned));
+    EXPECT_EQ(DelayedUntil(*restored), DelayedUntil(tuned));
   }
   EXPECT_EQ(SaveDecision(plan), "") << "nothing has been";
 }
@@ -133,17 +133,18 @@ TEST(SelfTuning, StepsFollowTheRegret) {
   EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f)))->steps, 20);
   EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.72f}}, 0.8f)))->steps, 40);
   EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({}, 0.8f)))->steps, 40);
-  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1020);
+  EXPECT_EQ(DelayedUntil(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1020);
   EXPECT_EQ(SelfTuningOf(Tuned(plan, std::vector<float>(4 * kTrials, 0.0f)))->steps, 0)
       << "nothing is received";
 }
 
-// A question's tokens are not measured steps. Without measured steps the cut precedes the question.
-TEST(SelfTuning, StepsAreThoseAfterTheQuestion) {
+// A question's tokens are not measured steps. Without measured steps the compaction precedes the
+// question.
+TEST(SelfTuning, StepsAreCountedFromTheQuestionsEnd) {
   CachePlan plan = PlanOf(1000, 100, {{"measurement_steps", "40"}});
   plan.prompt.question_tokens = 30;
-  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1050);
-  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.8f}}, 0.8f))), 1000);
+  EXPECT_EQ(DelayedUntil(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1050);
+  EXPECT_EQ(DelayedUntil(Tuned(plan, Masses({{3, 0.8f}}, 0.8f))), 1000);
 }
 
 // With shared budgets FIFO entries keep every head from becoming empty.

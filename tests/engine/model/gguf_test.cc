@@ -119,7 +119,7 @@ TEST(GgufTest, ReadsTensorsWithTheOutermostDimensionFirst) {
   EXPECT_EQ(tensors.at("deep").bytes.data() + 6 * 210, bytes.data() + bytes.size());
 }
 
-TEST(GgufTest, LookUpsSayWhatIsWrong) {
+TEST(GgufTest, LookUpErrorsNameTheKey) {
   const std::vector<uint8_t> bytes = FullFile().Build();
   const auto parsed = GgufFile::Parse(bytes);
   ASSERT_TRUE(parsed.ok());

@@ -598,7 +598,7 @@ struct BadFamilyConfig {
   const char* message;
 };
 
-TEST(HfConfigTest, WhatOptAndGptNeoxDoNotSupportIsNamed) {
+TEST(HfConfigTest, UnsupportedFieldsOfOptAndGptNeoxAreNamed) {
   const BadFamilyConfig cases[] = {
       // OPT 350m.
       {Opt, R"({"hidden_size":1024,"num_attention_heads":16,"word_embed_proj_dim":512})",

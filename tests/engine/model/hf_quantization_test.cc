@@ -49,7 +49,7 @@ absl::StatusOr<HfQuantization> Read(const json& config) {
   return quantization;
 }
 
-TEST(HfQuantizationTest, ReadsWhatIsPublished) {
+TEST(HfQuantizationTest, ReadsPublishedConfigs) {
   const auto fp8 = Read(Fp8());
   ASSERT_TRUE(fp8.ok()) << fp8.status();
   EXPECT_EQ(fp8->method, Method::kFp8);
@@ -109,7 +109,7 @@ struct BadConfig {
   std::string message;
 };
 
-TEST(HfQuantizationTest, WhatIsNotUnderstoodIsRefusedByItsField) {
+TEST(HfQuantizationTest, UnknownFieldsAreRefusedByName) {
   const BadConfig cases[] = {
       {Fp8, R"({"quant_method":"bitsandbytes"})",
        "quant_method is 'bitsandbytes'; supported are fp8, compressed-tensors, gptq, awq"},

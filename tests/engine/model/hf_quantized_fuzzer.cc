@@ -10,8 +10,8 @@
 namespace {
 
 void MakeRows(const hydrant::TensorView& view) {
-  constexpr int64_t kMostValues = 1 << 20;
-  if (view.maker == nullptr || view.shape[0] * view.shape[1] > kMostValues) return;
+  constexpr int64_t kMaxValues = 1 << 20;
+  if (view.maker == nullptr || view.shape[0] * view.shape[1] > kMaxValues) return;
   std::vector<uint8_t> row(hydrant::BytesOf(view.dtype, view.shape[1]));
   for (int64_t i = 0; i < view.shape[0]; ++i) view.maker->Make(i, row.data());
 }

@@ -216,7 +216,7 @@ TEST(HfInt4Test, HalfAndBrainScalesAreRead) {
   EXPECT_EQ(fixture.tensors.Find(fixture.quantization)->dtype, DType::kQ5_0);
 }
 
-TEST(HfInt4Test, WhatDoesNotFitIsNamed) {
+TEST(HfInt4Test, MismatchedTensorsAreNamed) {
   const auto message = [](const std::function<void(Int4Fixture&)>& spoil) {
     Int4Fixture fixture({});
     spoil(fixture);
@@ -311,7 +311,7 @@ TEST_P(Fp8Test, EveryValueIsElementTimesScale) {
 INSTANTIATE_TEST_SUITE_P(All, Fp8Test, testing::ValuesIn(Fp8Cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(HfFp8Test, WhatDoesNotFitIsNamed) {
+TEST(HfFp8Test, MismatchedTensorsAreNamed) {
   HfQuantization q;
   q.method = Method::kFp8;
   Tensors tensors;
@@ -337,7 +337,7 @@ TEST(HfFp8Test, WhatDoesNotFitIsNamed) {
 
 // --- matrices of all experts
 
-TEST(HfStackedExpertsTest, WhatDoesNotFitIsNamed) {
+TEST(HfStackedExpertsTest, MismatchedTensorsAreNamed) {
   HfQuantization q;
   q.method = Method::kMxfp4;
   Tensors tensors;

@@ -41,7 +41,7 @@ TEST_F(SmallFileTest, ReadsUpToTheLimit) {
   EXPECT_GT(ReadSmallFile("/proc/self/status", 1 << 20)->size(), 100u) << "says that it is empty";
 }
 
-TEST_F(SmallFileTest, WhatIsNoFileIsRefusedAtOnce) {
+TEST_F(SmallFileTest, OtherKindsOfFilesAreRefusedAtOnce) {
   ASSERT_EQ(mkfifo((folder_ + "/fifo").c_str(), 0600), 0);
   EXPECT_EQ(Error(folder_ + "/fifo"), folder_ + "/fifo: is no regular file");
   EXPECT_EQ(Error("/dev/zero"), "/dev/zero: is no regular file");

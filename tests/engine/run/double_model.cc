@@ -385,7 +385,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Head& head : heads) {
         for (Entry& entry : head.entries) {
           if (!both) entry.score = entry.most = 0;
-          if (plan_.scorer->EchoSaysMass()) entry.late = 0;
+          if (plan_.scorer->MeasuresMassByEcho()) entry.late = 0;
         }
       }
       AddEcho(l, later);
@@ -405,7 +405,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       }
       for (Entry& entry : head.entries) entry.score *= plan_.scorer->Scale(plan_);
     }
-    if (plan_.open == OpenUntil::kPromptRead) {  // Decide() adds the late queries
+    if (plan_.resolve_at == ResolveAt::kPrefilled) {  // Resolve() adds the late queries
       for (Head& head : heads) {
         for (Entry& entry : head.entries)
           entry.score =
@@ -414,7 +414,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
     }
     Revise(place_[l].second, 0, -1);
   }
-  if (WholeUntilOf(plan_) == 0) CompressAll(kept);
+  if (DelayedUntil(plan_) == 0) CompressAll(kept);
   return model_->Logits(hidden[kept - 1]);
 }
 
@@ -451,7 +451,7 @@ void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
         entries[j].score += Reduce(received);
         entries[j].most =
             std::max(entries[j].most, *std::max_element(received.begin(), received.end()));
-        if (plan_.scorer->EchoSaysMass())
+        if (plan_.scorer->MeasuresMassByEcho())
           entries[j].late +=
               std::accumulate(received.begin(), received.end(), 0.0) / received.size();
       }
@@ -592,9 +592,8 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
   for (int l = layer_begin; l < layer_end; ++l) {
     for (const Head& head : heads_[l]) {
       std::vector<int> open = BestFirst(head, n);
-      if (plan_.share.scope == BudgetScope::kModel && IsFromCandidates(plan_) &&
-          WidestKeep(plan_) < n)
-        open.resize(WidestKeep(plan_) - guarded);
+      if (plan_.share.scope == BudgetScope::kModel && HasCandidates(plan_) && MaxKeep(plan_) < n)
+        open.resize(MaxKeep(plan_) - guarded);
       for (const int j : open) all.emplace_back(head.entries[j].score, j, -heads);
       ++heads;
     }
@@ -749,7 +748,7 @@ void DoubleModel::Sequence::ChooseVictims(int layer, int position) {
   Revise(layer, static_cast<int>(std::min<int64_t>(next_drop, kNoCap) - plan_.rule.history),
          position + 1);
   for (Head& head : heads_[layer]) {
-    if (position >= WholeUntilOf(plan_)) PickVictim(&head, position + 1);
+    if (position >= DelayedUntil(plan_)) PickVictim(&head, position + 1);
   }
 }
 
@@ -760,7 +759,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         DropMany(&head, position);
     }
   }
-  if (position > 0 && position == WholeUntilOf(plan_)) {
+  if (position > 0 && position == DelayedUntil(plan_)) {
     CompressAll(position);
   }
   const ModelConfig& config = model_->config_;

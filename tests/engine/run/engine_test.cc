@@ -256,7 +256,7 @@ TEST(EngineOptionsTest, WeightsThatTheDeviceCannotHoldAreRefusedBeforeTheyAreRea
   EXPECT_NE(status.message().find("the weights need"), std::string::npos) << status;
 }
 
-EngineOptions WithoutAskedPool(const std::string& device) {
+EngineOptions WithoutRequestedPool(const std::string& device) {
   EngineOptions options = Options(device);
   options.num_blocks_override.reset();
   return options;
@@ -369,9 +369,9 @@ TEST_P(EngineTest, IdsPastTheSampledVocabularyAreNeverDrawn) {
   }
 }
 
-TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
+TEST(EnginePoolTest, HoldsAtMostAllFullSequences) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
-  const auto engine = MakeEngine(model, WithoutAskedPool("cpu"));
+  const auto engine = MakeEngine(model, WithoutRequestedPool("cpu"));
   const EngineLimits& limits = engine->limits();
   const int blocks = limits.max_model_len / limits.block_size * limits.num_layers *
                      limits.num_kv_heads * limits.max_num_seqs;
@@ -408,12 +408,12 @@ TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
   options.context_memory_bytes = 5 << 20;
   const EngineMemory of_host = MakeEngine(model, options)->memory();
   EXPECT_NEAR(static_cast<double>(of_host.prefix_cache), 3 << 20, 1 << 17);
-  EXPECT_NEAR(static_cast<double>(of_host.kept_caches), 5 << 20, 1 << 17);
+  EXPECT_NEAR(static_cast<double>(of_host.offloaded_caches), 5 << 20, 1 << 17);
 }
 
 TEST(EnginePoolTest, AHostsPoolKeepsItsLimit) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
-  EngineOptions options = WithoutAskedPool("cpu");
+  EngineOptions options = WithoutRequestedPool("cpu");
   options.kv_cache_memory_limit = 100'000;
   const auto engine = MakeEngine(model, options);
   EXPECT_EQ(engine->limits().num_blocks, 100'000 / engine->kv_layout().PageBytes());
@@ -425,7 +425,7 @@ TEST(EnginePoolTest, AGpusPoolTakesWhatTheUtilizationLeaves_cudaGQA) {
   constexpr double kSlack = 64e6;  // devices allocate in units of 2 MiB
   const auto backend = *CreateBackend("cuda", {});
   const DeviceMemory before = *backend->Memory();
-  EngineOptions options = WithoutAskedPool("cuda");
+  EngineOptions options = WithoutRequestedPool("cuda");
   options.max_num_seqs = 4096;  // could use 1.2 GB
   const auto total = static_cast<double>(before.total_bytes);
   const double used = total - static_cast<double>(before.free_bytes) + 600e6;
@@ -438,7 +438,7 @@ TEST(EnginePoolTest, AGpusPoolTakesWhatTheUtilizationLeaves_cudaGQA) {
 
 TEST(EnginePoolTest, AGpuWithoutRoomSaysSo_cudaGQA) {
   HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
-  EngineOptions options = WithoutAskedPool("cuda");
+  EngineOptions options = WithoutRequestedPool("cuda");
   options.gpu_memory_utilization = 1e-6;
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const absl::Status status = Engine::Create(model, options, nullptr).status();
@@ -480,7 +480,7 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
 
 // With a row that requests logprobs, sampling runs outside the recorded step: the bits must be the
 // same. Halfway a prompt joins the batch, and its row is sampled with the others.
-TEST(RecordedDrawsTest, AreThoseOfDrawsApart) {
+TEST(RecordedDrawsTest, EqualSeparateDraws) {
   constexpr int kPrompt = 20, kSteps = 8;
   ModelConfig config = SmallConfig(4, 2);
   config.vocab_size = 192;
@@ -490,7 +490,7 @@ TEST(RecordedDrawsTest, AreThoseOfDrawsApart) {
       {.temperature = 0.9f, .top_p = 0.9f, .seed = 5, .position = kPrompt},
       {.temperature = 1.1f, .top_k = 30, .seed = 6, .position = kPrompt}};
   for (const std::string device : {"cpu", "cuda"}) {
-    if (!WhyNoDevice(device).empty()) continue;
+    if (!NoDeviceReason(device).empty()) continue;
     for (const size_t sampled : {size_t{1}, rows.size()}) {
       SCOPED_TRACE(testing::Message() << device << ", " << sampled << " rows");
       EngineOptions options = Options(device);
@@ -525,10 +525,10 @@ TEST(RecordedDrawsTest, AreThoseOfDrawsApart) {
   }
 }
 
-TEST(EngineOptionsTest, TheDeviceChoosesWhatIsNotSaid) {
+TEST(EngineOptionsTest, TheDeviceChoosesDefaults) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   for (const std::string device : {"reference", "cpu", "cuda"}) {
-    if (!WhyNoDevice(device).empty()) continue;
+    if (!NoDeviceReason(device).empty()) continue;
     EngineOptions options = Options(device);
     options.dtype.reset();
     const auto engine = MakeEngine(model, options);

@@ -134,9 +134,9 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
 }
 
 absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
-                                 bool may_shrink = false) {
+                                 bool evictable = false) {
   CacheSpec spec;
-  spec.may_shrink = may_shrink;
+  spec.evictable = evictable;
   spec.policy = c.policy;
   if (spec.policy != "full") spec.max_cache_tokens = c.budget;
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
@@ -162,11 +162,11 @@ std::vector<TokenId> ReadingOf(const CachePlan& plan, const std::vector<TokenId>
 
 // An engine and the double-precision model with the same model, plan and tokens.
 struct Pair {
-  Pair(const std::string& device, const Case& c, uint64_t seed, bool may_shrink = false)
+  Pair(const std::string& device, const Case& c, uint64_t seed, bool evictable = false)
       : config(InFamily(SmallConfig(c.heads, c.kv_heads), c.family)),
         model(MakeRandomModel(config, seed)),
         engine(EngineOf(device, model, c)),
-        plan(PlanOf(c, engine->limits(), may_shrink).value()),
+        plan(PlanOf(c, engine->limits(), evictable).value()),
         truth(*model),
         expected(&truth, plan),
         driver(engine.get(), seed),
@@ -216,7 +216,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
       }
     }
     if (step == kSteps) break;
-    if (step == 0 && pair.plan.open == OpenUntil::kPromptRead) {
+    if (step == 0 && pair.plan.resolve_at == ResolveAt::kPrefilled) {
       CompareTrials(pair.driver.Observations(pair.slot), pair.expected.TrialMasses(),
                     pair.driver.Plan(pair.slot));
       pair.expected.Decide(pair.driver.Plan(pair.slot));
@@ -248,16 +248,16 @@ void AdoptTies(const HeadState& actual, DoubleModel::Head* expected, int* excuse
   }
 }
 
-// Appends runs of `counts` tokens to the prompt; single tokens are decoded. cuts: each run cuts
-// every head to a number of its own, as another turn does if heads have no cap.
+// Appends runs of `counts` tokens to the prompt; single tokens are decoded. compacts: each run
+// compacts every head to a number of its own, as another turn does if heads have no cap.
 void AppendRuns(const std::string& device, const Case& c, std::initializer_list<int> counts,
-                bool cuts) {
+                bool compacts) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 4711 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Pair pair(device, c, seed);
   if (!pair.plan.AppendsRuns()) GTEST_SKIP() << "the policy sees what follows token by token";
-  if (cuts && pair.plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
+  if (compacts && pair.plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
   pair.ReadPrompt(c, 300);
   int position = c.prompt, excused = 0;
   for (const int count : counts) {
@@ -269,7 +269,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
       logits = pair.expected.Step(tokens[0], position);
     } else {
       std::vector<int32_t> keep;
-      for (int i = 0; i < pair.config.num_layers * pair.config.num_kv_heads && cuts; ++i) {
+      for (int i = 0; i < pair.config.num_layers * pair.config.num_kv_heads && compacts; ++i) {
         const int layer = i / pair.config.num_kv_heads;
         if (pair.expected.InWindow(layer)) continue;
         const DoubleModel::Head& head = pair.expected.head(layer, i % pair.config.num_kv_heads);
@@ -284,7 +284,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
     position += count;
     const std::vector<float> actual = pair.driver.Logits(pair.slot);
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
-    const bool scored = cuts ? count > 1 : pair.plan.rule.scored && !pair.plan.rule.by_position;
+    const bool scored = compacts ? count > 1 : pair.plan.rule.scored && !pair.plan.rule.by_position;
     for (int layer = 0; layer < pair.config.num_layers; ++layer) {
       for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
@@ -305,15 +305,15 @@ TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 977 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Pair pair(device, c, seed, /*may_shrink=*/true);
-  if (!MayShrink(pair.plan)) GTEST_SKIP() << "the policy's caches are not cut for others";
+  Pair pair(device, c, seed, /*evictable=*/true);
+  if (!CanShrink(pair.plan)) GTEST_SKIP() << "the policy's caches are not cut for others";
   constexpr int kSteps = 50;
   pair.ReadPrompt(c, kSteps);
   int excused = 0;
   for (int step = 0; step < kSteps; ++step) {
     const int position = c.prompt + step;
-    const bool cuts = step == 10 || step == 25;
-    if (cuts) {
+    const bool compacts = step == 10 || step == 25;
+    if (compacts) {
       int64_t held = 0, heads = 0;
       for (int layer = 0; layer < pair.config.num_layers; ++layer) {
         for (int head = 0; head < pair.config.num_kv_heads && !pair.expected.InWindow(layer);
@@ -340,7 +340,7 @@ TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
                      << "step " << step << " layer " << layer << " head " << head);
         const HeadState state = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
-        if (cuts) AdoptTies(state, of_truth, &excused);
+        if (compacts) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, !pair.plan.rule.by_position && !pair.expected.InWindow(layer),
                     &excused);
         if (testing::Test::HasFatalFailure()) return;
@@ -815,7 +815,7 @@ TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
   ExpectEqualLogits(77, {h2o, local});
 }
 
-// co2 that sums without decay, cuts after the prompt and gives half to FIFO entries is h2o.
+// co2 that sums without decay, compacts after the prompt and gives half to FIFO entries is h2o.
 TEST(EvictionOracle, Co2ContainsH2o) {
   CacheSpec h2o, co2;
   h2o.policy = "h2o";
@@ -962,7 +962,7 @@ TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
       for (int head = 0; head < kKvHeads; ++head) {
         const int32_t kept = entries[layer * kKvHeads + head];
         EXPECT_GE(kept, static_cast<int>(c.floor * (budget - guarded)) + guarded);
-        EXPECT_LE(kept, WidestKeep(plan));
+        EXPECT_LE(kept, MaxKeep(plan));
         sum += kept;
         different.insert(kept);
       }
@@ -1042,7 +1042,7 @@ TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
 
 // One prefill can serve several slots: each slot gets the cache and the logits that its own prefill
 // would give, for any slicing. The slices include the first slot's probe.
-TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
+TEST_P(RaggedOracle, SharingSlotsEqualTheirOwnPrefill) {
   constexpr int kPrompt = 200, kSteps = 30;
   std::vector<CacheSpec> caches = RaggedCaches(30);
   std::rotate(caches.begin(), caches.end() - 1, caches.end());  // reconstruct reads the most
@@ -1151,7 +1151,7 @@ TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
 }
 
 // Retained mass of each head, against the double model's attention.
-TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
+TEST_P(RaggedOracle, RetainedMassIsTheLastQueriesAttention) {
   const auto model = MakeRandomModel(SmallConfig(6, 2), 88);
   for (const int prompt : {20, 90}) {  // shorter and longer than the 32 queries
     for (const CacheSpec& cache : RaggedCaches(14)) {
@@ -1190,7 +1190,7 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
 }
 
 // The least number of entries that retains enough mass, best first by the double model's scores: at
-// least `keep`, at most MostForMass(), or else all n. margin: added to the required mass.
+// least `keep`, at most MaxForMass(), or else all n. margin: added to the required mass.
 int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int n, double margin) {
   std::vector<std::tuple<bool, double, int>> order;  // the worst first
   for (const DoubleModel::Entry& entry : all.entries) {
@@ -1202,12 +1202,12 @@ int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int 
   for (int i = 0; i < n; ++i) {
     mass += all.entries[std::get<2>(order[i])].late / plan.MassQueries();
     if (i + 1 < keep || mass < MinRetainedMass(plan) + margin) continue;
-    return i + 1 <= std::max(keep, MostForMass(plan)) ? i + 1 : n;
+    return i + 1 <= std::max(keep, MaxForMass(plan)) ? i + 1 : n;
   }
   return n;
 }
 
-TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
+TEST_P(RaggedOracle, HeadsKeepTheFewestEntriesForTheMass) {
   constexpr int kPrompt = 90;
   const auto model = MakeRandomModel(SmallConfig(6, 2), 89);
   int raised = 0, whole_heads = 0, unchanged = 0;
@@ -1230,11 +1230,11 @@ TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
       CachePlan keep_all = plan;
       keep_all.budget = keep_all.cap = kPrompt;
       keep_all.layer_budgets.clear();
-      keep_all.life = std::make_shared<CutAtPrompt>();
+      keep_all.retention = std::make_shared<CompactAtPrefill>();
       CachePlan plain = before;
       // All entries are candidates if retained mass is guaranteed.
       if (plain.share.scope == BudgetScope::kModel)
-        plain.life = std::make_shared<FromCandidates>(kPrompt);
+        plain.retention = std::make_shared<CandidateRetention>(kPrompt);
       DoubleModel::Sequence all(&truth, keep_all), uniform(&truth, plain);
       all.Prefill(reading);
       uniform.Prefill(reading);

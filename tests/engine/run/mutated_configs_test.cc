@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<float>> LogitsOf(const fs::path& folder,
   return driver.Logits(slot);
 }
 
-TEST(MutatedConfigsTest, AreRefusedOrComputeWhatTransformersComputes) {
+TEST(MutatedConfigsTest, AreRefusedOrEqualTransformers) {
   const Json goldens = ReadJson("tests/data/engine/mutated_configs.json");
   const std::vector<TokenId> ids = goldens["ids"];
   const int stride = goldens["stride"];

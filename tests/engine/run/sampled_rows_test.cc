@@ -18,7 +18,7 @@ namespace {
 
 using eval::EngineDriver;
 
-constexpr int kMostSeqs = 40;  // more rows than the engine scores at once
+constexpr int kMaxSeqs = 40;  // more rows than the engine scores at once
 
 std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
@@ -69,7 +69,7 @@ class SampledRowsTest : public testing::TestWithParam<const char*> {
     options.batch_invariant = true;
     options.dtype = WeightDType::kFloat32;
     options.num_blocks_override = 4096;
-    options.max_num_seqs = kMostSeqs;
+    options.max_num_seqs = kMaxSeqs;
     options.prefill_arena_tokens = 4096;
     absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model_, options, nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status();
@@ -129,8 +129,8 @@ TEST_P(SampledRowsTest, RowsAreEditedAndScoredEachByItself) {
 
   EngineDriver driver(engine.get(), 3);
   std::vector<DoubleModel::Sequence> truth;
-  std::vector<std::vector<double>> logits(kMostSeqs);
-  for (int slot = 0; slot < kMostSeqs; ++slot) {
+  std::vector<std::vector<double>> logits(kMaxSeqs);
+  for (int slot = 0; slot < kMaxSeqs; ++slot) {
     SampledRow row = EngineDriver::Greedy();
     row.logprobs = slot % 8 != 7;
     if (slot % 3 != 0) row.mask = mask;
@@ -144,7 +144,7 @@ TEST_P(SampledRowsTest, RowsAreEditedAndScoredEachByItself) {
   for (int step = 0; step < kSteps; ++step) {
     driver.Step();
     size_t scored = 0;
-    for (int slot = 0; slot < kMostSeqs; ++slot) {
+    for (int slot = 0; slot < kMaxSeqs; ++slot) {
       SCOPED_TRACE(testing::Message() << "step " << step << " row " << slot);
       const TokenId token = driver.last_token(slot);
       if (slot % 8 != 7) ExpectLogprobs(driver.logprobs().at(scored++), token, logits[slot]);
@@ -163,7 +163,7 @@ TEST_P(SampledRowsTest, RowsAreEditedAndScoredEachByItself) {
     }
     EXPECT_EQ(scored, driver.logprobs().size());
     if (step + 1 == kSteps) break;
-    for (int slot = 0; slot < kMostSeqs; ++slot) {
+    for (int slot = 0; slot < kMaxSeqs; ++slot) {
       logits[slot] = truth[slot].Step(driver.last_token(slot), kPrompt + step);
       driver.Decode(slot);
     }

@@ -141,7 +141,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
         const HeadState state = EngineProbe(*engine).ReadHead(slot, layer, head);
         if (position >= c.budget) {
-          ASSERT_NO_FATAL_FAILURE(CheckState(state, *plan.life->Samples(), position + 1));
+          ASSERT_NO_FATAL_FAILURE(CheckState(state, *plan.retention->Samples(), position + 1));
         }
         expected.head(layer, head) = Adopt(state, config.head_dim, position);
       }

@@ -179,7 +179,7 @@ TEST(WeightBytesTest, OfExperts) {
 }
 
 // The vocabulary's rows keep 8 bits if the other weights have 4.
-TEST(WeightBytesTest, AreThoseOfTheBlocks) {
+TEST(WeightBytesTest, EqualTheBlocksBytes) {
   const ModelConfig c = Config();
   const int64_t vocabulary = int64_t{c.vocab_size} * c.hidden_size;
   const int64_t layer = int64_t{2} * c.QDim() * c.hidden_size +
@@ -247,7 +247,7 @@ std::string SpoiltModel(const std::string& tensor, float bad) {
   return path;
 }
 
-TEST_P(WeightLoadingTest, WhatIsNotFiniteIsRefusedWithFileAndTensor) {
+TEST_P(WeightLoadingTest, NonFiniteWeightsAreRefusedWithFileAndTensor) {
   for (const char* tensor : {"blk.1.ffn_up.weight", "token_embd.weight", "output_norm.weight",
                              "blk.0.attn_norm.weight"}) {
     for (const float bad :

@@ -18,7 +18,7 @@
 namespace hydrant::emulation {
 namespace {
 
-constexpr size_t kMostSharedBytes = 227 * 1024;  // per block, compute capability 9.0
+constexpr size_t kMaxSharedBytes = 227 * 1024;  // per block, compute capability 9.0
 
 // HYDRANT_EMULATION_<name>: a test's setting of the emulated device.
 uint64_t Setting(const char* name, uint64_t otherwise) {
@@ -158,7 +158,7 @@ cudaError_t CheckGrid(dim3 grid, dim3 block, size_t shared_bytes) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   const bool fits = threads > 0 && threads <= 1024 && blocks > 0 && grid.y <= 65535 &&
-                    grid.z <= 65535 && shared_bytes <= kMostSharedBytes;
+                    grid.z <= 65535 && shared_bytes <= kMaxSharedBytes;
   return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -274,7 +274,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 228 * 1024;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(hydrant::emulation::kMostSharedBytes);
+      *value = static_cast<int>(hydrant::emulation::kMaxSharedBytes);
       break;
   }
   return cudaSuccess;

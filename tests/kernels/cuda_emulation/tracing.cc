@@ -19,7 +19,7 @@ namespace hydrant::emulation {
 namespace {
 
 constexpr uintptr_t kSectorBytes = 32;
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 // The running block's write to a byte of device memory.
 struct Written {
@@ -33,9 +33,9 @@ struct Block {
   bool counts = false, delays = false;    // enabled checks
   std::unordered_set<uintptr_t> sectors;  // sectors that it has read
   std::unordered_map<uint8_t*, Written> written;
-  std::array<int, kMostThreads> epochs;
-  std::array<uint64_t, kMostThreads> fences;  // when each thread last fenced
-  int last_fence_epoch = -1;                  // over all threads
+  std::array<int, kMaxThreads> epochs;
+  std::array<uint64_t, kMaxThreads> fences;  // when each thread last fenced
+  int last_fence_epoch = -1;                 // over all threads
   uint64_t time = 0;
 };
 Block block;
@@ -48,7 +48,7 @@ std::unordered_set<uintptr_t> written_lately;
 
 struct Overlap {
   bool active = false, too_early = false;  // of the grid
-  std::array<bool, kMostThreads> waited;   // of the block
+  std::array<bool, kMaxThreads> waited;    // of the block
 };
 Overlap overlap;
 

@@ -14,7 +14,7 @@
 namespace hydrant::emulation {
 namespace {
 
-constexpr int kMostThreads = 1024, kInner = 16, kColumns = 64;
+constexpr int kMaxThreads = 1024, kInner = 16, kColumns = 64;
 constexpr int kElements = 32;  // of D, per thread
 constexpr uint32_t kWindowBytes = 1u << 18;
 // Offset of dynamic shared memory: aligned to 16 only, as the language guarantees.
@@ -52,7 +52,7 @@ struct ThreadProducts {
   bool fenced = false;
 };
 
-std::vector<ThreadProducts> threads(kMostThreads);
+std::vector<ThreadProducts> threads(kMaxThreads);
 
 // When a copy last wrote 16 bytes of shared memory, and its thread; when each thread last fenced.
 struct Write {
@@ -60,7 +60,7 @@ struct Write {
   int thread = 0;
 };
 std::vector<Write> writes(kWindowBytes / 16);
-std::array<uint64_t, kMostThreads> shared_fences = {};
+std::array<uint64_t, kMaxThreads> shared_fences = {};
 uint64_t now = 0;
 
 // Element (column, k) of B for a descriptor (PTX ISA, "Matrix Descriptor Format"): columns in
@@ -117,8 +117,8 @@ struct WarpOperands {
 
 // Double buffer: a lane that is ahead writes the other one, and waits there for all lanes.
 const WarpOperands& Meet(bool bf16, const uint32_t* a, const SharedColumns& b) {
-  static std::vector<std::array<WarpOperands, 2>> of_warps(kMostThreads / kWarpSize);
-  static std::array<unsigned, kMostThreads> turns = {};
+  static std::vector<std::array<WarpOperands, 2>> of_warps(kMaxThreads / kWarpSize);
+  static std::array<unsigned, kMaxThreads> turns = {};
   const int thread = CurrentThread(), lane = CurrentLane();
   WarpOperands& mine = of_warps[thread / kWarpSize][turns[thread]++ % 2];
   const auto value = [&](uint32_t bits) {

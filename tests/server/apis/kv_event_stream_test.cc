@@ -231,7 +231,7 @@ class KvEventStreamTest : public testing::Test {
   TestServer server_;
 };
 
-TEST_F(KvEventStreamTest, TellsWhatAPlainModelSays) {
+TEST_F(KvEventStreamTest, EqualsAPlainModel) {
   Subscriber subscriber(server_);
   for (int i = 0; i < 200 && !HasFailure(); ++i) {
     Ask(Prompt());
@@ -244,7 +244,7 @@ TEST_F(KvEventStreamTest, TellsWhatAPlainModelSays) {
   EXPECT_GT(server_.loop->Stats().prefix_cache.evicted_blocks, 100u);
 }
 
-TEST_F(KvEventStreamTest, WhoComesBackHearsWhatItMissed) {
+TEST_F(KvEventStreamTest, AReconnectingClientGetsMissedEvents) {
   Subscriber first(server_);
   for (int i = 0; i < 10; ++i) Ask(Prompt());
   ExpectSame(first);
@@ -268,7 +268,7 @@ TEST_F(KvEventStreamTest, WhoComesBackHearsWhatItMissed) {
   }
 }
 
-TEST_F(KvEventStreamTest, WhatWasFlushedIsRemoved) {
+TEST_F(KvEventStreamTest, FlushedBlocksAreRemoved) {
   const Subscriber subscriber(server_);
   for (int i = 0; i < 5; ++i) Ask(Prompt());
   ExpectSame(subscriber);
@@ -283,7 +283,7 @@ TEST_F(KvEventStreamTest, WhatWasFlushedIsRemoved) {
   ExpectSame(subscriber);
 }
 
-TEST_F(KvEventStreamTest, WhoNamesASaltIsNotHeardOf) {
+TEST_F(KvEventStreamTest, SaltedPromptsAreNotPublished) {
   const Subscriber subscriber(server_);
   const Tokens secret(3 * kBlock, 200);
   Ask(secret, "mine");
@@ -312,7 +312,7 @@ class LargeCache : public KvEventStreamTest {
 };
 
 // Batches that it has not read in time are no longer stored.
-TEST_F(LargeCache, WhoReadsTooSlowlyIsToldWhatIsThere) {
+TEST_F(LargeCache, ASlowReaderGetsASnapshot) {
   Subscriber slow(server_, 0, /*reads=*/false);
   Subscriber fast(server_);
   for (int i = 0; i < 400 && !HasFailure(); ++i) {

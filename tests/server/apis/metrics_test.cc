@@ -53,7 +53,7 @@ class MetricsTest : public testing::Test {
 
 // docs/guide/observability.md has a row for every family, with its type and the names of its
 // labels.
-TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
+TEST_F(MetricsTest, TheDocumentationListsTheScrape) {
   std::ifstream file("docs/guide/observability.md");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   static const std::regex kRow(R"(\n\| `([a-z_:0-9]+)` \| (gauge|counter|histogram) \| ([^|]*)\|)");
@@ -104,7 +104,7 @@ TEST_F(MetricsTest, NoTwoFamiliesShareANameOfOpenMetrics) {
 }
 
 // vLLM's own names and types, which endpoint pickers read by default.
-TEST_F(MetricsTest, WhatPickersOfVllmReadIsThere) {
+TEST_F(MetricsTest, HasTheMetricsOfVllmPickers) {
   const Scrape scrape = TakeScrape();
   const std::pair<const char*, const char*> expected[] = {
       {"num_requests_running", "gauge"},
@@ -162,7 +162,7 @@ TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   EXPECT_GT(scrape["process_resident_memory_bytes"], 1e6);
 }
 
-TEST_F(MetricsTest, WithoutAModelThereIsWhatNeedsNone) {
+TEST_F(MetricsTest, WithoutAModelHasTheProcessMetrics) {
   TestServerOptions options;
   options.ready = false;
   TestServer loading(options);
@@ -305,7 +305,7 @@ TEST_F(MetricsTest, PagesThatHoldScoresAreCounted) {
   EXPECT_EQ(ParseScrape(server.MetricsText())["hydrant_state_pages"], 0);
 }
 
-TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
+TEST_F(MetricsTest, RunningAndWaitingAreSeenDuringAStep) {
   TestServerOptions options;
   options.limits.max_num_seqs = 2;
   TestServer server(options);
@@ -379,7 +379,7 @@ TEST_F(HttpServerTest, AnswersByPathAndClosesTheConnection) {
   EXPECT_EQ(other.body, "there is: /no /yes\n");
 }
 
-TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
+TEST_F(HttpServerTest, ErrorsNameTheAddress) {
   for (const char* bad :
        {"", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", ":-1"})
     EXPECT_EQ(HttpServer::Start(bad, {}).status().code(), absl::StatusCode::kInvalidArgument)
@@ -392,7 +392,7 @@ TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
 }
 
 // More silent clients, in the middle of a request, than a server with threads could have.
-TEST_F(HttpServerTest, ClientsThatGoOnForEverKeepNobodyWaiting) {
+TEST_F(HttpServerTest, EndlessClientsDelayNoOther) {
   const auto server = Start(std::chrono::hours(1));
   std::vector<int> slow;
   for (int i = 0; i < 200; ++i) {
@@ -417,7 +417,7 @@ TEST_F(HttpServerTest, AConnectionHasItsTime) {
   close(silent);
 }
 
-TEST_F(HttpServerTest, RefusesWhatIsNoGet) {
+TEST_F(HttpServerTest, RefusesOtherMethods) {
   const auto server = Start();
   const auto status_of = [&](const std::string& request) {
     const int fd = ConnectTo(server->address());

@@ -76,7 +76,7 @@ TEST(LoadMeter, CountsTheCallThatEnds) {
   EXPECT_LT(report.ByteSizeLong(), 200);
 }
 
-TEST(LoadMeter, CountsAsErrorsWhatAnotherServerMightHaveDone) {
+TEST(LoadMeter, CountsServerErrorsOnly) {
   TestServer server;
   const auto stub = ::vllm::grpc::engine::VllmEngine::NewStub(server.NewChannel());
   ::vllm::grpc::engine::GenerateRequest theirs;
@@ -102,7 +102,7 @@ TEST(LoadMeter, CountsAsErrorsWhatAnotherServerMightHaveDone) {
   EXPECT_GT(lost.rps_fractional(), lost.eps());
 }
 
-TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
+TEST(LoadStream, ReportsRunningAndWaiting) {
   TestServerOptions options;
   options.limits.max_num_seqs = 4;
   TestServer server(options);

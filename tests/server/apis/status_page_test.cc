@@ -48,7 +48,7 @@ TEST(StatusJson, NamesOfClientsAreOnlyText) {
 }
 
 // The page derives a policy's colour from its index in this list.
-TEST(StatusJson, HasAllPoliciesInTheirOrderWhateverRuns) {
+TEST(StatusJson, HasAllPoliciesInOrder) {
   const json empty = json::parse(StatusJson({}, {}, nullptr, 7));
   std::vector<std::string> names;
   for (const PolicyInfo& policy : ListPolicies()) names.push_back(policy.name);
@@ -92,7 +92,7 @@ TEST(StatusPageTest, NeedsNothingFromElsewhere) {
   EXPECT_THAT(body, Not(HasSubstr("/*SCRIPTS*/")));
 }
 
-TEST(StatusPageTest, WhatWasWhenNobodyLookedIsNotShown) {
+TEST(StatusPageTest, TimesWithoutAViewerAreNotShown) {
   TestServer server;
   StatusPage page;
   TimeUs now = 10'000'000;

@@ -122,7 +122,7 @@ TEST(Vllm, SamplesHaveAnEndEach) {
   }
 }
 
-TEST(Vllm, SaysWhatEndedTheText) {
+TEST(Vllm, ReportsTheFinishReason) {
   TestServerOptions options;
   options.next_token = [](int32_t position) {
     return position == 9 ? ByteTokenizer::kEos : static_cast<TokenId>('a' + position);
@@ -216,7 +216,7 @@ TEST(Vllm, SaysWhyThereIsNoStructuredOutput) {
   EXPECT_THAT(answer.status.error_message(), HasSubstr("the build has none"));
 }
 
-TEST(Vllm, RefusesByNameWhatItDoesNotServe) {
+TEST(Vllm, RefusesUnsupportedFieldsByName) {
   TestServer server;
   const auto stub = StubOf(server);
   using Set = std::function<void(vllm::GenerateRequest*)>;
@@ -278,7 +278,7 @@ TEST(Vllm, AbortEndsARequest) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-TEST(Vllm, SaysWhatItIs) {
+TEST(Vllm, DescribesItself) {
   TestServerOptions options;
   options.ready = false;
   TestServer server(options);
@@ -331,7 +331,7 @@ TEST(Vllm, SaysWhatItIs) {
   EXPECT_GT(loads.loads(0).max_total_num_tokens(), 0);
 }
 
-TEST(Vllm, FlushesWhatWasReadForOthers) {
+TEST(Vllm, FlushesThePrefixCache) {
   TestServerOptions options;
   options.limits.num_prefix_blocks = 16;
   TestServer server(options);
@@ -392,7 +392,7 @@ print(z.testzip(), sorted(z.namelist()), len(z.read("tokenizer.json")), z.read("
 
 // In every contract a request without a policy gets the server's default; its other fields override
 // the default's.
-TEST(DefaultCachePolicy, IsForWhoNamesNone) {
+TEST(DefaultCachePolicy, AppliesToRequestsWithoutAPolicy) {
   TestServerOptions options;
   options.default_cache.policy = "h2o";
   options.default_cache.max_cache_tokens = 32;

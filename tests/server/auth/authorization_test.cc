@@ -221,7 +221,7 @@ TEST(Authorization, EveryMethodWithEveryToken) {
   }
 }
 
-TEST(Authorization, WithoutTokensNobodyIsAskedAndWithoutAControlPortAllIsHere) {
+TEST(Authorization, WithoutTokensOrAControlPortAllIsAllowed) {
   TestServer server;
   for (const CallRule& rule : CallRules()) {
     const grpc::Status status = Call(server.NewChannel(), std::string(rule.method), "");
@@ -235,7 +235,7 @@ TEST(Authorization, WithoutTokensNobodyIsAskedAndWithoutAControlPortAllIsHere) {
   }
 }
 
-TEST(Authorization, WhatIsNoMethodIsUnimplemented) {
+TEST(Authorization, UnknownMethodsAreUnimplemented) {
   const TokensOnDisk disk;
   TestServerOptions options;
   options.tenants = disk.tenants.get();
@@ -407,10 +407,10 @@ TEST(Salts, NoTwoTenantsHaveOneInCommon) {
   const auto caller = [](const std::string& tenant) {
     return Caller(std::make_shared<TenantAccount>(tenant, Quotas()), false);
   };
-  EXPECT_NE(caller("a").OwnSalt("bc"), caller("ab").OwnSalt("c"));
-  EXPECT_NE(caller("a").OwnSalt(""), caller("b").OwnSalt(""));
-  EXPECT_NE(caller("a").OwnSalt("x"), caller("a").OwnSalt("y"));
-  EXPECT_EQ(Caller().OwnSalt("x"), "x");
+  EXPECT_NE(caller("a").ScopedSalt("bc"), caller("ab").ScopedSalt("c"));
+  EXPECT_NE(caller("a").ScopedSalt(""), caller("b").ScopedSalt(""));
+  EXPECT_NE(caller("a").ScopedSalt("x"), caller("a").ScopedSalt("y"));
+  EXPECT_EQ(Caller().ScopedSalt("x"), "x");
 }
 
 // Over a real engine: cached prompts and contexts, with and without a common salt.

@@ -26,7 +26,7 @@ std::string Entry(const std::string& tenant, const std::string& sha256,
   return absl::StrCat("  - tenant: ", tenant, "\n    sha256: ", sha256, "\n", more);
 }
 
-TEST(TokenFile, SaysWhoHasWhichToken) {
+TEST(TokenFile, MapsTokensToTenants) {
   const auto file = ParseTokenFile(absl::StrCat(
       "tokens:\n",
       Entry("acme", kAbc,
@@ -63,13 +63,13 @@ TEST(TokenFile, ATenantMayHaveSeveralTokens) {
   EXPECT_EQ(file->tenants.at("acme").contexts, 3);
 }
 
-TEST(TokenFile, NobodyIsAFile) {
+TEST(TokenFile, AnEmptyListIsValid) {
   const auto file = ParseTokenFile("tokens: []\n");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->Find(""), nullptr);
 }
 
-TEST(TokenFile, NamesLineAndFieldOfWhatIsWrong) {
+TEST(TokenFile, ErrorsNameLineAndField) {
   const std::string ok = Entry("a", kAbc);
   const struct {
     std::string yaml;

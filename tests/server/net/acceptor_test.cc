@@ -68,7 +68,7 @@ class NoDescriptors {
   rlimit before_{};
 };
 
-TEST(Acceptor, GoesOnWhenThereAreDescriptorsAgain) {
+TEST(Acceptor, ContinuesWhenDescriptorsAreFreeAgain) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP()
       << "the sanitizer reads a vptr through a pipe, and calls it broken without descriptors";
@@ -91,7 +91,7 @@ TEST(Acceptor, GoesOnWhenThereAreDescriptorsAgain) {
   close(second);
 }
 
-TEST(Acceptor, RefusesWhatWouldUseTheLastDescriptors) {
+TEST(Acceptor, RefusesConnectionsThatWouldUseTheReserve) {
   LogWatch log;
   Counted counted;
   ListeningSockets sockets = Open("127.0.0.1:0");
@@ -105,7 +105,7 @@ TEST(Acceptor, RefusesWhatWouldUseTheLastDescriptors) {
   close(client);
 }
 
-TEST(ListeningSockets, SaysWhatIsWrongWithAnAddress) {
+TEST(ListeningSockets, ErrorsNameTheAddress) {
   for (const char* bad : {"", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536",
                           "127.0.0.1:99999", ":-1", "127.0.0.1:4294967297"}) {
     const absl::Status status = ListeningSockets::Open(bad).status();

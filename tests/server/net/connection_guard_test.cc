@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(All, Floods, testing::ValuesIn(kFloods),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Each of two connections is within the rules, but both together hold too much.
-TEST(Memory, WhoHoldsMostIsEnded) {
+TEST(Memory, TheLargestConnectionIsEnded) {
   LogWatch log;
   TestServerOptions options;
   options.grpc.max_held_bytes = 10 << 20;

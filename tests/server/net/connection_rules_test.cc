@@ -48,7 +48,7 @@ class Connection {
   ConnectionRecord record_;
 };
 
-TEST(OpenCalls, AreAsManyAsTheClientWasToldAndAFewThatEnd) {
+TEST(OpenCalls, ExceedTheAnnouncedLimitByEndingCallsOnly) {
   Connection connection;
   connection.counts.calls.started = 600;
   EXPECT_TRUE(connection.Judge().holds);
@@ -63,7 +63,7 @@ TEST(OpenCalls, AreAsManyAsTheClientWasToldAndAFewThatEnd) {
   EXPECT_TRUE(long_lived.Judge(std::chrono::hours(1)).holds);
 }
 
-TEST(OpenCalls, MayBeAnyNumberWhereTheClientWasToldSo) {
+TEST(OpenCalls, AreUnlimitedWithoutALimit) {
   ConnectionLimits limits = kLimits;
   limits.max_streams = 0;
   Connection connection(limits);
@@ -200,7 +200,7 @@ TEST(FailedCalls, TensOfThousandsASecondAreEnded) {
 
 // Sequential calls that all pass their deadlines, or are refused for their token; or a client that
 // cancels each call after the first token while others complete.
-TEST(FailedCalls, ThoseOfAClientThatMeansWellAreNot) {
+TEST(FailedCalls, WellBehavedClientsAreNotEnded) {
   Connection late;
   EXPECT_EQ(late.BytesUntil(
                 ConnectionRule::kFailedCalls, 10'000,
@@ -222,7 +222,7 @@ TEST(FailedCalls, ThoseOfAClientThatMeansWellAreNot) {
             0u);
 }
 
-TEST(HeldBytes, AreOfWhatNothingExplainsAndOfCallsWithoutMessage) {
+TEST(HeldBytes, CountUnexplainedBytesAndCallsWithoutMessage) {
   ConnectionRecord record;
   EXPECT_EQ(record.held_bytes(), 0);
   ConnectionCounts counts;

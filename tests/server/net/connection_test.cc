@@ -60,7 +60,7 @@ std::vector<int> CompletionThreadPolicies() {
 }
 
 // gRPC's threads yield to the writer, and the starting thread's policy is unchanged.
-TEST(Threads, ThoseOfGrpcAreBatch) {
+TEST(Threads, GrpcThreadsAreBatch) {
   if (sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "run under a policy of the user's";
   const TestServer server;
   EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);

@@ -12,7 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "server/net/certificates.h"
-#include "server/net/port_watch.h"
+#include "server/net/port_probe.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
@@ -236,15 +236,15 @@ TEST_F(Tls, AFileThatGoesBadChangesNothing) {
 
 TEST_F(Tls, TheWatchUnderstandsTheAnswer) {
   TestServer server(Options(/*client_ca=*/true));
-  const PortWatch::Options quick{.interval = std::chrono::milliseconds(1),
+  const PortProbe::Options quick{.interval = std::chrono::milliseconds(1),
                                  .timeout = std::chrono::milliseconds(5000)};
-  PortWatch::Options tls = quick;
+  PortProbe::Options tls = quick;
   tls.tls = true;
-  PortWatch plain_watch(server.server->LocalAddress(), quick);
+  PortProbe plain_watch(server.server->LocalAddress(), quick);
   EXPECT_TRUE(WaitFor([&] { return plain_watch.state() != PortState::kAnswers; }))
       << "it does not speak HTTP/2 without TLS";
   // The state begins as kAnswers: let it check for a while.
-  PortWatch tls_watch(server.server->LocalAddress(), tls);
+  PortProbe tls_watch(server.server->LocalAddress(), tls);
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(tls_watch.state(), PortState::kAnswers);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -252,7 +252,7 @@ TEST_F(Tls, TheWatchUnderstandsTheAnswer) {
 }
 
 // A unix socket and loopback are local.
-TEST(Insecure, APortThatOthersReachWantsTlsOrToBeTold) {
+TEST(Insecure, AReachablePortRequiresTlsOrAFlag) {
   EventRouter router;
   Service service({}, &router);
   const auto start = [&](const std::string& listen, bool insecure) {

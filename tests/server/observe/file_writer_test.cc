@@ -52,7 +52,7 @@ TEST(FileWriter, AFullDiskIsSaid) {
 }
 
 // A pipe that is not read stands for a hung disk: neither Write() nor the destructor blocks.
-TEST(FileWriter, APipeThatNobodyEmptiesHoldsNobody) {
+TEST(FileWriter, AFullPipeBlocksNoCaller) {
   const std::string path = TempPath();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   EXPECT_THAT(std::string(FileWriter::Open(path, 10).status().message()), HasSubstr(path));

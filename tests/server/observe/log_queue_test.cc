@@ -128,7 +128,7 @@ TEST(LogQueue, ASinkThatTakesNothingHoldsNeitherAFlushNorTheEnd) {
   EXPECT_THAT(sink->lines(), ElementsAre("held"));
 }
 
-TEST(LogQueue, CountsWhatTheSinkFailsToWrite) {
+TEST(LogQueue, CountsFailedWrites) {
   Log log({.patience = kLong});
   log.sink->fails = true;
   for (int i = 0; i < 2; ++i) {

@@ -99,7 +99,7 @@ void ExpectWithin(const Span& inner, const Span& outer) {
   EXPECT_LE(inner.end_time_unix_nano(), outer.end_time_unix_nano()) << inner.name();
 }
 
-TEST(Trace, TellsWhatARequestHasDone) {
+TEST(Trace, DescribesTheRequest) {
   Spans spans;
   const Tracer tracer(/*sample_ratio=*/0, spans.Sink());
   TestServerOptions options;
@@ -452,9 +452,9 @@ TEST(RequestSpan, TellsEachTimeAway) {
   finished.usage->preemptions = 1;
   finished.usage->swapped_us = 60;
   finished.usage->preempted_us = 70;
-  finished.usage->away = {{.after_us = 200, .us = 70, .swapped = false},
-                          {.after_us = 1200, .us = 20, .swapped = true},
-                          {.after_us = 11'060, .us = 40, .swapped = true}};
+  finished.usage->preemption_intervals = {{.after_us = 200, .us = 70, .swapped = false},
+                                          {.after_us = 1200, .us = 20, .swapped = true},
+                                          {.after_us = 11'060, .us = 40, .swapped = true}};
   span.End(finished);
 
   const std::vector<Span> all = spans.OfTheCall();
@@ -487,7 +487,7 @@ TEST(RequestSpan, TellsEachTimeAway) {
   EXPECT_EQ(attributes.at("hydrant.priority"), "i:-3");
 }
 
-TEST(RequestSpan, OfOneThatFailsBeforeItsFirstTokenHasNone) {
+TEST(RequestSpan, HasNoFirstTokenIfItFailsBefore) {
   for (const bool began : {false, true}) {
     Spans spans;
     RequestSpan span(

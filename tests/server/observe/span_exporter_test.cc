@@ -32,7 +32,7 @@ SpanExporter::Options To(const std::string& address) {
 }
 
 // An address without a listener.
-std::string NobodysAddress() { return FakeCollector().address(); }
+std::string UnusedAddress() { return FakeCollector().address(); }
 
 class Failures {
  public:
@@ -98,7 +98,7 @@ TEST(SpanExporter, SendsItsHeadersWithEachBatch) {
   }
 }
 
-TEST(SpanExporter, SendsWhatIsThereAfterAWhile) {
+TEST(SpanExporter, SendsPartialBatchesAfterAnInterval) {
   FakeCollector collector;
   auto options = To(collector.address());
   options.interval = milliseconds(1);
@@ -108,7 +108,7 @@ TEST(SpanExporter, SendsWhatIsThereAfterAWhile) {
 }
 
 // A request's spans stay together.
-TEST(SpanExporter, DropsWhatFindsNoRoom) {
+TEST(SpanExporter, DropsSpansIfTheQueueIsFull) {
   std::promise<void> go_on;
   FakeCollector collector([wait = go_on.get_future().share()](int, auto*) {
     wait.wait();
@@ -135,7 +135,7 @@ TEST(SpanExporter, DropsWhatFindsNoRoom) {
   EXPECT_EQ(exporter.metrics().dropped, 5u);
 }
 
-TEST(SpanExporter, GivesACollectorThatIsSilentUp) {
+TEST(SpanExporter, TimesOutOnASilentCollector) {
   std::promise<void> go_on;
   FakeCollector collector([wait = go_on.get_future().share()](int, auto*) {
     wait.wait();
@@ -176,9 +176,9 @@ TEST(SpanExporter, StopsThoughTheCollectorIsSilent) {
   go_on.set_value();
 }
 
-TEST(SpanExporter, DropsWhatNobodyIsThereToTake) {
+TEST(SpanExporter, DropsSpansWithoutACollector) {
   Failures failures;
-  auto options = To(NobodysAddress());
+  auto options = To(UnusedAddress());
   options.max_batch_spans = 1;
   options.timeout = milliseconds(50);
   options.on_failure = failures.Sink();
@@ -239,7 +239,7 @@ TEST(SpanExporter, TriesAgainWhereTheCollectorSaysSo) {
   EXPECT_EQ(exporter.metrics().dropped, 0u);
 }
 
-TEST(SpanExporter, CountsWhatTheCollectorRefuses) {
+TEST(SpanExporter, CountsRefusedSpans) {
   FakeCollector collector([](int n, FakeCollector::Response* response) {
     if (n == 1) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "malformed");
     response->mutable_partial_success()->set_rejected_spans(3);

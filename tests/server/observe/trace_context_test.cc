@@ -40,7 +40,7 @@ TEST(Traceparent, IsRead) {
   }
 }
 
-TEST(Traceparent, IsAsGoodAsAbsentWhereItIsBad) {
+TEST(Traceparent, IsIgnoredIfInvalid) {
   for (const char* header : {
            "",
            "00",
@@ -96,7 +96,7 @@ TEST(Tracestate, IsPassedOnAsItCame) {
   EXPECT_EQ(JoinTracestate({of_tenant}), of_tenant);
 }
 
-TEST(Tracestate, IsDroppedAsAWholeWhereItIsBad) {
+TEST(Tracestate, IsDroppedIfInvalid) {
   std::string many;
   for (int i = 0; i < 33; ++i) many += "k" + std::to_string(i) + "=1,";
   for (const std::string& header : {

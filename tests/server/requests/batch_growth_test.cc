@@ -94,7 +94,7 @@ uint64_t SlabsFor(const RandomModelServer& server, const std::string& policy, ui
 
 // After a prefill the pages held are those of each head's own budget, rounded up, not of the widest
 // head; plus their state.
-TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
+TEST(BatchGrowth, RaggedHeadsHoldTheirBudgetsPages) {
   for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "echo", "auto", "h2o"}) {
     RandomModelServer server(kFullCaches);
     v1::GenerateRequest request = MakeRequest(7, policy);
@@ -149,7 +149,7 @@ TEST(BatchGrowth, WindowsAreNotOfTheBudgetAndUsageSaysSo) {
 }
 
 // The prompt is whole at first; the cut is as chosen, and shared over a layer's heads.
-TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
+TEST(BatchGrowth, ATunedCacheReportsItsChoice) {
   RandomModelServer server(kFullCaches);
   v1::GenerateRequest request = MakeRequest(7, "co2");
   auto& params = *request.mutable_cache()->mutable_params();
@@ -179,7 +179,7 @@ TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
 }
 
 // With a quality, and without quality and budget: usage reports the choice.
-TEST(BatchGrowth, AutoSaysWhatItChose) {
+TEST(BatchGrowth, AutoReportsItsChoice) {
   RandomModelServer server(kFullCaches);
   v1::GenerateRequest request = MakeRequest(7, "auto");
   v1::Cache* cache = request.mutable_cache();

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "scheduler/ask_loop.h"
+#include "scheduler/call_on_loop.h"
 #include "tests/redis_server.h"
 #include "tests/scheduler/gated_store.h"
 #include "tests/server/random_model_server.h"
@@ -234,7 +234,7 @@ TEST_F(Contexts, ExpireAtTheirTime) {
       << "its memory is given back";
 }
 
-TEST_F(Contexts, DeletedOnesAreUnknownAndTheirReadersGoOn) {
+TEST_F(Contexts, DeletedContextsAreUnknownAndTheirReadersContinue) {
   const auto server = MakeServer();
   Compressed(*server, Document("a"));
   const std::vector<uint32_t> expected = Ask(*server, Question("a")).token_ids;
@@ -256,7 +256,7 @@ TEST_F(Contexts, DeletedOnesAreUnknownAndTheirReadersGoOn) {
   EXPECT_EQ(DetailsOf(again).reason, "UNKNOWN_CONTEXT");
 }
 
-TEST_F(Contexts, PinnedOnesStayUntilThereIsNoRoom) {
+TEST_F(Contexts, PinnedContextsAreNotEvicted) {
   const auto server = MakeServer();
   v1::CompressContextRequest request = Document("first", 'k', "full");
   request.set_pinned(true);
@@ -382,7 +382,7 @@ TEST_P(StoredContexts, AnotherServerGoesOnFromThem) {
   EXPECT_EQ(Load(*third, "a").error_code(), StatusCode::NOT_FOUND);
 }
 
-TEST_P(StoredContexts, WhatIsKeptIsSavedByItself) {
+TEST_P(StoredContexts, KeptContextsAreSavedAutomatically) {
   std::string handle;
   std::vector<uint32_t> expected;
   {
@@ -411,13 +411,13 @@ TEST_P(StoredContexts, WhatIsKeptIsSavedByItself) {
   EXPECT_EQ(Ask(*server, next).token_ids, expected);
 }
 
-TEST_P(StoredContexts, OneThatAnotherModelMadeIsRefused) {
+TEST_P(StoredContexts, AnotherModelsContextIsRefused) {
   const auto one = MakeServer(uri_);
   auto other = MakeServer(uri_, 4);
   other->model.fingerprint[0] = 1;
   other->contexts = nullptr;
   other->contexts =
-      std::make_unique<ContextArchive>(other->loop.get(), other->engine->kept_memory(),
+      std::make_unique<ContextArchive>(other->loop.get(), other->engine->offload_memory(),
                                        HomeOf(other->model), *OpenContextStore(uri_, {}));
   other->service->SetReady(&other->model, other->loop.get(), other->contexts.get());
   Compressed(*one, Document("a"));
@@ -491,8 +491,8 @@ void LetItRun() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 // Returns when the loop has done it: WithContexts() alone is asynchronous.
 void ForgetInMemory(RandomModelServer& server, const std::string& handle) {
   const ContextId id = {.salt = "", .handle = handle};
-  AskLoop(server.loop.get(), &ServingLoop::WithContexts,
-          [&](ContextTable* contexts) { return contexts->Remove(id); });
+  CallOnLoop(server.loop.get(), &ServingLoop::WithContexts,
+             [&](ContextTable* contexts) { return contexts->Remove(id); });
 }
 
 TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheSaveThatWasAtWork) {
@@ -529,7 +529,7 @@ TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheLoadThatWasAtWork) {
 }
 
 // More calls than the server's store threads; later calls are still served.
-TEST_F(Contexts, CallsWhoseClientsHaveGoneWaitForNoStore) {
+TEST_F(Contexts, CancelledCallsWaitForNoStore) {
   const auto gate = std::make_shared<Gate>();
   const auto server = MakeServer(gate);
   gate->Hold([](Gate::Call call, const std::string&) { return call == Gate::Call::kGet; });

@@ -61,7 +61,7 @@ class Conversation : public testing::Test {
   RandomModelServer server_;
 };
 
-TEST_F(Conversation, IsKeptWhereThatIsAsked) {
+TEST_F(Conversation, IsKeptOnRequest) {
   EXPECT_EQ(ContextOf(Run(WithText(Asking("h2o"), "some text"))), "");
   const std::string a = Keep("h2o"), b = Keep("h2o");
   EXPECT_EQ(a.substr(0, 4), "ctx-");

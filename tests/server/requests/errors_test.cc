@@ -115,7 +115,7 @@ struct CountField {
 // was sent.
 TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
   using R = v1::GenerateRequest;
-  constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();
+  constexpr uint32_t kLimit = std::numeric_limits<uint32_t>::max();
   const CountField fields[] = {
       {"stopping.max_tokens", [](R* r, uint32_t n) { r->mutable_stopping()->set_max_tokens(n); }},
       {"stopping.min_tokens", [](R* r, uint32_t n) { r->mutable_stopping()->set_min_tokens(n); }},
@@ -141,7 +141,7 @@ TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
       SCOPED_TRACE(policy.name + ", " + field.name);
       R request = TextRequest("x", 10);
       if (policy.name != "full") Budget(&request, policy.name);
-      field.set(&request, kMost);
+      field.set(&request, kLimit);
       if (policy.name == "streaming")
         (*request.mutable_cache()->mutable_params())["rolling"] = "true";
       const grpc::Status status = RunToEnd(server.stub(), request).status;
@@ -150,7 +150,7 @@ TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
       EXPECT_THAT(status.error_message(), Not(HasSubstr("2147483647")));
       // A field that the policy does not accept is refused by its name.
       EXPECT_THAT(status.error_message(),
-                  AnyOf(HasSubstr("does not take it"), HasSubstr(std::to_string(kMost))));
+                  AnyOf(HasSubstr("does not take it"), HasSubstr(std::to_string(kLimit))));
     }
   }
   EXPECT_GT(refused, 40);
@@ -167,7 +167,7 @@ TEST(Errors, AnotherModelIsNotFound) {
   EXPECT_TRUE(RunToEnd(server.stub(), request).status.ok());
 }
 
-TEST(Errors, ChatWithoutATemplateSaysWhatToDo) {
+TEST(Errors, ChatWithoutATemplateNamesTheRemedy) {
   TestServerOptions options;
   options.chat = false;
   TestServer server(options);

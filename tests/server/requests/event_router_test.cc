@@ -88,7 +88,7 @@ TEST(EventRouter, ARemovedReceiverHearsNothing) {
   EXPECT_EQ(stays.use_count(), 1);
 }
 
-// With `stand_aside` the loop continues only when the writer has delivered everything.
+// With `max_write_wait` the loop continues only when the writer has delivered everything.
 TEST(EventRouter, DeliverStandsAsideForTheWriter) {
   EventRouter router(std::chrono::hours(1));
   const auto recorder = std::make_shared<Recorder>();

@@ -131,7 +131,7 @@ TEST(GenerateBatch, EachIsAnsweredAsAlone) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-TEST(GenerateBatch, WhatIsWrongWithOneIsToldOfItAlone) {
+TEST(GenerateBatch, AnErrorIsReportedForItsRequestOnly) {
   TestServer server;
   std::vector<v1::GenerateRequest> requests(7, TextRequest("x", 5));
   requests[1].mutable_sampling()->set_top_p(2);
@@ -172,7 +172,7 @@ TEST(GenerateBatch, WhatIsWrongWithOneIsToldOfItAlone) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
-TEST(GenerateBatch, OfNoneAndOfTooManyIsRefusedAsAWhole) {
+TEST(GenerateBatch, EmptyAndOversizedBatchesAreRefused) {
   TestServer server;
   const BatchResult none = RunBatch(server, {});
   EXPECT_EQ(none.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -190,7 +190,7 @@ TEST(GenerateBatch, OfNoneAndOfTooManyIsRefusedAsAWhole) {
 }
 
 // For bytes that are not a message, or a server that refuses all requests.
-TEST(GenerateBatch, WhatSaysNothingOfOneRequestIsTheCalls) {
+TEST(GenerateBatch, OtherErrorsAreTheCalls) {
   TestServerOptions options;
   options.ready = false;
   TestServer server(options);
@@ -207,7 +207,7 @@ TEST(GenerateBatch, WhatSaysNothingOfOneRequestIsTheCalls) {
   EXPECT_EQ(refused().reason, "DRAINING");
 }
 
-TEST(GenerateBatch, WhoFindsTheQueueFullSaysWhenToRetry) {
+TEST(GenerateBatch, AFullQueueNamesTheRetryTime) {
   TestServerOptions options;
   options.limits.max_num_seqs = 1;
   options.scheduler.max_num_queued_reqs = 3;
@@ -306,7 +306,7 @@ TEST(GenerateBatch, ADeadlineEndsAll) {
 }
 
 // Each alone would fit the buffer; together they do not.
-TEST(GenerateBatch, WhatWaitsForASlowClientIsCountedTogether) {
+TEST(GenerateBatch, BufferedOutputIsCountedTogether) {
   constexpr int kRequests = 16, kTokens = 100;
   LogWatch log;
   TestServerOptions options;

@@ -103,7 +103,7 @@ TEST(Generate, ReportsTheCapOfACompressedCache) {
 }
 
 // Pages are reserved for the request, and for each of its samples.
-TEST(Generate, NothingIsTakenFromWhoAsksForThat) {
+TEST(Generate, AReservedRequestIsNotPreempted) {
   TestServer server;
   v1::GenerateRequest request = TextRequest("hello", 40);
   request.mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_NEVER);
@@ -148,7 +148,7 @@ TEST(Generate, AWaitingRequestHearsProgress) {
 }
 
 // The pool has room for one and a half: 150 entries a head, in 4 heads.
-TEST(Generate, WhatWasCompressedForWantOfRoomIsMarked) {
+TEST(Generate, FallbackCompressionIsReported) {
   TestServerOptions options;
   options.limits.num_blocks = 4 * 10;
   options.scheduler.watermark = 0.0;
@@ -230,7 +230,7 @@ TEST(Generate, AFullQueueSaysWhenToRetry) {
 }
 
 // While a step takes longer than a request may wait.
-TEST(Generate, WhoWouldBeLateIsRefused) {
+TEST(Generate, LateRequestsAreRefused) {
   TestServerOptions options;
   options.limits.max_num_seqs = 1;
   options.scheduler.target_ttft_us = 50'000;
@@ -417,7 +417,7 @@ class StalledClient : public testing::TestWithParam<std::chrono::microseconds> {
 // A neighbour's whole answer fits its buffer, because the fake engine is faster than any
 // connection. The loop waits only once for the writes of a stalled client: waiting at each of the
 // 256 steps that fill the buffer would exceed the test's time limit.
-TEST_P(StalledClient, HarmsNobody) {
+TEST_P(StalledClient, DelaysNoOther) {
   constexpr int kNeighbours = 8;
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
@@ -426,7 +426,7 @@ TEST_P(StalledClient, HarmsNobody) {
   options.limits.prefill_arena_tokens = 1 << 16;
   options.max_buffered_bytes = 1 << 20;
   options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
-  options.stand_aside = GetParam();
+  options.max_write_wait = GetParam();
   TestServer server(options);
   const auto slow_stub = server.NewStub();
   grpc::ClientContext slow_context;

@@ -54,7 +54,7 @@ class Raw {
   const int fd_;
 };
 
-TEST(Limits, ClientsAreToldOfThem) {
+TEST(Limits, AreReported) {
   TestServerOptions options;
   options.grpc.max_concurrent_streams = 7;
   options.grpc.max_metadata_bytes = 5000;

@@ -101,7 +101,7 @@ class LongText : public testing::Test {
   TestServer server_;
 };
 
-TEST_F(LongText, HoldsUpNobodyElse) {
+TEST_F(LongText, DelaysNoOther) {
   std::vector<std::unique_ptr<Call>> calls;
   calls.reserve(40);
   for (int i = 0; i < 40; ++i) calls.push_back(Start("long"));
@@ -159,7 +159,7 @@ TEST_F(LongTextThatWaits, AndIsCancelledIsNotRead) {
   ExpectNeverRead();
 }
 
-TEST_F(LongTextThatWaits, AndWhoseDeadlinePassesIsNotRead) {
+TEST_F(LongTextThatWaits, PastItsDeadlineIsNotTokenized) {
   auto waits = std::make_unique<Call>();
   waits->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
   waits->reader =
@@ -173,7 +173,7 @@ TEST_F(LongTextThatWaits, AndWhoseDeadlinePassesIsNotRead) {
 }
 
 // The loop is notified as soon as it knows the request.
-TEST_F(LongText, WhoseClientGoesWhileItIsReadEnds) {
+TEST_F(LongText, EndsWithItsClient) {
   const auto call = Start("goes", 500'000);  // longer than the notification takes
   gate_.WaitUntilSeen(1);
   call->context.TryCancel();

@@ -338,7 +338,7 @@ TEST(MutatedRequests, AnyMessageEndsAndTheServerServesOn) {
 }
 
 // The same with an engine that really compresses and keeps caches.
-TEST(MutatedRequests, AnEngineComputesWhatWasLetIn) {
+TEST(MutatedRequests, AdmittedRequestsAreComputed) {
   spdlog::set_level(spdlog::level::off);
   ModelConfig config = RandomModelServer::Config(0);
   config.max_context = 96;

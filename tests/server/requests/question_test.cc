@@ -139,7 +139,7 @@ TEST_P(Question, OfAChatIsItsLastMessage) {
   EXPECT_TRUE(mattered) << "the answers do not tell what stayed";
 }
 
-TEST_P(Question, OfNothingUnlessAskedFor) {
+TEST_P(Question, IsOffByDefault) {
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   const v1::Chat chat = MakeChat({"", {"user", "user"}, false});
   v1::GenerateRequest request = MakeRequest(GetParam());
@@ -175,9 +175,9 @@ TEST(CacheTokens, AreSaidWhereTheyAreKnown) {
   const StreamResult open = run("auto", [](v1::Cache*) {});
   EXPECT_FALSE(said(open).has_cache_tokens()) << said(open).cache_tokens();
   EXPECT_EQ(kept(open), 700u);
-  const StreamResult asked_later =
+  const StreamResult question_later =
       run("auto", [](v1::Cache* cache) { cache->set_question_tokens(100); });
-  EXPECT_FALSE(said(asked_later).has_cache_tokens()) << said(asked_later).cache_tokens();
+  EXPECT_FALSE(said(question_later).has_cache_tokens()) << said(question_later).cache_tokens();
   for (const char* policy : {"auto", "h2o"}) {
     const StreamResult quality = run(policy, [](v1::Cache* cache) {
       cache->set_cache_ratio(0.2);

@@ -205,7 +205,7 @@ TEST(Samples, ADeadlineEndsAllOfThem) {
 }
 
 // The sample with seed 12 has no finite logit at position 20.
-TEST(Samples, OneThatFailsFailsTheRequestWithTheUsageOfAll) {
+TEST(Samples, AFailedSampleFailsTheRequestWithTheUsageOfAll) {
   TestServerOptions options = ForEndlessRequests();
   options.next_token_of = [](uint64_t seed, int32_t position) {
     return seed == 12 && position == 20 ? kNoToken : LetterOrEnd(seed, position);
@@ -236,7 +236,7 @@ class StalledClientOfSamples : public testing::TestWithParam<std::chrono::micros
 
 // The output of all samples counts against the one buffer of their stream. The loop waits only once
 // for the writes of a stalled client.
-TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
+TEST_P(StalledClientOfSamples, IsDisconnectedAndDelaysNoOther) {
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
   options.limits.num_blocks = 1 << 16;
@@ -244,7 +244,7 @@ TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
   options.limits.prefill_arena_tokens = 1 << 16;
   options.max_buffered_bytes = 1 << 20;
   options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
-  options.stand_aside = GetParam();
+  options.max_write_wait = GetParam();
   TestServer server(options);
   const auto slow_stub = server.NewStub();
   server.engine.Pause();
@@ -422,7 +422,7 @@ TEST_F(SamplesOfAModel, AreTheSameBesideOthers) {
   for (int i = 0; i < kOthers; ++i) EXPECT_EQ(others[i].token_ids, alone[4 + i]);
 }
 
-TEST_F(SamplesOfAModel, GreedyOnesAreAllAlike) {
+TEST_F(SamplesOfAModel, GreedySamplesAreEqual) {
   v1::GenerateRequest request = Request(1, "full");
   request.mutable_sampling()->set_temperature(0);
   request.mutable_sampling()->set_n(3);

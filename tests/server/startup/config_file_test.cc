@@ -43,7 +43,7 @@ class Config : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Config, SaysWhatFlagsWouldSay) {
+TEST_F(Config, EqualsTheFlags) {
   const CommandLine file = Run(R"(# A comment.
 model: m.gguf
 kv-cache-memory-bytes: 1G
@@ -210,7 +210,7 @@ TEST_F(Config, AllMistakesAreThere) {
                                                          StartsWith(path + "3: model: "), ""));
 }
 
-TEST_F(Config, WhatIsTooMuchIsRefused) {
+TEST_F(Config, OversizedFilesAreRefused) {
   EXPECT_THAT(Run("model: m\n" + std::string(1 << 20, '#')).text,
               HasSubstr("hydrantd.yaml: has more than the 1048576 bytes that are read"));
   EXPECT_TRUE(Run("model: m\n" + std::string((1 << 20) - 9, '#')).options.has_value());
@@ -233,7 +233,7 @@ TEST_F(Config, AFileThatCannotBeRead) {
 }
 
 // The output parses to the same settings.
-TEST_F(Config, TheCheckPrintsWhatWasGivenAndThenTheDefaults) {
+TEST_F(Config, TheCheckPrintsSettingsThenDefaults) {
   const CommandLine line = Run(
       absl::StrCat("model: ", kModel, "\nserved-model-name: 'a: #b'\nenforce-eager: true\n",
                    "listen-as: ['127.0.0.1:50052=h2o:cache_ratio=0.2', '127.0.0.1:50053=full']\n"),

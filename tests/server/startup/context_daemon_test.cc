@@ -83,7 +83,7 @@ class ContextDaemon : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Stores, ContextDaemon, testing::Values("dir", "redis"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(ContextDaemon, WhatWasSavedOutlivesAKillAndServesReplicas) {
+TEST_P(ContextDaemon, SavedContextsOutliveAKillAndServeReplicas) {
   auto first = std::make_unique<Daemon>(Flags(), kGguf);
   const auto beside = std::make_unique<Daemon>(Flags(), kGguf);
   ASSERT_EQ(Hydrant(*first, Compression("whales")).code, 0);
@@ -103,7 +103,7 @@ TEST_P(ContextDaemon, WhatWasSavedOutlivesAKillAndServesReplicas) {
 }
 
 // A context kept just before SIGTERM is saved before the process ends.
-TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
+TEST_P(ContextDaemon, SigtermWaitsForSaves) {
   std::string expected;
   {
     Daemon daemon(Flags(), kGguf);
@@ -119,7 +119,7 @@ TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
 }
 
 // A prefilled prompt is reused by a replica, and after a kill.
-TEST_P(ContextDaemon, WhatWasReadIsFoundByOthers) {
+TEST_P(ContextDaemon, ReplicasFindPrefixBlocks) {
   const std::vector<std::string> flags = {"--prefix-cache-store", uri_, "--batch-invariant"};
   const auto ask = [](const Daemon& daemon, const std::string& policy) {
     std::vector<std::string> arguments = {"generate", "--prompt",     Text(), "--policy",
@@ -201,7 +201,7 @@ TEST(ContextCommand, CompressesListsShowsAndDeletes) {
   EXPECT_THAT(ran.err, HasSubstr("handle"));
 }
 
-TEST(ContextStoreFlag, OneThatCannotBeUsedIsSaidAtTheStart) {
+TEST(ContextStoreFlag, AnUnusableStoreIsReportedAtTheStart) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"dir:/proc/self/nope", "/proc/self/nope"},
       {"s3://bucket", "one of dir:PATH"},

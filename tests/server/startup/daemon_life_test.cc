@@ -363,7 +363,7 @@ TEST(Drain, RunningAndQueuedStreamsEndWholeAndNewOnesAreRefused) {
   EXPECT_TRUE(daemon.Join().ok());
 }
 
-TEST(Drain, WhatOutlastsTheTimeoutIsEndedWithAClearStatus) {
+TEST(Drain, RequestsBeyondTheTimeoutEndWithAClearStatus) {
   LifeOptions options;
   options.limits = EndlessLimits();
   options.limits.max_num_seqs = 2;
@@ -449,7 +449,7 @@ TEST(Drain, TheLastStreamOfEveryConnectionEndsWhole) {
 }
 
 // HTTP/2's GOAWAY: a client opens its next streams elsewhere.
-TEST(Drain, ClientsAreToldToGoAway) {
+TEST(Drain, ClientsGetGoAway) {
   RunningDaemon daemon;
   ASSERT_TRUE(daemon.StartAndWait());
   Http2Watch connection(daemon.listen());
@@ -458,7 +458,7 @@ TEST(Drain, ClientsAreToldToGoAway) {
   EXPECT_TRUE(daemon.Join().ok());
 }
 
-TEST(ConnectionAge, AnOldConnectionIsToldToGoAwayAndItsStreamsGoOn) {
+TEST(ConnectionAge, AnOldConnectionGetsGoAwayAndItsStreamsContinue) {
   LifeOptions options;
   options.max_connection_age = std::chrono::milliseconds(500);
   RunningDaemon daemon(options);

@@ -179,7 +179,7 @@ v1::DrainProgress LastOf(grpc::ClientReader<v1::DrainProgress>* reader) {
 }
 
 // A second call watches the same drain, and cancelling one does not end it.
-TEST(Daemon, DrainStreamsWhatIsLeft) {
+TEST(Daemon, DrainReportsRemainingRequests) {
   Daemon daemon({"--control-listen", "0"}, kGguf);
   const auto control = ControlOf(&daemon);
   RunningStream running(&daemon, 400);
@@ -207,7 +207,7 @@ TEST(Daemon, DrainStreamsWhatIsLeft) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));
 }
 
-TEST(Daemon, DrainSaysWhatTheTimeoutCutsOff) {
+TEST(Daemon, DrainReportsRequestsEndedByTheTimeout) {
   Daemon daemon({"--control-listen", "0", "--shutdown-timeout", "0"}, kGguf);
   const auto control = ControlOf(&daemon);
   RunningStream running(&daemon, 400);
@@ -275,7 +275,7 @@ TEST(Daemon, InvalidRequestsLeaveNoLineInTheLog) {
   EXPECT_THAT(lines, Not(HasSubstr("UTF-8"))) << lines;
 }
 
-TEST(Daemon, SaysWhatItServes) {
+TEST(Daemon, LogsItsCapacity) {
   Daemon daemon({"--served-model-name", "tiny", "--num-gpu-blocks-override", "640"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
   // 2 layers x 4 heads x 64 pages = 512 pages for 1,024 tokens; 8 x 13 = 104 for a fifth.
@@ -531,7 +531,7 @@ class EmulatedDevice {
   std::string name_;
 };
 
-TEST(Device, OneThatCannotBeUsedIsNamedWithTheReasonAndTheNextStep) {
+TEST(Device, AnUnusableDeviceIsNamedWithReasonAndRemedy) {
   const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
   const std::tuple<const char*, const char*, std::vector<std::string>> cases[] = {
       {"CAPABILITY", "7", {"emulated device", "7.0", "8.0 is the least", "--device cpu"}},
@@ -589,7 +589,7 @@ TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
 }
 
 // First the request fails, then health reports it, then the process ends.
-TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
+TEST(Device, ALostDeviceEndsTheRequestThenTheProcess) {
   const EmulatedDevice device("LAST_LAUNCH", "3000");
   Daemon daemon({}, kModel, "cuda");
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();

@@ -107,7 +107,7 @@ TEST_F(HubModelTest, TheDaemonServesAGgufByItsQuantisation) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
 }
 
-TEST_F(HubModelTest, WithoutAHubTheDaemonSaysWhatToCopyWhere) {
+TEST_F(HubModelTest, WithoutAHubTheDaemonNamesTheFilesToCopy) {
   hub_.reset();
   for (const char* offline : {"0", "1"}) {
     setenv("HF_HUB_OFFLINE", offline, 1);
@@ -133,7 +133,7 @@ TEST_F(HubModelTest, ExitCodesTellANameFromAHubThatIsAway) {
   EXPECT_THAT(away.err(), HasSubstr("cannot reach"));
 }
 
-TEST_F(HubModelTest, CtrlCLeavesWhatTheNextPullGoesOnWith) {
+TEST_F(HubModelTest, CtrlCKeepsPartsForTheNextPull) {
   const std::string bytes = ReadAll(kGguf);
   const size_t half = bytes.size() / 2;
   hub_->Add("tiny.gguf", bytes, /*large=*/true);

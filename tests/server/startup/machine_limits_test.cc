@@ -181,7 +181,7 @@ TEST(CommandLine, FillsTheOptions) {
   EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
 }
 
-TEST(CommandLine, LeavesToTheDeviceWhatIsNotSaid) {
+TEST(CommandLine, LeavesUnsetOptionsToTheDevice) {
   const CommandLine line = Parse({"--model", "m.gguf"});
   ASSERT_TRUE(line.options.has_value()) << line.text;
   EXPECT_EQ(line.options->engine.device, "auto");
@@ -262,7 +262,7 @@ TEST(CommandLine, UnknownFlagsAreAnsweredWithTheNearest) {
                         "--kv-cache-memory-bytes"));
 }
 
-TEST(CommandLine, NumbersThatNobodyMeansAreRefusedInOneLine) {
+TEST(CommandLine, AbsurdNumbersAreRefusedInOneLine) {
   for (const auto& [arguments, mentions] :
        std::vector<std::pair<std::vector<const char*>, std::vector<std::string>>>{
            {{"--max-num-queued-reqs", "0"}, {"--max-num-queued-reqs", "1", "1000000"}},

@@ -92,7 +92,7 @@ TEST_F(ModelLoaderTest, IsServedByTheFoldersNameAndKnowsTheFilesOwn) {
   EXPECT_EQ(loaded->served.own_name, "");
 }
 
-TEST_F(ModelLoaderTest, WhatItsFilesRecommendForSamplingIsTheDefault) {
+TEST_F(ModelLoaderTest, TheFilesSamplingIsTheDefault) {
   Write("generation_config.json", R"({"temperature": 0.6, "top_k": 20, "do_sample": true})");
   auto loaded = Load();
   ASSERT_NE(loaded, nullptr);
@@ -108,7 +108,7 @@ TEST_F(ModelLoaderTest, WhatItsFilesRecommendForSamplingIsTheDefault) {
   EXPECT_EQ(loaded->served.sampling, SamplingDefaults());
 }
 
-TEST_F(ModelLoaderTest, APoolThatHoldsNoSequenceIsRefusedWithWhatIsNeeded) {
+TEST_F(ModelLoaderTest, ATooSmallPoolIsRefusedWithTheNeededSize) {
   options_.engine.num_blocks_override = 3;  // 20 % of 256 tokens take 4 pages of 16 entries
   const absl::Status status = LoadModel(options_, [](double) {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -149,9 +149,9 @@ TEST_F(ModelLoaderTest, APoolThatDoesNotFitIsRefusedByItsOption) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("kv_cache_memory_bytes: 16.0 TiB: "));
 }
 
-class CutFileTest : public ModelLoaderTest {
+class TruncatedFileTest : public ModelLoaderTest {
  protected:
-  CutFileTest() {
+  TruncatedFileTest() {
     std::signal(SIGBUS, SIG_DFL);  // a sanitizer may have set it
     options_.model_path =
         WriteTinyLlamaGguf(folder_ + "/m.gguf", TinyLlamaConfig(), DType::kF32, 1);
@@ -166,13 +166,13 @@ class CutFileTest : public ModelLoaderTest {
   }
 };
 
-TEST_F(CutFileTest, WithinAPageTheEndReadsAsZerosAndIsFoundOut) {
+TEST_F(TruncatedFileTest, WithinAPageTheEndReadsAsZerosAndIsFoundOut) {
   const absl::Status status = LoadAndCut(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("m.gguf' was written while it was read"));
 }
 
-TEST_F(CutFileTest, AReadPastTheEndEndsTheProcessWithOneLine) {
+TEST_F(TruncatedFileTest, AReadPastTheEndEndsTheProcessWithOneLine) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT((void)LoadAndCut(fs::file_size(options_.model_path)), testing::ExitedWithCode(1),
               "^model file '.*m.gguf' was cut short, or its disk failed, [^\n]*\n$");

@@ -28,7 +28,7 @@ TEST(Numa, MemoryOfAThreadAndItsChildrenIsInterleaved) {
   EXPECT_NE(PolicyOfThread(), MPOL_INTERLEAVE);
 }
 
-TEST(Numa, WhatWasChosenBeforeStays) {
+TEST(Numa, AnEarlierChoiceStays) {
   std::thread([] {
     if (syscall(SYS_set_mempolicy, MPOL_LOCAL, nullptr, 0) != 0) GTEST_SKIP() << "not allowed";
     EXPECT_TRUE(InterleaveMemory({0}).ok());

@@ -151,7 +151,7 @@ TEST(SecureDaemon, SpeaksTlsToItsClientAndItsHealthLooksWell) {
 }
 
 // Not in the log at debug level, the settings, the metrics or the traces.
-TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
+TEST(SecureDaemon, PromptsAndSecretsAreNotLogged) {
   const std::string token = "hyd_the-secret-token", prompt = "the quick brown prompt";
   const TemporaryFolder folder;
   const TestAuthority authority("CA");

@@ -74,7 +74,7 @@ Scrape ScrapeOf(Daemon& daemon) {
   return ParseScrape(HttpGet(daemon.MetricsAddress(), "/metrics").body);
 }
 
-TEST(PrefixStoreDaemon, OneThatDripsHoldsNobody) {
+TEST(PrefixStoreDaemon, ADrippingStoreDelaysNoRequest) {
   FakeRedis redis;
   redis.set_manner(Manner::kDrips);
   Daemon daemon({"--prefix-cache-store", redis.uri(), "--metrics-listen", "127.0.0.1:0"}, kGguf);
@@ -93,7 +93,7 @@ TEST(PrefixStoreDaemon, OneThatDripsHoldsNobody) {
   EXPECT_EQ(daemon.process().WaitFor(kSoon), 0);
 }
 
-TEST(ContextStoreDaemon, OneThatIsSilentIsLeftAloneAndFoundAgain) {
+TEST(ContextStoreDaemon, ASilentStoreIsSkippedAndRetried) {
   FakeRedis redis;
   redis.set_manner(Manner::kSilent);
   Daemon daemon({"--context-store", redis.uri(), "--context-store-timeout", "0.3",

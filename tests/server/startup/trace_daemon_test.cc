@@ -139,7 +139,7 @@ TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
   EXPECT_EQ(told_ns, swapped_us * 1000);
 }
 
-TEST(TracedDaemon, IsToldByTheEnvironmentAlone) {
+TEST(TracedDaemon, IsConfiguredByTheEnvironment) {
   FakeCollector collector;
   const EnvironmentForNow environment(
       {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://" + collector.address()},

@@ -114,7 +114,7 @@ TEST_P(PlainForwardTest, NegativeLogLikelihoodsAreThoseOfTheLogits) {
   EXPECT_NEAR(nll[12], std::log(sum) - logits[tokens[13]], 1e-5);
 }
 
-TEST_P(PlainForwardTest, WhatWasReadBeforeNeedNotBeReadAgain) {
+TEST_P(PlainForwardTest, ContinuesFromItsState) {
   const auto forward = Forward(MakeRandomModel(Config(), 4));
   const std::vector<TokenId> tokens = SomeTokens(50, Config().vocab_size, 4);
   const Activations whole = forward->Read(tokens);
@@ -358,7 +358,7 @@ TEST_F(TinyLaboratory, LocalWithHeavyHittersForetellsAsTheEnginesH2oDoes) {
   }
 }
 
-TEST_F(TinyLaboratory, ATraceSaysWhatWasHeldAtEachStep) {
+TEST_F(TinyLaboratory, ATraceListsTheEntriesOfEachStep) {
   const std::vector<Outcome> outcomes =
       laboratory_->Run(trial_, {Named("h2o", 20), Named("snapkv", 40), Named("subgen", 40)});
   std::vector<int32_t> all(110);
@@ -657,7 +657,7 @@ TEST(Clusters, PointsOnALineLieOnALine) {
 }
 
 // Axes of a rotated ellipsoid: finds the two longest, in order.
-TEST(Clusters, ThePlaneHoldsWhatVariesMost) {
+TEST(Clusters, ThePlaneHoldsTheLargestVariance) {
   std::mt19937_64 rng(43);
   std::normal_distribution<double> normal;
   const int n = 4000;
@@ -749,7 +749,7 @@ TEST(Sketch, ManySamplesTellTheTruth) {
   EXPECT_GT(error(20, 10), 0.1) << "few do not";
 }
 
-TEST(LengthStudy, SaysWhatEachLengthCosts) {
+TEST(LengthStudy, ReportsTheCostOfEachLength) {
   ModelConfig config = SmallConfig(4, 2);
   config.max_context = 1024;
   const auto forward = Forward(MakeRandomModel(config, 54));

@@ -96,7 +96,7 @@ TEST(Laboratory, AnAmpleBudgetIsTheFullCache) {
 }
 
 // With `append` the compacted cache grows by every token.
-TEST(Laboratory, AppendingKeepsWhatCame) {
+TEST(Laboratory, AppendingKeepsNewEntries) {
   const Trial trial = MakeTrial(*Open(), 100, 60, 0);
   const Outcome evicts = Open()->Run(trial, {Named("h2o", 30)})[1];
   const Outcome appends = Open(true)->Run(trial, {Named("h2o", 30)})[1];
@@ -104,7 +104,7 @@ TEST(Laboratory, AppendingKeepsWhatCame) {
   EXPECT_NE(evicts.nll, appends.nll);
 }
 
-TEST(Laboratory, WhoKnowsKeepsAsMuchInEveryHead) {
+TEST(Laboratory, TheOracleKeepsAsManyInEveryHead) {
   const auto laboratory = Open(true);
   const std::vector<Outcome> outcomes =
       laboratory->Run(MakeTrial(*laboratory, 150, 40, 0),
@@ -142,7 +142,7 @@ std::string TextOf(const Laboratory& laboratory, std::span<const TokenId> tokens
   return text;
 }
 
-TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
+TEST(Tasks, EveryTaskHidesItsAnswer) {
   const auto laboratory = Open();
   TaskOptions options;
   options.cases = 3;
@@ -213,7 +213,7 @@ TEST(Tasks, CasesAreWrittenWhole) {
   EXPECT_FALSE(std::getline(lines, line)) << line;
 }
 
-TEST(Tasks, ErrorsSayWhatToGive) {
+TEST(Tasks, ErrorsNameTheOption) {
   const auto laboratory = Open();
   EXPECT_THAT(std::string(MakeCases("perplexity", {}, {"short\n"}, *laboratory).status().message()),
               HasSubstr("--text: too short"));

@@ -89,7 +89,7 @@ TEST_F(ResultsTest, DifferencesArePairedWithTheFullCache) {
   EXPECT_EQ(summaries[0].kept, (std::vector<double>{0.5, 7}));
 }
 
-TEST_F(ResultsTest, WhatTheFullCacheDoesNotFindDoesNotCount) {
+TEST_F(ResultsTest, CasesThatTheFullCacheMissesDoNotCount) {
   Results results = Open();
   for (int number = 0; number < 3; ++number) {
     CaseResult full = Of(number, "full", 1.0, 0, number == 2 ? 0.0 : 1.0);
@@ -139,7 +139,7 @@ TEST_F(ResultsTest, ArmsAreComparedOverTheCasesThatBothHave) {
   EXPECT_NEAR(differences[1].more.mean, -mean, 1e-12);
 }
 
-TEST_F(ResultsTest, FoundIsComparedOverWhatTheFullCacheFinds) {
+TEST_F(ResultsTest, FoundIsComparedOverTheFullCachesFinds) {
   Results results = Open();
   for (int number = 0; number < 5; ++number) {
     CaseResult full = Of(number, "full", 1.0, 0, number == 0 ? 0.0 : 0.5);
@@ -155,7 +155,7 @@ TEST_F(ResultsTest, FoundIsComparedOverWhatTheFullCacheFinds) {
   EXPECT_DOUBLE_EQ(differences[0].more.mean, (-1 + 0 + 1 + 1) / 4.0);
 }
 
-TEST(DifferenceTest, ClearIsWhatLiesBeyondTheInterval) {
+TEST(DifferenceTest, ClearIsBeyondTheInterval) {
   const auto of = [](bool retrieval, int count, double mean, double half_width) {
     return Difference{"task", "a", "b", 0.2, retrieval, {count, mean, half_width}};
   };
@@ -185,7 +185,7 @@ TEST_F(ResultsTest, RowsOfOthersAreReadAsOurs) {
   EXPECT_EQ(summaries[0].kept, (std::vector<double>{4, 5}));
 }
 
-TEST_F(ResultsTest, WhatIsNoOutcomeIsNamed) {
+TEST_F(ResultsTest, OtherJsonIsNamed) {
   const auto said = [&](const std::string& line) {
     std::remove(path_.c_str());
     EXPECT_TRUE(Open().Add(Of(0, "full", 1.0, 2.5)).ok());
@@ -258,7 +258,7 @@ TEST(Report, HoldsTheDataAndNothingBreaksOut) {
   EXPECT_THAT(CsvReport({summary}), HasSubstr("perplexity,\"</script>h2o\",0.2,0,"));
 }
 
-TEST(Report, MarksWhatIsClearlyBetterOrWorse) {
+TEST(Report, MarksClearDifferences) {
   const std::vector<Difference> differences = {
       {"perplexity", "a", "base", 0.1, false, {5, -0.25, 0.125}},
       {"perplexity", "a", "base", 0.2, false, {5, -0.25, 0.5}},

@@ -89,7 +89,7 @@ TEST(RateProfileTest, TimesInvertTheSumOfTheRate) {
   EXPECT_DOUBLE_EQ(profile.SecondsOfPieces(), 45);
 }
 
-TEST(RateProfileTest, SaysWhatItCannotRead) {
+TEST(RateProfileTest, ErrorsNameTheText) {
   for (const char* bad :
        {"", "x", "-1", "0", "5x", "x5", "5x0", "1-", "1-2", "3,4", "2x10,nan", "1e10", "5y"}) {
     const auto profile = RateProfile::Parse(bad);

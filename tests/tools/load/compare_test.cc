@@ -51,7 +51,7 @@ nlohmann::json Ours(double throughput, double p99_ttft) {
           {"arms", {{{"name", "full"}, {"output_throughput", throughput / 2}}}}};
 }
 
-TEST(ReportFileTest, ReadsWhatVllmWrites) {
+TEST(ReportFileTest, ReadsVllmReports) {
   const auto report = ParseReport(kVllm, "vllm.json");
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->name, "vllm.json");
@@ -67,7 +67,7 @@ TEST(ReportFileTest, ReadsWhatVllmWrites) {
   EXPECT_FALSE(nlohmann::json::parse(report->summary).contains("ttfts"));
 }
 
-TEST(ReportFileTest, WhatIsNoReportIsNamed) {
+TEST(ReportFileTest, OtherFilesAreNamed) {
   const auto message = [](const char* text) {
     return std::string(ParseReport(text, "a.json").status().message());
   };
@@ -173,7 +173,7 @@ TEST(CompareTest, LimitsOfABuild) {
   EXPECT_THAT(worse(1, 1000, ""), IsEmpty());
 }
 
-TEST(CompareTest, WhatCannotBeJudgedIsAnError) {
+TEST(CompareTest, IncomparableReportsAreAnError) {
   const auto comparison =
       Compare(std::vector<ReportFile>{Parse(Ours(100, 50)), *ParseReport(kVllm, "vllm.json")});
   const auto lines = FindWorse(*comparison, *ParseLimits("max_ttft_ms:5%"));

@@ -51,7 +51,7 @@ TEST(MeasuresTest, CountsFromTheMomentItWasToBeSent) {
   EXPECT_NEAR(measures.OutputThroughput(), 3 / 1.9, 1e-9);
 }
 
-TEST(MeasuresTest, HitsAndMissesOfTheCacheAreToldApart) {
+TEST(MeasuresTest, CacheHitsAndMissesAreDistinguished) {
   std::vector<Outcome> outcomes = {Completed(0.0, {0.5}), Completed(0.0, {0.1}),
                                    Completed(0.0, {0.3}), Completed(0.0, {9.0}),
                                    Completed(0.0, {5.0})};
@@ -81,7 +81,7 @@ TEST(MeasuresTest, SeveralTokensInAMessageAreOneGap) {
   EXPECT_DOUBLE_EQ(measures.tokens_per_message.mean, 2.5);
 }
 
-TEST(MeasuresTest, EndingsAreToldApart) {
+TEST(MeasuresTest, EndingsAreDistinguished) {
   std::vector<Outcome> outcomes = {Completed(0.0, {1.0}), Completed(0.5, {1.0}),
                                    Completed(1.0, {2.0, 3.0}), Completed(1.5, {4.0}),
                                    Completed(2.0, {4.5})};

@@ -164,7 +164,7 @@ TEST(OpenAiTargetTest, ChunksAreTokensAndUsageHasTheRest) {
   EXPECT_THAT(std::string(kText) + kText, HasSubstr(text));
 }
 
-TEST(OpenAiTargetTest, WhatIsNoNumberIsNotCounted) {
+TEST(OpenAiTargetTest, NonNumbersAreNotCounted) {
   for (const char* cached :
        {"null", "{}", "{\"cached_tokens\": null}", "[3]", "{\"cached_tokens\": \"x\"}"}) {
     FakeOpenAi server;
@@ -207,7 +207,7 @@ TEST(OpenAiTargetTest, SamplingIsSentWhereItIsGiven) {
     EXPECT_FALSE(asked.contains(name)) << name;
 }
 
-TEST(OpenAiTargetTest, FaultsDoWhatTheyAreOrderedTo) {
+TEST(OpenAiTargetTest, FaultsAreInjected) {
   FakeOpenAi server;
   const auto target = Connect(server);
   const Workload workload = MakeWorkload(target.get(), 120, 20, {0.2, 0.15, 0.1, 0.0, 0.2, 0.2});
@@ -264,7 +264,7 @@ TEST(OpenAiTargetTest, RefusalsAndBrokenStreamsAreReported) {
   EXPECT_EQ(outcome.reason, "HTTP 429");
 }
 
-TEST(OpenAiTargetTest, WhatIsMissingIsSaidBeforeAnythingIsSent) {
+TEST(OpenAiTargetTest, MissingOptionsAreReportedBeforeSending) {
   OpenAiTargetOptions options;
   options.addresses = {"http://127.0.0.1:1"};
   options.wait_seconds = 0.0;

@@ -39,12 +39,12 @@ TEST(AgreementTest, CountsPositionsOfTheLongerAnswer) {
 // the third token on. A prompt of 13 fails.
 class FakeTarget final : public Target {
  public:
-  int64_t most_in_flight = 0;
+  int64_t max_in_flight = 0;
   bool tells_ids = true;
 
   double Now() override { return now_; }
   uint64_t Send(const PlannedRequest& request) override {
-    most_in_flight = std::max(most_in_flight, ++in_flight_);
+    max_in_flight = std::max(max_in_flight, ++in_flight_);
     for (int64_t i = 0; i < request.max_tokens; ++i) {
       StreamEvent event{.index = request.index, .tokens = 1};
       const uint32_t id = request.arm == 2 && i >= 2 ? 0 : request.prompt[0] + i;
@@ -98,7 +98,7 @@ TEST(CheckQualityTest, EveryArmIsComparedOverTheSamePrompts) {
   EXPECT_EQ((*agreements)[1].prompts, 2);
   EXPECT_EQ((*agreements)[1].positions, 10);
   EXPECT_EQ((*agreements)[1].before_difference, 4);
-  EXPECT_EQ(target.most_in_flight, 4);
+  EXPECT_EQ(target.max_in_flight, 4);
 }
 
 TEST(CheckQualityTest, SaysWhyThereIsNothingToCompare) {

@@ -119,7 +119,7 @@ TEST(ReportTest, ThePageHasTheFiguresAndTheCourse) {
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
 }
 
-TEST(ReportTest, SaysWhatPoliciesSavedOnAverage) {
+TEST(ReportTest, ReportsThePoliciesMeanSavings) {
   std::vector<Outcome> outcomes = Outcomes();
   outcomes[1].kv_tokens_kept = 200.5;  // the outcome of arm 1
   outcomes[1].kv_tokens_evicted = 799.5;

@@ -21,7 +21,7 @@ class FakeTarget final : public Target {
   double step = 0.01;
   double stall_from = 1e9, stall_to = 1e9;
   std::map<int64_t, PlannedRequest> seen;
-  size_t most_in_flight = 0;
+  size_t max_in_flight = 0;
   std::string late = "DEADLINE_EXCEEDED";  // status after a deadline
   double looking_costs = 0.0;              // seconds that reading the clock takes
 
@@ -31,7 +31,7 @@ class FakeTarget final : public Target {
     seen[request.index] = request;
     const double end = request.deadline > 0.0 ? now_ + request.deadline : 1e9;
     flights_[request.index] = {.next = AfterAStep(now_), .end = end, .left = request.max_tokens};
-    most_in_flight = std::max(most_in_flight, flights_.size());
+    max_in_flight = std::max(max_in_flight, flights_.size());
     return 4 * request.prompt.size();
   }
 
@@ -123,7 +123,7 @@ TEST(RunnerTest, AnOpenLoopSendsOnTimeAndCountsAll) {
     EXPECT_EQ(outcomes[i].bytes_sent, 20u);
     EXPECT_EQ(outcomes[i].bytes_received, 200u);
   }
-  EXPECT_GT(target.most_in_flight, 30u) << "nobody waits for an answer";
+  EXPECT_GT(target.max_in_flight, 30u) << "nobody waits for an answer";
 }
 
 TEST(RunnerTest, AClosedLoopKeepsItsPlacesTaken) {
@@ -131,7 +131,7 @@ TEST(RunnerTest, AClosedLoopKeepsItsPlacesTaken) {
   const Workload workload = MakeWorkload(50, 10);
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 5}, &target);
   ASSERT_EQ(outcomes.size(), 50u);
-  EXPECT_EQ(target.most_in_flight, 5u);
+  EXPECT_EQ(target.max_in_flight, 5u);
   EXPECT_NEAR(Measure(outcomes, {}).seconds, 10 * 10 * 0.01, 1e-6) << "ten rounds";
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.sent, outcome.intended);
 }
@@ -146,7 +146,7 @@ TEST(RunnerTest, AClosedLoopNeedsNoStandingClock) {
 // Coordinated omission: a server that stalls for two seconds, with at most four requests in flight,
 // keeps the generator from sending some 200 others. Each of them waited for the rest of the stall;
 // measured from their actual send time their latency would look low.
-TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
+TEST(RunnerTest, RequestsDelayedByAStallCountTheirWait) {
   FakeTarget target;
   target.stall_from = 1.0;
   target.stall_to = 3.0;
@@ -167,7 +167,7 @@ TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
   EXPECT_NEAR(measures.lateness.max, 2000, 60) << "and says that it was late";
 }
 
-TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
+TEST(RunnerTest, FaultsAreInjected) {
   FakeTarget target;
   const Workload workload = MakeWorkload(400, 30, {0.2, 0.2, 0.1, 0.0, 0.2, 0.2});
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 10}, &target);
@@ -216,7 +216,7 @@ TEST(RunnerTest, ADeadlineThatCannotBeKeptMayBeRefused) {
   }
 }
 
-TEST(RunnerTest, ARunThatIsBrokenOffKeepsWhatItHas) {
+TEST(RunnerTest, AnInterruptedRunKeepsItsResults) {
   FakeTarget target;
   const Workload workload = MakeWorkload(1000, 100);
   RunOptions options{.intended = Every(0.01)};
@@ -277,7 +277,7 @@ TEST(RunnerTest, AConversationKeepsItsPlace) {
   const Workload workload = MakeConversations(60, 3, 1.0);
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 2}, &target);
   ASSERT_EQ(outcomes.size(), 60u);
-  EXPECT_LE(target.most_in_flight, 2u);
+  EXPECT_LE(target.max_in_flight, 2u);
   // Number of open conversations when another one begins.
   std::map<int64_t, double> last_end;
   for (const Outcome& outcome : outcomes) last_end[outcome.index / 3] = outcome.ended;

@@ -163,7 +163,7 @@ TEST(SweepTest, FindsTheCapacityOfAQueueOfPoissonArrivals) {
   EXPECT_NEAR(*arm.lowest_failed, capacity, 0.05 * capacity);
 }
 
-TEST(ProbeTest, CountsWhatWasSentInItsWindow) {
+TEST(ProbeTest, CountsRequestsSentInItsWindow) {
   QueueTarget target(0.01);
   ProbeOptions options{.warm_up = 1,
                        .seconds = 4,
@@ -181,7 +181,7 @@ TEST(ProbeTest, CountsWhatWasSentInItsWindow) {
 }
 
 // At twice the capacity a queue of thousands remains, of which none can be good any more.
-TEST(ProbeTest, DoesNotWaitForWhatIsLost) {
+TEST(ProbeTest, DoesNotWaitForLostRequests) {
   QueueTarget target(0.02);
   ProbeOptions options{.warm_up = 0,
                        .seconds = 100,

@@ -48,7 +48,7 @@ TEST(WorkloadTest, LengthsAreExactOrWithinTheirRange) {
   EXPECT_NEAR(sum / 2000, 20, 0.5);
 }
 
-TEST(WorkloadTest, ARequestIsTheSameWhateverWasAskedBefore) {
+TEST(WorkloadTest, ARequestDoesNotDependOnEarlierOnes) {
   const Workload a = *Workload::Create(Drawn()), b = *Workload::Create(Drawn());
   b.Make(3);
   EXPECT_EQ(a.Make(7).prompt, b.Make(7).prompt);
@@ -114,7 +114,7 @@ TEST(WorkloadTest, ATracesHashesAreSharedTokens) {
   EXPECT_TRUE(std::equal(c.begin(), c.begin() + 102, d.begin()));
 }
 
-TEST(WorkloadTest, TurnsAreOfOneArmAndThinkAsLongAsAsked) {
+TEST(WorkloadTest, TurnsStayInOneArmWithTheirThinkTime) {
   WorkloadOptions options = Drawn();
   options.turns = 4;
   options.think_seconds = 3.0;

@@ -54,7 +54,7 @@ void ExpectKnown(const CostModel& model, double share) {
   EXPECT_NEAR(model.prompt_pair_us, kKnown.prompt_pair_us, share * kKnown.prompt_pair_us);
 }
 
-TEST(CostFitTest, FindsWhatStepsWereMadeOf) {
+TEST(CostFitTest, FindsTheCostsOfSteps) {
   const auto fit = FitCostModel(DrawSteps(kKnown, 0, 1));
   ASSERT_TRUE(fit.ok()) << fit.status();
   ExpectKnown(fit->model, 1e-3);
@@ -123,7 +123,7 @@ TEST(CostFitTest, NamesTheLineThatIsWrong) {
   }
 }
 
-TEST(CostModelTest, AFileSaysWhatItHolds) {
+TEST(CostModelTest, AFileRoundTrips) {
   CostModel model = kKnown;
   model.noise = 0.1;
   model.source = "a test";

@@ -39,7 +39,7 @@ class PolicyTest : public testing::Test {
                              .num_prefix_blocks = 40,
                              .num_host_pages = 300,
                              .num_swap_pages = 300,
-                             .max_kept_caches = 8,
+                             .max_offloaded_caches = 8,
                              .max_num_seqs = 8,
                              .max_model_len = 512,
                              .prefill_arena_tokens = 2048,

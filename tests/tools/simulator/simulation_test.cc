@@ -69,7 +69,7 @@ SimulationResult Replay(const SimulationOptions& options, std::vector<load::Trac
 }
 
 // One step for the prefill; then one per token, with the pages of all earlier tokens.
-TEST(SimulationTest, OneRequestAloneTakesWhatItsStepsTake) {
+TEST(SimulationTest, OneRequestTakesTheSumOfItsSteps) {
   const SimulationOptions options = SmallOptions();
   const SimulationResult result =
       Replay(options, {{.at = 0, .input_tokens = 100, .output_tokens = 40}});
@@ -145,7 +145,7 @@ TEST(SimulationTest, AShareIsAsTheWeightSays) {
 }
 
 // A tenant within its share is hardly affected by another tenant's overload.
-TEST(SimulationTest, WhoAsksForLittleIsServedAtOnce) {
+TEST(SimulationTest, SmallRequestsAreServedAtOnce) {
   const SimulationOptions options = SmallOptions("full:tenant=a@10,full:tenant=b@1");
   const load::WorkloadOptions load = SmallLoad(options, 20'000, 64, 16);
   const SimulationResult result = RunAtRate(options, load, 1500);
@@ -154,7 +154,7 @@ TEST(SimulationTest, WhoAsksForLittleIsServedAtOnce) {
 }
 
 // A priority level equals one minute: a request that has waited longer precedes new ones.
-TEST(SimulationTest, NobodyStarvesBehindPriorities) {
+TEST(SimulationTest, NoRequestStarvesBehindPriorities) {
   SimulationOptions options = SmallOptions("full@20,full:priority=1@1");
   options.replica.scheduler.max_num_queued_reqs = 1'000'000;
   options.replica.scheduler.max_num_queued_tokens = 100'000'000;
@@ -218,7 +218,7 @@ TEST(SimulationTest, BalancersByLoadAndByPrefix) {
   EXPECT_GT(hits["prefix-aware"], hits["random"] * 11 / 10);
 }
 
-TEST(SimulationTest, WhatIsTooLongIsRefusedOrClipped) {
+TEST(SimulationTest, OverlongRequestsAreRefusedOrClipped) {
   SimulationOptions options = SmallOptions();
   const std::vector<load::TracedRequest> trace = {
       {.at = 0, .input_tokens = 5000, .output_tokens = 9},
@@ -352,7 +352,7 @@ TEST(ModelShapeTest, WrongShapesAreNamed) {
   EXPECT_THAT(error_of({}), HasSubstr("kv_cache_memory_bytes: the pool would hold 0 pages"));
 }
 
-TEST(MixTest, ReadsWhatALoadNames) {
+TEST(MixTest, ReadsALoadsMix) {
   const auto mix =
       ParseMix("full@10,h2o:cache_ratio=0.2:tenant=b:priority=-3:ttft_us=5:reuse=off:x=1");
   ASSERT_TRUE(mix.ok()) << mix.status();

@@ -13,7 +13,7 @@ namespace hydrant::load {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kMostRate = 1e9;
+constexpr double kMaxRate = 1e9;
 
 std::optional<double> NumberIn(std::string_view text, double least, double most) {
   double value = 0.0;
@@ -33,11 +33,11 @@ std::optional<RateProfile::Piece> ParsePiece(std::string_view text) {
     rates = text.substr(0, at);
   }
   const size_t dash = rates.find('-', 1);
-  const std::optional<double> from = NumberIn(rates.substr(0, dash), 0.0, kMostRate);
+  const std::optional<double> from = NumberIn(rates.substr(0, dash), 0.0, kMaxRate);
   if (!from.has_value()) return std::nullopt;
   piece.from = piece.to = *from;
   if (dash != std::string_view::npos) {
-    const std::optional<double> to = NumberIn(rates.substr(dash + 1), 0.0, kMostRate);
+    const std::optional<double> to = NumberIn(rates.substr(dash + 1), 0.0, kMaxRate);
     if (!to.has_value() || piece.seconds == 0.0) return std::nullopt;
     piece.to = *to;
   }

@@ -34,7 +34,7 @@ class Run {
 
   std::vector<Outcome> Go() {
     while (true) {
-      SendWhatIsDue();
+      SendDue();
       if (!HasMore() && next_turns_.empty() && flights_.empty()) break;
       StreamEvent event;
       if (target_->Wait(std::min(NextDue(), next_tick_), &event)) Take(event);
@@ -69,7 +69,7 @@ class Run {
     return intended_;
   }
 
-  void SendWhatIsDue() {
+  void SendDue() {
     while (true) {
       const double now = target_->Now();
       if (now >= options_.most_seconds ||

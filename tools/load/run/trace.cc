@@ -18,7 +18,7 @@ namespace hydrant::load {
 namespace {
 
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
-constexpr int64_t kMostTokens = 100'000'000;
+constexpr int64_t kMaxTokens = 100'000'000;
 
 struct Place {
   const std::string& name;
@@ -32,13 +32,13 @@ struct Place {
 };
 
 std::string Excerpt(std::string_view text) {
-  constexpr size_t kMost = 60;
-  return text.size() <= kMost ? std::string(text) : std::string(text.substr(0, kMost)) + "...";
+  constexpr size_t kLimit = 60;
+  return text.size() <= kLimit ? std::string(text) : std::string(text.substr(0, kLimit)) + "...";
 }
 
 absl::Status CheckTokens(const Place& place, std::string_view field, int64_t tokens) {
-  if (tokens >= 0 && tokens <= kMostTokens) return absl::OkStatus();
-  return place.Error(field, absl::StrCat(tokens, " is outside [0, ", kMostTokens, "]"));
+  if (tokens >= 0 && tokens <= kMaxTokens) return absl::OkStatus();
+  return place.Error(field, absl::StrCat(tokens, " is outside [0, ", kMaxTokens, "]"));
 }
 
 absl::StatusOr<TracedRequest> ParseAzureLine(const Place& place, std::string_view line) {

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMostSeconds = 5.0;  // limit of a scrape
+constexpr double kMaxSeconds = 5.0;  // limit of a scrape
 
 double Either(double a, double b) { return std::isnan(a) ? b : a; }
 
@@ -58,7 +58,7 @@ struct MetricsScraper::Impl {
 
   void Scrape() {
     for (Server& server : servers) {
-      const absl::StatusOr<std::string> page = HttpGet(server.series.url, "", kMostSeconds);
+      const absl::StatusOr<std::string> page = HttpGet(server.series.url, "", kMaxSeconds);
       absl::StatusOr<PrometheusValues> said =
           page.ok() ? ParsePrometheusText(*page) : page.status();
       if (!said.ok()) {

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr EncodeOptions kPlainText = {.add_special_tokens = false, .parse_special_tokens = false};
-constexpr size_t kMostErrorBytes = 4096;  // of a body that is not a stream
+constexpr size_t kMaxErrorBytes = 4096;  // of a body that is not a stream
 
 // Maps HTTP statuses to gRPC's, so that one table has both.
 std::string StatusOf(long code) {
@@ -209,7 +209,7 @@ struct OpenAiTarget::Impl {
     curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &code);
     if (code == 200) {
       stream->events.Feed(bytes, [&](std::string_view data) { TakeData(stream, data); });
-    } else if (stream->error_body.size() < kMostErrorBytes) {
+    } else if (stream->error_body.size() < kMaxErrorBytes) {
       stream->error_body += bytes;
     }
     return bytes.size();
@@ -374,7 +374,7 @@ void OpenAiTarget::Disconnect(int64_t index) {
 
 bool OpenAiTarget::Wait(double until, StreamEvent* event) {
   // Interval for checking paused streams, in milliseconds.
-  constexpr double kMostMs = 20.0;
+  constexpr double kMaxMs = 20.0;
   while (true) {
     impl_->Perform();
     if (!impl_->ready.empty()) {
@@ -385,7 +385,7 @@ bool OpenAiTarget::Wait(double until, StreamEvent* event) {
     const double left = until - Now();
     if (left <= 0.0) return false;
     // Rounded down to whole milliseconds, polling in the last one, to send on time.
-    const double ms = std::clamp(std::floor(left * 1000.0), 0.0, kMostMs);
+    const double ms = std::clamp(std::floor(left * 1000.0), 0.0, kMaxMs);
     curl_multi_poll(impl_->multi, nullptr, 0, static_cast<int>(ms), nullptr);
   }
 }

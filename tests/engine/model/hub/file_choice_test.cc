@@ -29,7 +29,7 @@ std::vector<std::string> NamesOf(const FileChoice& choice) {
 }
 
 // meta-llama/Llama-3.2-1B has one file, Llama-3.1-8B several; both also contain Meta's own format.
-TEST(FileChoice, SafetensorsWithWhatDescribesThem) {
+TEST(FileChoice, SafetensorsWithTheirConfigs) {
   const auto choice = ChooseFiles(Listing({".gitattributes",
                                            "LICENSE.txt",
                                            "README.md",
@@ -74,7 +74,7 @@ TEST(FileChoice, ShardsAndTheirIndex) {
                            "model-00002-of-00002.safetensors", "model.safetensors.index.json"));
 }
 
-TEST(FileChoice, OfShardsAndASingleFileTheOneThatIsOpened) {
+TEST(FileChoice, PrefersTheFilesThatTheLoaderOpens) {
   const auto choice =
       ChooseFiles(Listing({"config.json", "model.safetensors", "model-00001-of-00001.safetensors",
                            "model.safetensors.index.json"}),
@@ -200,7 +200,7 @@ TEST(RepoListing, ReadsThePagesOfTheApi) {
   }
 }
 
-TEST(RepoListing, RefusesWhatIsNoList) {
+TEST(RepoListing, RefusesOtherJson) {
   const auto entry = [](const std::string& path, const std::string& size, const std::string& oid) {
     return R"([{"type": "file", "path": ")" + path + R"(", "size": )" + size + R"(, "oid": ")" +
            oid + R"("}])";

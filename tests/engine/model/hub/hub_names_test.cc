@@ -37,7 +37,7 @@ TEST(ModelReference, ReadsRepositoryRevisionAndFile) {
 }
 
 // The examples of huggingface_hub's validate_repo_id, and names that would leave the cache.
-TEST(ModelReference, RefusesWhatTheHubRefuses) {
+TEST(ModelReference, RefusesInvalidHubNames) {
   for (const std::string& bad : {std::string(),
                                  std::string("datasets/foo/bar"),
                                  std::string(".repo_id"),
@@ -123,7 +123,7 @@ TEST(Urls, AnOriginIsSchemeHostAndPort) {
   EXPECT_EQ(OriginOf(""), "");
 }
 
-TEST(Urls, EncodesWhatHasAMeaning) {
+TEST(Urls, EncodesReservedCharacters) {
   EXPECT_EQ(UrlEncoded("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(UrlEncoded("a b/c?#%.gguf", true), "a%20b/c%3F%23%25.gguf");
 }

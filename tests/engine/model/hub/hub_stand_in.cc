@@ -171,7 +171,7 @@ void HubStandIn::AnswerAtCdn(const httplib::Request& request, httplib::Response*
   response->status = 404;
 }
 
-void CutAfter(const std::string& bytes, size_t count, httplib::Response* response) {
+void CompactionAfter(const std::string& bytes, size_t count, httplib::Response* response) {
   response->set_content_provider(bytes.size(), kBytes,
                                  [bytes, count](size_t offset, size_t, httplib::DataSink& sink) {
                                    if (offset >= count) return false;

@@ -62,7 +62,7 @@ class HubStandIn {
 };
 
 // Sends `bytes` and drops the connection after the first `count` of them.
-void CutAfter(const std::string& bytes, size_t count, httplib::Response* response);
+void CompactionAfter(const std::string& bytes, size_t count, httplib::Response* response);
 
 }  // namespace hydrant::hub
 

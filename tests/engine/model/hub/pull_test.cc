@@ -100,7 +100,7 @@ class PullTest : public testing::Test {
   std::vector<seconds> waits_;
 };
 
-TEST_F(PullTest, FetchesWhatServingNeedsIntoTheLayoutOfHuggingFace) {
+TEST_F(PullTest, FetchesTheNeededFilesIntoHuggingFacesLayout) {
   const auto pulled = Run();
   ASSERT_TRUE(pulled.ok()) << pulled.status();
   EXPECT_EQ(pulled->path, Snapshot().string());
@@ -175,7 +175,7 @@ TEST_F(PullTest, GoesOnWhereTheConnectionBroke) {
   const std::string& bytes = hub_.bytes("model.safetensors");
   hub_.cdn_hook = [&](const httplib::Request&, httplib::Response* response) {
     if (calls++ > 0) return false;
-    CutAfter(bytes, 1'000'000, response);
+    CompactionAfter(bytes, 1'000'000, response);
     return true;
   };
   const auto pulled = Run();
@@ -196,7 +196,7 @@ TEST_F(PullTest, BeginsAnewWhereTheServerKnowsNoRanges) {
   const std::string& bytes = hub_.bytes("model.safetensors");
   hub_.cdn_hook = [&](const httplib::Request& request, httplib::Response* response) {
     if (calls++ == 0) {
-      CutAfter(bytes, 1'000'000, response);
+      CompactionAfter(bytes, 1'000'000, response);
     } else {
       const_cast<httplib::Request&>(request).ranges.clear();
       response->status = 200;
@@ -213,7 +213,7 @@ TEST_F(PullTest, RefusesARangeThatBeginsElsewhere) {
   std::atomic<int> calls{0};
   hub_.cdn_hook = [&](const httplib::Request& request, httplib::Response* response) {
     if (calls++ == 0) {
-      CutAfter(hub_.bytes("model.safetensors"), 1'000'000, response);
+      CompactionAfter(hub_.bytes("model.safetensors"), 1'000'000, response);
     } else {
       const_cast<httplib::Request&>(request).ranges.clear();
       response->status = 206;
@@ -230,12 +230,12 @@ TEST_F(PullTest, RefusesARangeThatBeginsElsewhere) {
 // An unused body is read only up to a limit.
 TEST_F(PullTest, ARefusalsPageWithoutEndIsNotReadToIt) {
   std::atomic<size_t> sent = 0;
-  constexpr size_t kMost = size_t{256} << 20;
+  constexpr size_t kLimit = size_t{256} << 20;
   hub_.hub_hook = [&](const httplib::Request&, httplib::Response* response) {
     response->status = 404;
     response->set_chunked_content_provider("text/html", [&](size_t, httplib::DataSink& sink) {
       const std::string page(1 << 16, 'x');
-      if (sent >= kMost) return false;
+      if (sent >= kLimit) return false;
       sent += page.size();
       return sink.write(page.data(), page.size());
     });
@@ -243,7 +243,7 @@ TEST_F(PullTest, ARefusalsPageWithoutEndIsNotReadToIt) {
   };
   const auto pulled = Run();
   EXPECT_EQ(pulled.status().code(), absl::StatusCode::kNotFound) << pulled.status();
-  EXPECT_LT(sent, kMost / 2);
+  EXPECT_LT(sent, kLimit / 2);
 }
 
 TEST_F(PullTest, AnInterruptedPullLeavesAPartThatTheNextOneGoesOnWith) {
@@ -351,7 +351,7 @@ struct Refusal {
 
 class RefusalTest : public PullTest, public testing::WithParamInterface<Refusal> {};
 
-TEST_P(RefusalTest, SaysWhatToDoInOneLine) {
+TEST_P(RefusalTest, NamesTheRemedyInOneLine) {
   const Refusal& refusal = GetParam();
   hub_.hub_hook = [&](const httplib::Request&, httplib::Response* response) {
     response->status = refusal.status;
@@ -417,7 +417,7 @@ TEST_F(PullTest, AListWithoutEndIsRefused) {
   EXPECT_THAT(std::string(Run().status().message()), HasSubstr("more than 200 pages"));
 }
 
-TEST_F(PullTest, WhatIsNoHubIsSaidToBeNone) {
+TEST_F(PullTest, AnotherServerIsReportedAsNoHub) {
   hub_.hub_hook = [](const httplib::Request&, httplib::Response* response) {
     response->set_content("<html>Please log in</html>", "text/html");
     return true;
@@ -444,7 +444,7 @@ TEST_F(PullTest, AHubThatSendsALittleEachTimeIsLeft) {
   hub_.cdn_hook = [&](const httplib::Request& request, httplib::Response* response) {
     if (++calls > 50) return false;  // otherwise the pull would never end
     const_cast<httplib::Request&>(request).ranges.clear();
-    CutAfter(bytes, 1000, response);
+    CompactionAfter(bytes, 1000, response);
     return true;
   };
   EXPECT_TRUE(absl::IsUnavailable(Run().status()));
@@ -515,7 +515,7 @@ TEST_F(PullTest, TwoPullsAtOnceFetchEachFileOnce) {
   EXPECT_EQ(hub_.CountSeen("/blobs/"), 1u);
 }
 
-TEST_F(PullTest, OfflineServesWhatIsThereAndAsksNobody) {
+TEST_F(PullTest, OfflineUsesTheCacheOnly) {
   settings_.offline = true;
   const auto nothing = Run();
   EXPECT_EQ(nothing.status().code(), absl::StatusCode::kNotFound);
@@ -557,7 +557,7 @@ TEST_F(PullTest, AWholeModelIsNotWrittenAgain) {
   EXPECT_EQ(times(), before);
 }
 
-TEST_F(PullTest, NobodyThereIsSaidAtOnce) {
+TEST_F(PullTest, AnUnreachableHubIsReportedAtOnce) {
   settings_.endpoint = "http://127.0.0.1:1";
   const auto pulled = Run();
   EXPECT_EQ(pulled.status().code(), absl::StatusCode::kUnavailable);

@@ -114,7 +114,7 @@ TEST(ChatTemplate, ToolUseIsForConversationsWithTools) {
   EXPECT_EQ(*chat->Render(conversation), "T0");
 }
 
-TEST(ChatTemplate, WhatTheTemplateSees) {
+TEST(ChatTemplate, VariablesOfATemplate) {
   const Conversation chat{.messages = {{"user", "Hi"}}};
   EXPECT_EQ(Render("{{ bos_token }}{{ pad_token is defined }}{{ tools is none }}"
                    "{{ documents is none }}{{ add_generation_prompt }}"

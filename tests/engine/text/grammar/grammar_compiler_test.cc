@@ -129,7 +129,7 @@ TEST_F(Compiler, AnyJsonObject) {
   EXPECT_FALSE(Admits(AnyJsonObject{}, "{\"a\" 1}"));
 }
 
-TEST_F(Compiler, SchemaLeavesOutWhatItDoesNotName) {
+TEST_F(Compiler, SchemaExcludesUnnamedProperties) {
   const JsonSchema schema{
       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["a"]})"};
   EXPECT_TRUE(Admits(schema, R"({"a": 1})"));
@@ -212,7 +212,7 @@ TEST_F(Compiler, EndWithoutIds) {
   EXPECT_EQ(words[0], 0u);
 }
 
-TEST_F(Compiler, WhatTheVocabularyCannotSpell) {
+TEST_F(Compiler, TextThatTheVocabularyCannotSpell) {
   GrammarVocabulary vocabulary{{"a", "b", ""}, {2}};
   const auto compiler = GrammarCompiler::Create(vocabulary, GrammarLimits());
   ASSERT_TRUE(compiler.ok());
@@ -418,7 +418,7 @@ TEST_F(Compiler, BoundsOfIntegers) {
   EXPECT_FALSE(Admits(unsigned_64, "-1"));
 }
 
-TEST_F(Compiler, OneOfWhatDiffersIsAnyOf) {
+TEST_F(Compiler, OneOfDisjointSchemasIsAnyOf) {
   const JsonSchema kinds{R"({"oneOf":[{"$ref":"#/$defs/a"},
       {"type":"object","properties":{"kind":{"const":"b"}},"required":["kind"]},{"type":"null"}],
       "$defs":{"a":{"type":"object","properties":{"kind":{"enum":["a","c"]},"x":{}},"required":["kind"]}}})"};
@@ -505,7 +505,7 @@ TEST_F(Compiler, AmbiguityEndsTheText) {
   EXPECT_FALSE(constraint->Accept('a'));
 }
 
-TEST_F(Compiler, KeepsWhatWasCompiled) {
+TEST_F(Compiler, CachesCompiledGrammars) {
   const auto first = compiler_->Compile(RegexPattern{"a+"});
   const auto second = compiler_->Compile(RegexPattern{"a+"});
   ASSERT_TRUE(first.ok() && second.ok());
@@ -516,7 +516,7 @@ TEST_F(Compiler, KeepsWhatWasCompiled) {
   EXPECT_NE(other->get(), first->get());
 }
 
-TEST_F(Compiler, ForgetsWhatWasNotUsed) {
+TEST_F(Compiler, EvictsUnusedGrammars) {
   GrammarLimits limits;
   limits.cached_bytes = 8000;
   const auto compiler = GrammarCompiler::Create(vocabulary_, limits);

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMostTokens = 400;
+constexpr int kMaxTokens = 400;
 
 StructuredOutput OutputOf(const Json& request) {
   const std::string kind = request.at("kind");
@@ -45,7 +45,7 @@ class Walker {
 
   Json Walk(TokenConstraint* constraint) {
     std::string text;
-    for (int length = 0; length < kMostTokens; ++length) {
+    for (int length = 0; length < kMaxTokens; ++length) {
       const NextTokens next = constraint->FillMask(words_);
       if (next == NextTokens::kEnd) return Answer(text, "complete");
       if (next == NextTokens::kNone) return Answer(text, "none");

@@ -25,7 +25,7 @@ class Vocabulary : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-TEST_P(Vocabulary, TokensJoinToWhatTheyDecodeTo) {
+TEST_P(Vocabulary, TokensJoinToTheirDecodedText) {
   const GrammarVocabulary vocabulary = VocabularyOf(*tokenizer_, 0);
   ASSERT_EQ(vocabulary.token_bytes.size(), tokenizer_->VocabSize());
   std::mt19937 random(1);

@@ -38,13 +38,13 @@ std::string JsonError(const std::string& text) {
 }
 
 // Maximum bytes of text per token, by the parts of a tokenizer.
-TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
+TEST(MaxBytesPerToken, IsTheLongestTokenTimesTheNormalizersBound) {
   const auto most = [](const std::string& model, const std::string& rest = "") {
     auto spec = ParseTokenizerJson(R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
     EXPECT_TRUE(spec.ok()) << spec.status();
     auto tokenizer = MakePipelineTokenizer(*spec);
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-    return (*tokenizer)->MostBytesPerToken();
+    return (*tokenizer)->MaxBytesPerToken();
   };
   const std::string vocab = R"("vocab":{"a":0,"b":1,"abbab":2,"?":3},"merges":[],)";
   const std::string unknown = vocab + R"("unk_token":"?")";
@@ -76,7 +76,7 @@ TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
 
 // For each tokenizer with a bound, on texts of the characters that normal forms shorten most, and
 // of white space.
-TEST(MostBytesPerToken, HoldsForTheTokenizersThatThereAre) {
+TEST(MaxBytesPerToken, HoldsForTheTokenizersThatThereAre) {
   constexpr unsigned kSeed = 20251123;
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
   std::mt19937 random(kSeed);
@@ -100,7 +100,7 @@ TEST(MostBytesPerToken, HoldsForTheTokenizersThatThereAre) {
   for (const auto& entry : std::filesystem::directory_iterator(testing::kGoldenFolder)) {
     auto tokenizer = TokenizerFromPath(entry.path().string());
     if (!tokenizer.ok()) continue;
-    const std::optional<int64_t> most = (*tokenizer)->MostBytesPerToken();
+    const std::optional<int64_t> most = (*tokenizer)->MaxBytesPerToken();
     if (!most.has_value()) continue;
     ++bounded;
     for (int i = 0; i < 200; ++i) {
@@ -217,7 +217,7 @@ std::unique_ptr<Tokenizer> LikeLlama2() {
   return *std::move(tokenizer);
 }
 
-TEST(AddedTokens, OnesThatAreNormalizedKeepTheSpaceThatTheyTook) {
+TEST(AddedTokens, NormalizedTokensKeepStrippedSpace) {
   const auto tokenizer = LikeLlama2();
   const std::vector<std::pair<std::string, std::vector<TokenId>>> cases = {
       {"a <t> b", {4, 9, 5}},   {"a<t>b", {4, 6, 7, 8, 3}}, {"<t> b", {9, 5}},
@@ -230,7 +230,7 @@ TEST(AddedTokens, OnesThatAreNormalizedKeepTheSpaceThatTheyTook) {
 }
 
 // Literal text within a prompt with special tokens.
-TEST(AddedTokens, WhatIsMadeLiteralIsNoSpecialToken) {
+TEST(AddedTokens, LiteralTextIsNoSpecialToken) {
   const auto tokenizer = Own("qwen2.tokenizer.json");
   const auto encode = [&](const std::string& text, bool literals, bool parse = true) {
     return *tokenizer->Encode(text, {.parse_special_tokens = parse, .has_literals = literals});
@@ -348,7 +348,7 @@ TEST(Regex, GivesUpLoudly) {
   EXPECT_TRUE(absl::IsResourceExhausted((*hard)->FindAll(std::string(200, 'a') + "cbx", &matches)));
 }
 
-TEST(Regex, RefusesWhatTheEnginesReadDifferently) {
+TEST(Regex, RefusesPatternsThatEnginesReadDifferently) {
   for (const char* pattern :
        {"\\w+", "\\bx", "\\h", "[a[bc]]", "[a&&b]", "a{1,2}+", "(?m:a.)", "\\K"}) {
     EXPECT_EQ(Regex::Compile(pattern).status().code(), absl::StatusCode::kUnimplemented) << pattern;
@@ -424,7 +424,7 @@ TEST(Folder, ReadsTheConfigurationBeside) {
 }
 
 // A map that loads must also encode safely (checked by the sanitizers).
-TEST(SentencePiece, CorruptCharacterMapsHarmNobody) {
+TEST(SentencePiece, CorruptCharacterMapsAreHarmless) {
   const std::string good =
       testing::ReadTestFile(std::string(testing::kGoldenFolder) + "unigram.model");
   const std::string path = ::testing::TempDir() + "hydrant_map.model";
