@@ -16,7 +16,7 @@ template <typename Table, typename Ask>
 auto CallOnLoop(ServingLoop* loop, void (ServingLoop::*with)(std::function<void(Table*)>),
                 const Ask& ask) {
   using Answer = std::invoke_result_t<Ask, Table*>;
-  // Shared: who waits may go on before the loop has left set_value().
+  // Shared: the waiting thread may go on before the loop has left set_value().
   const auto promise = std::make_shared<std::promise<Answer>>();
   (loop->*with)([promise, &ask](Table* table) {
     promise->set_value(table == nullptr ? Answer() : ask(table));

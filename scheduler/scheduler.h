@@ -120,7 +120,7 @@ class Scheduler {
 
   bool Empty() const { return table_.Empty() && ended_updates_.list.empty(); }
   ServingStats Stats() const;
-  // For people who look, O(live and waiting sequences); without the steps.
+  // For the status page: O(live and waiting sequences); without the steps.
   ServingView View(TimeUs now) const { return MakeView(State(), Stats(), evicted_entries_, now); }
   // For checks of the invariants above, and for tests that take memory away.
   SchedulerState State() const;

@@ -448,7 +448,11 @@ void ServingLoop::Impl::ShowStep(const ServingStats& stats, TimeUs now) {
 
 std::unique_ptr<ServingView> ServingLoop::Impl::RequestView() {
   std::unique_ptr<ServingView> last(view_.exchange(nullptr));
-  view_wanted_ = true;
+  {
+    // Between the loop's test of its condition and its wait, the notice would be lost.
+    const MutexLock lock(mutex_);
+    view_wanted_ = true;
+  }
   wake_.notify_one();
   return last;
 }

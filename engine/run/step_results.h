@@ -39,7 +39,8 @@ class StepResults {
     const TokenLogprobs* logprobs = nullptr;  // StepResult::logprobs, then its prompt_logprobs
     int num_logprobs = 0;
     int num_prompt_logprobs = 0;
-    // Of the Slots() of the runs in the arena, in the order of the runs, then of the compactions.
+    // A report for each of the Slots() of the runs in the arena, in the order of the runs, then for
+    // each compaction.
     std::span<const Report> reports;
     std::span<const float* const> embeddings;  // of the runs, null where there is none; or empty
   };

@@ -220,7 +220,7 @@ struct StepResult {
   // [batch.runs.size()] pooled hidden states [hidden] of prompts that end and request them; empty
   // for other runs, and as a whole where no run does.
   std::vector<std::vector<float>> embeddings;
-  // Of the sampled rows that request them.
+  // For sampled rows that request them.
   std::vector<TokenLogprobs> logprobs;
   // In the order of the runs: of the tokens that follow tokens [part.token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
