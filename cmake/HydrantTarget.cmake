@@ -105,8 +105,11 @@ function(hydrant_test name)
   hydrant_test_timeout(${name} ${ARG_TIMEOUT})
 endfunction()
 
-# Seconds without sanitizers, which are slow.
+# Seconds without sanitizers and emulation, which are slow.
 function(hydrant_test_timeout name seconds)
+  if(CMAKE_CROSSCOMPILING)
+    math(EXPR seconds "${seconds} * 20")
+  endif()
   if(HYDRANT_SANITIZE)
     math(EXPR seconds "${seconds} * 5")
   endif()
