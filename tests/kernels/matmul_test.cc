@@ -150,8 +150,7 @@ bool TakesEightBits(int m, bool batch_invariant) {
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
-  return m >= 96 && TakesEightBits(m, batch_invariant) && DetectIsa() >= Isa::kAvx512 &&
-         __builtin_cpu_supports("avx512vnni");
+  return m >= 96 && TakesEightBits(m, batch_invariant) && HasVnni();
 }
 
 // Error bound of a product of many rows: half a step of each operand, and slightly more for the

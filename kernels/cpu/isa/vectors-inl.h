@@ -7,7 +7,9 @@
 // GCC 12 warns about the deliberately undefined operands of its own AVX-512 intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

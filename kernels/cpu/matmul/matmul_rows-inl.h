@@ -105,7 +105,7 @@ enum class Cache : uint8_t { kFirst, kSecond };
 template <Cache kCache, size_t kAhead = 32768>
 inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) {
-    // The last argument: 3 is the first cache, 2 the second.
+    // 3: into the first cache, 2: into the second.
     __builtin_prefetch(p + kAhead + at, 0, kCache == Cache::kFirst ? 3 : 2);
   }
 }
