@@ -94,7 +94,7 @@ HYDRANT_INLINE void StoreAs(BF16* p, Vec v) {
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kBits, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(kBits, 0x7fff)));
   const auto quiet = hn::Or(bits, hn::Set(kBits, 0x400000));
-  const auto is_nan = hn::RebindMask(kBits, hn::Ne(v, v));
+  const auto is_nan = hn::RebindMask(kBits, hn::IsNaN(v));
   const auto high = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
   hn::StoreU(hn::DemoteTo(LaneTag<uint16_t>(), hn::BitCast(kInts, high)), LaneTag<uint16_t>(),
              &p->bits);

@@ -12,30 +12,30 @@ namespace {
 inline constexpr int kSides = kGroupRows / kLanes;
 inline constexpr int kSideBytes = 4 * kLanes;  // of four values of each row
 
-inline ByteVec LoadBytes(const uint8_t* p) { return hn::LoadU(kBytes, p); }
+HYDRANT_INLINE ByteVec LoadBytes(const uint8_t* p) { return hn::LoadU(kBytes, p); }
 
 // The bytes shifted right; bits of a neighbour come in from above.
 template <int kBits>
-inline ByteVec ShiftBytes(ByteVec bytes) {
+HYDRANT_INLINE ByteVec ShiftBytes(ByteVec bytes) {
   constexpr hn::Repartition<uint16_t, Bytes> kPairs;
   return hn::BitCast(kBytes, hn::ShiftRight<kBits>(hn::BitCast(kPairs, bytes)));
 }
 template <int kBits>
-inline ByteVec ShiftBytesLeft(ByteVec bytes) {
+HYDRANT_INLINE ByteVec ShiftBytesLeft(ByteVec bytes) {
   constexpr hn::Repartition<uint16_t, Bytes> kPairs;
   return hn::BitCast(kBytes, hn::ShiftLeft<kBits>(hn::BitCast(kPairs, bytes)));
 }
 
 // Two bits of values 4 kStep .. 4 kStep + 3 of the rows.
 template <int kStep>
-inline ByteVec PairOf(const uint8_t* pairs) {
+HYDRANT_INLINE ByteVec PairOf(const uint8_t* pairs) {
   return hn::And(ShiftBytes<kStep % 4 * 2>(LoadBytes(pairs + kStep / 4 * 64)), hn::Set(kBytes, 3));
 }
 
 // The unsigned quants of values 4 kStep .. 4 kStep + 3 of the rows: one byte each, four to a row.
 // `low` and `high` point at the rows' part of the block's vectors.
 template <DType dtype, int kStep>
-inline ByteVec UnpackStep(const uint8_t* low, const uint8_t* high) {
+HYDRANT_INLINE ByteVec UnpackStep(const uint8_t* low, const uint8_t* high) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   if constexpr (kTraits.low_bits == 8) {
     return LoadBytes(low + kStep * 64);
@@ -61,17 +61,17 @@ inline ByteVec UnpackStep(const uint8_t* low, const uint8_t* high) {
   }
 }
 
-inline IntVec LoadU8Ints(const uint8_t* p) {
+HYDRANT_INLINE IntVec LoadU8Ints(const uint8_t* p) {
   return hn::PromoteTo(kInts, hn::LoadU(LaneTag<uint8_t>(), p));
 }
-inline Vec LoadU8(const uint8_t* p) { return hn::ConvertTo(kFloats, LoadU8Ints(p)); }
-inline Vec LoadI8(const uint8_t* p) {
+HYDRANT_INLINE Vec LoadU8(const uint8_t* p) { return hn::ConvertTo(kFloats, LoadU8Ints(p)); }
+HYDRANT_INLINE Vec LoadI8(const uint8_t* p) {
   const auto bytes = hn::LoadU(LaneTag<int8_t>(), reinterpret_cast<const int8_t*>(p));
   return hn::ConvertTo(kFloats, hn::PromoteTo(kInts, bytes));
 }
 
 // 2^(e - 128), as HalfE8M0ToFloat().
-inline Vec LoadExponents(const uint8_t* p) {
+HYDRANT_INLINE Vec LoadExponents(const uint8_t* p) {
   const IntVec e = LoadU8Ints(p), one = hn::Set(kInts, 1);
   const IntVec usual = hn::ShiftLeft<23>(hn::Sub(e, one));
   const IntVec denormal = hn::Shl(hn::Set(kInts, 0x00200000), e);
@@ -79,16 +79,17 @@ inline Vec LoadExponents(const uint8_t* p) {
 }
 
 // The low four bits of bytes; LoadHighNibbles loads the high ones.
-inline Vec LoadLowNibbles(const uint8_t* p) {
+HYDRANT_INLINE Vec LoadLowNibbles(const uint8_t* p) {
   return hn::ConvertTo(kFloats, hn::And(LoadU8Ints(p), hn::Set(kInts, 15)));
 }
-inline Vec LoadHighNibbles(const uint8_t* p) {
+HYDRANT_INLINE Vec LoadHighNibbles(const uint8_t* p) {
   return hn::ConvertTo(kFloats, hn::ShiftRight<4>(LoadU8Ints(p)));
 }
 
 // Scale of the rows in a block, or in half a block.
 template <DType dtype>
-inline Vec ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, int half, int side) {
+HYDRANT_INLINE Vec ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
+                           int side) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   const int first = side * kLanes;
   if constexpr (kTraits.scale_bytes == 1)
@@ -103,7 +104,8 @@ inline Vec ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, i
 }
 
 template <DType dtype>
-inline Vec MinOf(const uint8_t* group, const GroupLayout& layout, int block, int half, int side) {
+HYDRANT_INLINE Vec MinOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
+                         int side) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   const int first = side * kLanes;
   if constexpr (!kTraits.super()) return LoadHalves(group + layout.min + block * 32 + first * 2);
@@ -129,16 +131,16 @@ inline BlockVectors LoadBlock(const float* x) {
 // The scale with which no value exceeds `limit`.
 inline BlockScale ScaleOfBlock(const BlockVectors& values, float limit) {
   Vec peak = Zero();
-  Mask unordered = hn::Ne(peak, peak);
+  Mask unordered = hn::IsNaN(peak);
   for (const Vec v : values.v) {
     peak = hn::Max(peak, hn::Abs(v));
-    unordered = hn::Or(unordered, hn::Ne(v, v));
+    unordered = hn::Or(unordered, hn::IsNaN(v));
   }
   float peaks[kLanes];
   Store(peaks, peak);
   return BlockScaleOf(peaks, kLanes, !hn::AllFalse(kFloats, unordered), limit);
 }
-inline IntVec RoundedTo(const BlockScale& s, Vec values) {
+HYDRANT_INLINE IntVec RoundedTo(const BlockScale& s, Vec values) {
   return s.finite ? RoundToInts(hn::Mul(values, Set(s.inverse))) : hn::Zero(kInts);
 }
 

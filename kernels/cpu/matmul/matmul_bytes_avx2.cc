@@ -28,7 +28,7 @@ static_assert(BlockTraitsOf(DType::kIQ4_NL).offset == 128);
 
 // UnpackStep() of a step that is known when the loops around are unrolled.
 template <DType dtype>
-inline ByteVec UnpackStepAt(const uint8_t* low, const uint8_t* high, int step) {
+HYDRANT_INLINE ByteVec UnpackStepAt(const uint8_t* low, const uint8_t* high, int step) {
   switch (step) {
     case 0:
       return UnpackStep<dtype, 0>(low, high);
