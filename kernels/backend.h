@@ -142,7 +142,7 @@ class Backend {
 };
 
 std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);
-// InvalidArgument where the machine lacks AVX2, FMA and F16C, the minimum of the cpu backend.
+// InvalidArgument where the machine lacks the minimum of the cpu backend (kernels/cpu/isa/isa.h).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options);
 
 // Unavailable, with the reason, where there is no usable device. The shared object is loaded once

@@ -150,8 +150,7 @@ bool TakesEightBits(int m, bool batch_invariant) {
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
-  return m >= 96 && TakesEightBits(m, batch_invariant) && DetectIsa() >= Isa::kAvx512 &&
-         __builtin_cpu_supports("avx512vnni");
+  return m >= 96 && TakesEightBits(m, batch_invariant) && HasVnni();
 }
 
 // Error bound of a product of many rows: half a step of each operand, and slightly more for the
@@ -594,8 +593,8 @@ TEST_P(MatmulTest, TheLargestBytesDoNotSaturate) {
   }
 }
 
-// The AVX2 block kernels, run directly over all panels and rows.
-std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<float>& x, int m) {
+// The base block kernels (AVX2, NEON), run directly over all panels and rows.
+std::vector<float> BaseBlocks(const PackedWeight& weight, const std::vector<float>& x, int m) {
   const int cols = weight.cols();
   const size_t blocks =
       static_cast<size_t>((m + kTileRows - 1) / kTileRows) * (cols / kBlock) * kTileRows;
@@ -614,13 +613,13 @@ std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<floa
   args.end_row = m;
   args.y = y.data();
   args.y_stride = weight.rows();
-  MatmulKernelsAvx2().quantize(x.data(), cols, {0, m, 0, cols / kBlock}, args.quantized);
-  MatmulKernelsAvx2().blocks(args);
+  MatmulKernelsBase().quantize(x.data(), cols, {0, m, 0, cols / kBlock}, args.quantized);
+  MatmulKernelsBase().blocks(args);
   return y;
 }
 
 // kStored blocks give the same sums, bit for bit, with every instruction set.
-TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
+TEST_P(MatmulTest, BlocksHaveTheBitsOfTheBase) {
   const auto [weight_dtype, dtype] = GetParam();
   if (weight_dtype != WeightDType::kStored || !MultipliesBlocks(dtype)) return;
   const TestWeight weight = MakeWeight(dtype, 61, 768, random_);
@@ -630,7 +629,7 @@ TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
     Output y(m, weight.rows);
     Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
            true, pool_);
-    const std::vector<float> want = Avx2Blocks(static_cast<const PackedWeight&>(*packed), x, m);
+    const std::vector<float> want = BaseBlocks(static_cast<const PackedWeight&>(*packed), x, m);
     EXPECT_EQ(std::memcmp(y.data(), want.data(), y.size() * sizeof(float)), 0) << m << " rows";
   }
 }

@@ -207,12 +207,18 @@ void RunTask(const DecodeKernels& kernels, int index, DecodePlan* plan) {
   kernels.join(shape, head);
 }
 
+DecodeKernels ChosenKernels() {
+  if constexpr (kIsX86) {
+    if (DetectIsa() >= Isa::kAvx512) return DecodeKernelsAvx512();
+  }
+  return DecodeKernelsBase();
+}
+
 }  // namespace
 
 void DecodeAttention(const DecodeAttentionArgs& args, ThreadPool& pool) {
   thread_local DecodePlan plan;
-  const DecodeKernels kernels =
-      DetectIsa() >= Isa::kAvx512 ? DecodeKernelsAvx512() : DecodeKernelsAvx2();
+  const DecodeKernels kernels = ChosenKernels();
   PlaceNewEntries(args, &plan);
   CutIntoTasks(pool.num_threads(), &plan);
   if (pool.num_threads() > 1 && LongestFirst(&plan)) DealToThreads(pool.num_threads(), &plan);

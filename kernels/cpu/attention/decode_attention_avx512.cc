@@ -1,8 +1,9 @@
 // The decode attention kernels, compiled for AVX-512: see decode_attention_kernels.h.
 #include "kernels/cpu/attention/decode_attention_kernels.h"
-// The SIMD wrappers must come first.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx512.h"
+#define HYDRANT_SIMD_NAMESPACE avx512
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/decode_attention_part-inl.h"
 #include "kernels/cpu/attention/decode_attention_join-inl.h"

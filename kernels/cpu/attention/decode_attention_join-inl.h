@@ -1,5 +1,5 @@
 // Joins the parts of one head: the output, then scores and victim in one pass over the head's
-// slots. Included once per instruction set, after the SIMD wrappers (attention_simd_*.h).
+// slots. Included once per instruction set, after attention_simd.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -22,9 +22,9 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
     const float excess = max_of_parts(head.part_numerator_max, g) - max - kMaxLogExcess;
     const float numerator_top = excess > 0.0f ? max + excess : max;
     const auto to_factor = [](float top, float* part_max) {
-      return *part_max = FirstLane(Exp(Set(*part_max - top)));
+      return *part_max = hn::GetLane(Exp(Set(*part_max - top)));
     };
-    float sum = head.sinks == nullptr ? 0.0f : FirstLane(Exp(Set(head.sinks[g] - max)));
+    float sum = head.sinks == nullptr ? 0.0f : hn::GetLane(Exp(Set(head.sinks[g] - max)));
     for (int part = 0; part < parts; ++part) {
       const int row = part * group + g;
       sum += to_factor(max, &head.part_max[row]) * head.part_sum[row];
@@ -41,7 +41,7 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
 // The sum of transformed values is transformed; this undoes it.
 HYDRANT_INLINE void TransformBack(int head_dim, float* out) {
   cpu::HadamardTransform(head_dim, out);
-  for (int d = 0; d < head_dim; d += kLanes) Store(out + d, Mul(Load(out + d), Set(kFromPage)));
+  for (int d = 0; d < head_dim; d += kLanes) Store(out + d, hn::Mul(Load(out + d), Set(kFromPage)));
 }
 
 HYDRANT_INLINE void JoinOutput(const DecodeArgs& shape, const DecodeHead& head, int parts) {
@@ -52,13 +52,14 @@ HYDRANT_INLINE void JoinOutput(const DecodeArgs& shape, const DecodeHead& head, 
       Vec sum = Zero();
       for (int part = 0; part < parts; ++part) {
         const int row = part * shape.group + g;
-        sum = Fma(Set(head.part_numerator_max[row]), Load(head.part_out + row * dim + d), sum);
+        sum =
+            hn::MulAdd(Set(head.part_numerator_max[row]), Load(head.part_out + row * dim + d), sum);
       }
       const int left = shape.head_dim - d;
       if (left >= kLanes) {
         Store(out + d, sum);
       } else {
-        MaskStore(FirstN(left), out + d, sum);
+        StoreFirst(left, out + d, sum);
       }
     }
     if (IsTransformed(shape.dtype)) TransformBack(shape.head_dim, out);
@@ -73,20 +74,23 @@ struct VictimLanes {
 };
 
 HYDRANT_INLINE VictimLanes NoVictim() {
-  return {Set(__builtin_inff()), IntSet(INT32_MAX), IntSet(-1)};
+  return {Set(__builtin_inff()), hn::Set(kInts, INT32_MAX), hn::Set(kInts, -1)};
 }
+
+HYDRANT_INLINE Mask IntsLess(IntVec a, IntVec b) { return hn::RebindMask(kFloats, hn::Lt(a, b)); }
 
 // The victim rule of kernels/victim.h: a NaN score counts as -infinity.
 HYDRANT_INLINE void Consider(Mask live, Vec score, IntVec position, IntVec entry, int32_t lowest,
                              int32_t highest, VictimLanes* best) {
-  score = Select(Equal(score, score), score, Set(-__builtin_inff()));
-  const Mask eligible =
-      And(And(live, IntLess(IntSet(lowest - 1), position)), IntLess(position, IntSet(highest + 1)));
-  const Mask tie = And(Equal(score, best->score), IntLess(position, best->position));
-  const Mask better = And(eligible, Or(Less(score, best->score), tie));
-  best->score = Select(better, score, best->score);
-  best->position = IntSelect(better, position, best->position);
-  best->entry = IntSelect(better, entry, best->entry);
+  score = hn::IfThenElse(hn::Eq(score, score), score, Set(-__builtin_inff()));
+  const Mask eligible = hn::And(hn::And(live, IntsLess(hn::Set(kInts, lowest - 1), position)),
+                                IntsLess(position, hn::Set(kInts, highest + 1)));
+  const Mask tie = hn::And(hn::Eq(score, best->score), IntsLess(position, best->position));
+  const Mask better = hn::And(eligible, hn::Or(hn::Lt(score, best->score), tie));
+  best->score = hn::IfThenElse(better, score, best->score);
+  const hn::Mask<Ints> better_ints = hn::RebindMask(kInts, better);
+  best->position = hn::IfThenElse(better_ints, position, best->position);
+  best->entry = hn::IfThenElse(better_ints, entry, best->entry);
 }
 
 HYDRANT_INLINE int32_t PickVictim(const VictimLanes& best) {
@@ -94,8 +98,8 @@ HYDRANT_INLINE int32_t PickVictim(const VictimLanes& best) {
   int32_t position[kLanes];
   int32_t entry[kLanes];
   Store(score, best.score);
-  IntStore(position, best.position);
-  IntStore(entry, best.entry);
+  hn::StoreU(best.position, kInts, position);
+  hn::StoreU(best.entry, kInts, entry);
   int lane = 0;
   for (int i = 1; i < kLanes; ++i) {
     if (entry[i] < 0) continue;
@@ -107,22 +111,22 @@ HYDRANT_INLINE int32_t PickVictim(const VictimLanes& best) {
   return entry[lane] < 0 ? 0 : entry[lane];  // all protected: kernels/victim.h
 }
 
-// The group's weight on kLanes entries, before gain (DecodeRule).
+// The group's weight on `count` entries, at most kLanes, before gain (DecodeRule).
 template <GroupReduce kReduce>
 HYDRANT_INLINE Vec GroupWeight(const float* weights, int64_t stride, const float* factors,
-                               int group, Mask live) {
+                               int group, int count) {
   Vec w = Zero();
   for (int g = 0; g < group; ++g) {
-    const Vec a = Mul(MaskLoad(live, weights + g * stride), Set(factors[g]));
+    const Vec a = hn::Mul(LoadFirst(count, weights + g * stride), Set(factors[g]));
     if (kReduce == GroupReduce::kMax) {
-      w = Max(w, a);
+      w = hn::Max(w, a);
     } else if (kReduce == GroupReduce::kMean) {
-      w = Add(w, a);
+      w = hn::Add(w, a);
     } else {
-      w = Fma(a, a, w);
+      w = hn::MulAdd(a, a, w);
     }
   }
-  return kReduce == GroupReduce::kMean ? Mul(w, Set(1.0f / static_cast<float>(group))) : w;
+  return kReduce == GroupReduce::kMean ? hn::Mul(w, Set(1.0f / static_cast<float>(group))) : w;
 }
 
 // Processes runs of entries that share a page and a part, one vector at a time.
@@ -140,19 +144,20 @@ void UpdateScores(const DecodeArgs& shape, const DecodeHead& head) {
     if (run > head.num_entries - e) run = head.num_entries - e;
     const float* factors = head.part_max + e / kPartEntries * shape.group;
     for (int i = 0; i < run; i += kLanes) {
-      const Mask live = FirstN(run - i);
-      const IntVec position = IntMaskLoad(live, shape.positions + slot + i);
+      const int count = run - i;
+      const IntVec position = LoadFirst(kInts, count, shape.positions + slot + i);
       Vec score;
       if (kByPosition) {
-        score = ToFloat(position);
+        score = hn::ConvertTo(kFloats, position);
       } else {
         const Vec w = GroupWeight<kReduce>(head.shares + e + i, head.weight_stride, factors,
-                                           shape.group, live);
+                                           shape.group, count);
         float* stored = shape.scores + state + i;
-        score = Fma(Set(rule.gain), w, Mul(Set(rule.decay), MaskLoad(live, stored)));
-        MaskStore(live, stored, score);
+        score = hn::MulAdd(Set(rule.gain), w, hn::Mul(Set(rule.decay), LoadFirst(count, stored)));
+        StoreFirst(count, stored, score);
       }
-      Consider(live, score, position, IntAdd(IntSet(e + i), IntIota()), lowest, highest, &best);
+      Consider(FirstN(count), score, position, hn::Add(hn::Set(kInts, e + i), hn::Iota(kInts, 0)),
+               lowest, highest, &best);
     }
     e += run;
   }

@@ -1,6 +1,6 @@
 // The interface between decode attention and its vector kernels, which process one (row, KV head)
 // at a time. Plain data and raw pointers only: each implementation is compiled for its instruction
-// set (decode_attention_avx2.cc, decode_attention_avx512.cc).
+// set (decode_attention_base.cc, decode_attention_avx512.cc).
 #ifndef HYDRANT_KERNELS_CPU_ATTENTION_DECODE_ATTENTION_KERNELS_H_
 #define HYDRANT_KERNELS_CPU_ATTENTION_DECODE_ATTENTION_KERNELS_H_
 
@@ -88,7 +88,7 @@ struct DecodeKernels {
   void (*join)(const DecodeArgs& shape, const DecodeHead& head);
 };
 
-DecodeKernels DecodeKernelsAvx2();
+DecodeKernels DecodeKernelsBase();
 DecodeKernels DecodeKernelsAvx512();
 
 }  // namespace hydrant::cpu

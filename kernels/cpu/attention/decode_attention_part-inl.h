@@ -159,7 +159,8 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
               HYDRANT_UNROLLED(g) { query[g] = Load(q + g * q_stride + d + v * kLanes); });
           Unroll<4>(HYDRANT_UNROLLED(r) {
             const Vec key = LoadElements<v * kLanes>(RowAt<T>(row[r], d));
-            Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][r] = Fma(query[g], key, acc[g][r]); });
+            Unroll<kGroup>(
+                HYDRANT_UNROLLED(g) { acc[g][r] = hn::MulAdd(query[g], key, acc[g][r]); });
           });
         });
       }
@@ -167,7 +168,7 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
         Unroll<4>(HYDRANT_UNROLLED(r) {
           const Vec key = LoadTail(row[r], whole, head_dim - whole);
           Unroll<kGroup>(HYDRANT_UNROLLED(g) {
-            acc[g][r] = Fma(Load(q + g * q_stride + whole), key, acc[g][r]);
+            acc[g][r] = hn::MulAdd(Load(q + g * q_stride + whole), key, acc[g][r]);
           });
         });
       }
@@ -178,20 +179,20 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
     const Mask live = FirstN(rows.count - i);
     for (int g = 0; g < kGroup; ++g)
       Store(logits + g * logit_stride + i,
-            Select(live, JoinQuads(Sum(), quads[g]), Set(-__builtin_inff())));
+            hn::IfThenElse(live, JoinQuads(Sum(), quads[g]), Set(-__builtin_inff())));
   }
 }
 
 // Converts the logits of one query head to exp(logit - maximum), in place; whole vectors.
 HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum_out) {
   Vec max = Load(logits);
-  for (int i = kLanes; i < count; i += kLanes) max = Max(max, Load(logits + i));
+  for (int i = kLanes; i < count; i += kLanes) max = hn::Max(max, Load(logits + i));
   const float top = ReduceMax(max);
   Vec sum = Zero();
   for (int i = 0; i < count; i += kLanes) {
-    const Vec w = Exp(Sub(Load(logits + i), Set(top)));
+    const Vec w = Exp(hn::Sub(Load(logits + i), Set(top)));
     Store(logits + i, w);
-    sum = Add(sum, w);
+    sum = hn::Add(sum, w);
   }
   *max_out = top;
   *sum_out = ReduceAdd(sum);
@@ -221,13 +222,13 @@ HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, i
                                 float* weights, float* max_out, float* sum_out) {
   Vec max = Set(-1e30f);
   for (int i = 0; i < count; i += kLanes)
-    max = Max(max, Add(Load(logits + i), Load(log_weights + i)));
+    max = hn::Max(max, hn::Add(Load(logits + i), Load(log_weights + i)));
   const float top = ReduceMax(max);
   Vec sum = Zero();
   for (int i = 0; i < count; i += kLanes) {
-    const Vec w = Exp(Sub(Add(Load(logits + i), Load(log_weights + i)), Set(top)));
+    const Vec w = Exp(hn::Sub(hn::Add(Load(logits + i), Load(log_weights + i)), Set(top)));
     Store(weights + i, w);
-    sum = Add(sum, w);
+    sum = hn::Add(sum, w);
   }
   *max_out = top;
   *sum_out = ReduceAdd(sum);
@@ -248,7 +249,7 @@ void WeightedValues(const void* values, const PartRows& rows, const KeysAhead* a
     Unroll<kGroup>(HYDRANT_UNROLLED(g) { weight[g] = Set(weights[g * weight_stride + i]); });
     Unroll<kVecs>(HYDRANT_UNROLLED(c) {
       const Vec value = kTail ? LoadTail(row, 0, tail) : LoadElements<c * kLanes>(row);
-      Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][c] = Fma(weight[g], value, acc[g][c]); });
+      Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][c] = hn::MulAdd(weight[g], value, acc[g][c]); });
     });
   }
   Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) {
@@ -296,8 +297,8 @@ HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* ro
   for (; pair + kLanes <= half; pair += kLanes) {
     const Vec a = Load(row + pair), b = Load(row + half + pair);
     const Vec c = Load(cos + pair), s = Load(sin + pair);
-    Store(row + pair, Fma(a, c, Mul(b, s)));
-    Store(row + half + pair, Sub(Mul(b, c), Mul(a, s)));
+    Store(row + pair, hn::MulAdd(a, c, hn::Mul(b, s)));
+    Store(row + half + pair, hn::Sub(hn::Mul(b, c), hn::Mul(a, s)));
   }
   for (; pair < half; ++pair) rotate(pair, row + pair, row + half + pair);
 }

@@ -190,11 +190,14 @@ bool Ranks(const PrefillAttentionArgs& args) {
 }
 
 const RankKernel& RankFor(const PrefillAttentionArgs& args) {
-  const Isa isa = DetectIsa();
-  if (args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4) return RankAvx512Vnni();
-  if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
-  if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
-  return isa >= Isa::kAvx512 ? RankAvx512() : RankAvx2();
+  if constexpr (kIsX86) {
+    const Isa isa = DetectIsa();
+    if (args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4) return RankAvx512Vnni();
+    if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
+    if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
+    if (isa >= Isa::kAvx512) return RankAvx512();
+  }
+  return RankBase();
 }
 
 // Whether q, k and v are multiplied in 8 bits.
@@ -215,8 +218,11 @@ bool TakesTiles(const PrefillAttentionArgs& args) {
 }
 
 PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
-  if (TakesBf16(args)) return PrefillTileAvx512Bf16();
-  return DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
+  if constexpr (kIsX86) {
+    if (TakesBf16(args)) return PrefillTileAvx512Bf16();
+    if (DetectIsa() >= Isa::kAvx512) return PrefillTileAvx512();
+  }
+  return PrefillTileBase();
 }
 
 Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
@@ -231,12 +237,16 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
     const RoundedForm lanes = {kernel.lane_words, nullptr, kernel.to_lanes, nullptr};
     return {args, shape, kernel.tile, {}, RoundRun(lanes, args, pool), true};
   }
-  if (TakesBytes(args))
-    return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
+  if constexpr (kIsX86) {
+    if (TakesBytes(args))
+      return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
+  }
   const PrefixRows prefix = ReadPrefix(args, pool);
-  if (TakesTiles(args))
-    return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
-            RoundRun(kTiles, args, pool)};
+  if constexpr (kIsX86) {
+    if (TakesTiles(args))
+      return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
+              RoundRun(kTiles, args, pool)};
+  }
   const KeyRows rows = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
   return {args, shape, KernelFor(args), prefix, rows};
 }

@@ -1,14 +1,10 @@
 // The prefill attention kernel, compiled for AMX with bf16 products: see
 // prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The SIMD wrappers must come first; code built on them here has a namespace of its own.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx512.h"
-#undef HYDRANT_SIMD_NAMESPACE
 #define HYDRANT_SIMD_NAMESPACE amx_bf16
-namespace hydrant::cpu::amx_bf16 {
-using namespace avx512;  // NOLINT(google-build-using-namespace): the SIMD wrappers
-}
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/attention/prefill_attention_pairs-inl.h"
@@ -23,7 +19,7 @@ namespace hydrant::cpu {
 namespace {
 
 void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
-  const amx_bf16::NoDenormals no_denormals;
+  const NoDenormals no_denormals;
   amx_bf16::ConfigureTiles();
   amx_bf16::AttendTile(shape, tile, scratch);
   _tile_release();

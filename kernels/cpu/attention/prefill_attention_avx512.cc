@@ -1,8 +1,9 @@
 // The prefill attention kernel, compiled for AVX-512: see prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The SIMD wrappers must come first.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx512.h"
+#define HYDRANT_SIMD_NAMESPACE avx512
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/attention/prefill_attention_panel-inl.h"

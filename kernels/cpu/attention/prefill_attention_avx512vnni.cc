@@ -1,14 +1,10 @@
 // The prefill attention kernel, compiled for AVX-512 with 8-bit products: see
 // prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The SIMD wrappers must come first; code built on them here has a namespace of its own.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx512.h"
-#undef HYDRANT_SIMD_NAMESPACE
 #define HYDRANT_SIMD_NAMESPACE avx512vnni
-namespace hydrant::cpu::avx512vnni {
-using namespace avx512;  // NOLINT(google-build-using-namespace): the SIMD wrappers
-}
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/isa/byte_dots.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/prefill_panel_blocks-inl.h"

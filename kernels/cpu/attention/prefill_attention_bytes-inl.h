@@ -23,15 +23,15 @@ HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 HYDRANT_INLINE float LargestOf(const float* row, int n) {
   __m512i largest = _mm512_setzero_si512();
   for (int d = 0; d < n; d += kLanes) {
-    const Vec magnitudes = _mm512_abs_ps(MaskLoad(FirstN(n - d), row + d));
-    largest = _mm512_max_epi32(largest, _mm512_castps_si512(magnitudes));
+    const Vec magnitudes = hn::Abs(LoadFirst(n - d, row + d));
+    largest = _mm512_max_epi32(largest, _mm512_castps_si512(magnitudes.raw));
   }
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest))));
 }
 
 // kLanes of n numbers in units of 1 / inverse, rounded to nearest; zero past the end.
 HYDRANT_INLINE __m512i Steps(const float* row, int n, float inverse) {
-  return _mm512_cvtps_epi32(Mul(MaskLoad(FirstN(n), row), Set(inverse)));
+  return RoundToInts(hn::Mul(LoadFirst(n, row), Set(inverse))).raw;
 }
 
 // Up to kLanes words of n numbers, with 128 added; zero words past the end.
@@ -45,7 +45,7 @@ HYDRANT_INLINE Vec WordsOfRow(const float* row, int n, float inverse) {
       words = _mm512_inserti32x4(words, _mm512_cvtepi32_epi8(up), i);
     }
   });
-  return _mm512_castsi512_ps(words);
+  return Vec{_mm512_castsi512_ps(words)};
 }
 
 // [words of head_dim, kQueryTile], then [kQueryTile] scales, which include the logits' scale. Lanes
@@ -73,7 +73,7 @@ void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
     for (int d = 0; d < head_dim; d += kLanes) {
       const __m512i steps = Steps(keys + d, head_dim - d, inverse);
       sum = _mm512_add_epi32(sum, steps);
-      const auto valid = static_cast<__mmask8>(FirstN(words - d / 4));
+      const auto valid = static_cast<__mmask8>(FirstN(words - d / 4).raw);
       _mm_mask_storeu_epi32(to + d / 4, valid & 15, _mm512_cvtepi32_epi8(steps));
     }
     to[words] = largest / 127.0f;
@@ -112,7 +112,7 @@ void RoundValues(const float* values, int rows, int head_dim, float* to) {
         steps[r] = first + r < rows ? Steps(four + r * head_dim + d, head_dim - d, inverse[r])
                                     : _mm512_setzero_si512();
       }
-      _mm512_mask_storeu_epi32(to + d, FirstN(head_dim - d), BytesOf<true>(steps));
+      _mm512_mask_storeu_epi32(to + d, FirstN(head_dim - d).raw, BytesOf<true>(steps));
     }
   }
 }

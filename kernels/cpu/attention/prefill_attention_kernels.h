@@ -1,6 +1,6 @@
 // The interface between prefill attention and its vector kernel, which processes one tile at a
 // time. Plain data and raw pointers only: each implementation is compiled for its instruction set
-// (prefill_attention_avx2.cc, ..._avx512.cc).
+// (prefill_attention_base.cc, ..._avx512.cc).
 //
 // Queries lie in the lanes: a tile's queries, logits, weights and output are stored transposed,
 // [..., kQueryTile], so that keys and values are read untransposed, maxima and sums run down the
@@ -158,7 +158,7 @@ inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& til
 using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile& tile,
                                    float* scratch);
 
-PrefillTileKernel PrefillTileAvx2();
+PrefillTileKernel PrefillTileBase();
 PrefillTileKernel PrefillTileAvx512();
 PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v to bf16; weights are within 1 %
 // As PrefillTileAvx512Bf16(); PrefillTile's keys and values, a prefix's too, are rounded by
@@ -188,7 +188,7 @@ struct RankKernel {
   // keys: [rows, head_dim], starting at a multiple of kQueryTile.
   void (*to_lanes)(const float* keys, int rows, int head_dim, float* to);
 };
-const RankKernel& RankAvx2();
+const RankKernel& RankBase();
 const RankKernel& RankAvx512();
 const RankKernel& RankAvx512Bf16();  // rounds q and k to bf16
 const RankKernel& RankAvx512Vnni();  // rounds to 8 bits. REQUIRES: head_dim >= 4

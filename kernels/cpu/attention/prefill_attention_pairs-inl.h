@@ -18,7 +18,7 @@ HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return Pairs(head_dim); }
 
 // The scale without its mantissa, and the remaining factor, which is 1 if head_dim is a power of 4.
 HYDRANT_INLINE float QueryScale(float scale) {
-  return FirstLane(_mm512_and_ps(Set(scale), Set(__builtin_inff())));
+  return hn::GetLane(hn::And(Set(scale), Set(__builtin_inff())));
 }
 HYDRANT_INLINE float LogitScale(float scale) { return scale / QueryScale(scale); }
 
@@ -28,14 +28,15 @@ HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
                                                       21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                       11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   return _mm512_permutexvar_epi16(_mm512_load_si512(kTurns),
-                                  (__m512i)_mm512_cvtne2ps_pbh(second, first));
+                                  (__m512i)_mm512_cvtne2ps_pbh(second.raw, first.raw));
 }
 
 // The first kLanes pairs of a row of `left` elements, times `factor`; zero past the end.
 HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left, float factor) {
-  const Vec low = MaskLoad(FirstN(left), row);
-  const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), row + kLanes);
-  return (__m512i)_mm512_cvtne2ps_pbh(Mul(high, Set(factor)), Mul(low, Set(factor)));
+  const Vec low = LoadFirst(left, row);
+  const Vec high = LoadFirst(left > kLanes ? left - kLanes : 0, row + kLanes);
+  return (__m512i)_mm512_cvtne2ps_pbh(hn::Mul(high, Set(factor)).raw,
+                                      hn::Mul(low, Set(factor)).raw);
 }
 
 // [pairs of head_dim, kQueryTile] from rows of queries, scaled; lanes without a query are zero.
@@ -43,7 +44,8 @@ HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const
                                 float* to) {
   const float factor = QueryScale(shape.scale);
   RowsToLanes(q, offsets, Pairs(shape.head_dim), to, [&](const float* row, int, int first) {
-    return _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first, factor));
+    return Vec{
+        _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first, factor))};
   });
 }
 
@@ -52,7 +54,8 @@ HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* 
   for (int r = 0; r < rows; ++r, keys += head_dim, to += Pairs(head_dim)) {
     for (int d = 0; d < head_dim; d += kPair) {
       const int left = head_dim - d;
-      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)), PairsOfRow(keys + d, left, 1.0f));
+      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)).raw,
+                               PairsOfRow(keys + d, left, 1.0f));
     }
   }
 }

@@ -28,8 +28,8 @@ HYDRANT_INLINE void LogitBlock(const float* keys, int head_dim, const float* que
     const Vec q1 = Load(queries + d * kQueryTile + kLanes);
     Unroll<kRows>(HYDRANT_UNROLLED(r) {
       const Vec key = Set(keys[static_cast<int64_t>(r) * head_dim + d]);
-      acc[r][0] = Fma(key, q0, acc[r][0]);
-      acc[r][1] = Fma(key, q1, acc[r][1]);
+      acc[r][0] = hn::MulAdd(key, q0, acc[r][0]);
+      acc[r][1] = hn::MulAdd(key, q1, acc[r][1]);
     });
   }
   Unroll<kRows>(HYDRANT_UNROLLED(r) {
@@ -45,16 +45,16 @@ HYDRANT_INLINE void OutputBlock(const float* values, int rows, int head_dim, con
                                 const float* decay, float* out) {
   Vec acc[kColumns][2];
   Unroll<kColumns>(HYDRANT_UNROLLED(c) {
-    acc[c][0] = Mul(Load(out + c * kQueryTile), Load(decay));
-    acc[c][1] = Mul(Load(out + c * kQueryTile + kLanes), Load(decay + kLanes));
+    acc[c][0] = hn::Mul(Load(out + c * kQueryTile), Load(decay));
+    acc[c][1] = hn::Mul(Load(out + c * kQueryTile + kLanes), Load(decay + kLanes));
   });
   for (int row = 0; row < rows; ++row) {
     const Vec w0 = Load(weights + row * kQueryTile);
     const Vec w1 = Load(weights + row * kQueryTile + kLanes);
     Unroll<kColumns>(HYDRANT_UNROLLED(c) {
       const Vec value = Set(values[static_cast<int64_t>(row) * head_dim + c]);
-      acc[c][0] = Fma(value, w0, acc[c][0]);
-      acc[c][1] = Fma(value, w1, acc[c][1]);
+      acc[c][0] = hn::MulAdd(value, w0, acc[c][0]);
+      acc[c][1] = hn::MulAdd(value, w1, acc[c][1]);
     });
   }
   Unroll<kColumns>(HYDRANT_UNROLLED(c) {
@@ -67,7 +67,7 @@ HYDRANT_INLINE void OutputBlock(const float* values, int rows, int head_dim, con
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
   RowsToLanes(q, offsets, shape.head_dim, to, [&](const float* row, int /*lane*/, int first) {
-    return Mul(MaskLoad(FirstN(shape.head_dim - first), row + first), Set(shape.scale));
+    return hn::Mul(LoadFirst(shape.head_dim - first, row + first), Set(shape.scale));
   });
 }
 

@@ -68,7 +68,7 @@ HYDRANT_INLINE void RoundColumns(const float* values, int rows, int head_dim, fl
         const int row = r + 2 * i;
         const float* at = values + static_cast<int64_t>(row) * head_dim + c;
         const Vec second = row + 1 < rows ? Load(at + head_dim) : Zero();
-        pairs[i] = row < rows ? _mm512_castsi512_ps(PairUp(Load(at), second)) : Zero();
+        pairs[i] = row < rows ? Vec{_mm512_castsi512_ps(PairUp(Load(at), second))} : Zero();
       }
       Transpose(pairs);
       for (int i = 0; i < kLanes; ++i) Store(to + (c + i) * kValueStride + r / 2, pairs[i]);
@@ -110,14 +110,14 @@ void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows
     AddTiles(panel.k + r * pairs, pairs, queries, pairs);
     StoreSums(to);
     for (int i = 0; scale != 1.0f && i < kPair * kQueryTile; i += kLanes)
-      Store(to + i, Mul(Load(to + i), Set(scale)));
+      Store(to + i, hn::Mul(Load(to + i), Set(scale)));
   }
 }
 
 // Whether any query's maximum has risen: rare after the first panels.
 HYDRANT_INLINE bool Decays(const float* decay) {
-  const Mask one = And(Equal(Load(decay), Set(1.0f)), Equal(Load(decay + kLanes), Set(1.0f)));
-  return one != FirstN(kLanes);
+  const Mask one = hn::And(hn::Eq(Load(decay), Set(1.0f)), hn::Eq(Load(decay + kLanes), Set(1.0f)));
+  return !hn::AllTrue(kFloats, one);
 }
 
 void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
@@ -126,7 +126,7 @@ void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows
   ZeroRows(rounded, Pairs(rows), Pairs(tile_rows), kQueryTile);
   if (Decays(decay)) {
     for (int i = 0; i < shape.head_dim * kQueryTile; i += kLanes)
-      Store(out + i, Mul(Load(out + i), Load(decay + i % kQueryTile)));
+      Store(out + i, hn::Mul(Load(out + i), Load(decay + i % kQueryTile)));
   }
   OrderMemory();
   for (int c = 0; c < shape.head_dim; c += kPair) {

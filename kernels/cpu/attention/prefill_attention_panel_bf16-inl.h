@@ -17,15 +17,16 @@ HYDRANT_INLINE __m512bh SetPair(const float* p) {
   return (__m512bh)_mm512_castps_si512(_mm512_set1_ps(*p));
 }
 HYDRANT_INLINE Vec AddProducts(__m512bh a, __m512bh b, Vec sum) {
-  return _mm512_dpbf16_ps(sum, a, b);
+  return Vec{_mm512_dpbf16_ps(sum.raw, a, b)};
 }
 // Values [pairs of rows, head_dim].
 HYDRANT_INLINE void RoundValues(const float* values, int rows, int head_dim, float* to) {
   for (int r = 0; r < rows; r += 2, values += 2 * head_dim, to += head_dim) {
     for (int c = 0; c < head_dim; c += kLanes) {
-      const Mask there = FirstN(head_dim - c);
-      const Vec second = r + 1 < rows ? MaskLoad(there, values + head_dim + c) : Zero();
-      _mm512_mask_storeu_epi32(to + c, there, PairUp(MaskLoad(there, values + c), second));
+      const int left = head_dim - c;
+      const Vec second = r + 1 < rows ? LoadFirst(left, values + head_dim + c) : Zero();
+      _mm512_mask_storeu_epi32(to + c, FirstN(left).raw,
+                               PairUp(LoadFirst(left, values + c), second));
     }
   }
 }
@@ -53,8 +54,8 @@ HYDRANT_INLINE void PairLogitBlock(const float* keys, int pairs, float scale, co
     });
   }
   Unroll<kRows>(HYDRANT_UNROLLED(r) {
-    Store(logits + r * kQueryTile, Mul(acc[r][0], Set(scale)));
-    Store(logits + r * kQueryTile + kLanes, Mul(acc[r][1], Set(scale)));
+    Store(logits + r * kQueryTile, hn::Mul(acc[r][0], Set(scale)));
+    Store(logits + r * kQueryTile + kLanes, hn::Mul(acc[r][1], Set(scale)));
   });
 }
 
@@ -73,8 +74,8 @@ HYDRANT_INLINE void PairOutputBlock(const float* values, int pairs, int head_dim
                                     const float* weights, const float* decay, float* out) {
   Vec acc[kColumns][2];
   Unroll<kColumns>(HYDRANT_UNROLLED(c) {
-    acc[c][0] = Mul(Load(out + c * kQueryTile), Load(decay));
-    acc[c][1] = Mul(Load(out + c * kQueryTile + kLanes), Load(decay + kLanes));
+    acc[c][0] = hn::Mul(Load(out + c * kQueryTile), Load(decay));
+    acc[c][1] = hn::Mul(Load(out + c * kQueryTile + kLanes), Load(decay + kLanes));
   });
   for (int row = 0; row < pairs; ++row) {
     const __m512bh w0 = LoadPairs(weights + row * kQueryTile);

@@ -23,9 +23,10 @@ HYDRANT_INLINE void QuadLogitBlock(const float* keys, int head_dim, const float*
   }
   Unroll<kRows>(HYDRANT_UNROLLED(r) {
     const Vec scale = Set(keys[r * stride + words]);
-    Store(logits + r * kQueryTile, Mul(ToFloat(acc[r][0]), Mul(scale, Load(queries))));
-    Store(logits + r * kQueryTile + kLanes,
-          Mul(ToFloat(acc[r][1]), Mul(scale, Load(queries + kLanes))));
+    Store(logits + r * kQueryTile,
+          hn::Mul(hn::ConvertTo(kFloats, IntVec{acc[r][0]}), hn::Mul(scale, Load(queries))));
+    Store(logits + r * kQueryTile + kLanes, hn::Mul(hn::ConvertTo(kFloats, IntVec{acc[r][1]}),
+                                                    hn::Mul(scale, Load(queries + kLanes))));
   });
 }
 
@@ -53,13 +54,13 @@ HYDRANT_INLINE ByteWeights ByteWeightsOf(const float* values, int head_dim, int 
   for (int r = 0; r < rows; ++r, weights += kQueryTile) {
     const Vec scale = Set(values[ValuesBefore(r, head_dim) + head_dim + r % kByteValueRows]);
     Unroll<2>(HYDRANT_UNROLLED(i) {
-      largest[i] = Max(largest[i], Mul(Load(weights + i * kLanes), scale));
+      largest[i] = hn::Max(largest[i], hn::Mul(Load(weights + i * kLanes), scale));
     });
   }
   ByteWeights to;
   Unroll<2>(HYDRANT_UNROLLED(i) {
-    to.share[i] = Mul(largest[i], Set(1.0f / 255.0f));
-    to.up[i] = Div(Set(255.0f), largest[i]);
+    to.share[i] = hn::Mul(largest[i], Set(1.0f / 255.0f));
+    to.up[i] = hn::Div(Set(255.0f), largest[i]);
   });
   return to;
 }
@@ -73,8 +74,8 @@ HYDRANT_INLINE void RoundWeights(const float* values, int head_dim, int rows, co
       __m512i bytes[kByteValueRows];
       Unroll<kByteValueRows>(HYDRANT_UNROLLED(r) {
         const float* const row = weights + (first + r) * kQueryTile + i * kLanes;
-        const Vec weight = first + r < rows ? Mul(Load(row), Set(scales[r])) : Zero();
-        bytes[r] = _mm512_cvtps_epi32(Mul(weight, by.up[i]));
+        const Vec weight = first + r < rows ? hn::Mul(Load(row), Set(scales[r])) : Zero();
+        bytes[r] = RoundToInts(hn::Mul(weight, by.up[i])).raw;
       });
       _mm512_storeu_si512(to + i * kLanes, BytesOf<false>(bytes));
     });
@@ -102,8 +103,8 @@ HYDRANT_INLINE void QuadOutputBlock(const float* values, int head_dim, int rows,
   Unroll<kColumns>(HYDRANT_UNROLLED(c) {
     Unroll<2>(HYDRANT_UNROLLED(i) {
       float* const to = out + c * kQueryTile + i * kLanes;
-      const Vec before = Mul(Load(to), Load(decay + i * kLanes));
-      Store(to, Fma(ToFloat(acc[c][i]), by.share[i], before));
+      const Vec before = hn::Mul(Load(to), Load(decay + i * kLanes));
+      Store(to, hn::MulAdd(hn::ConvertTo(kFloats, IntVec{acc[c][i]}), by.share[i], before));
     });
   });
 }

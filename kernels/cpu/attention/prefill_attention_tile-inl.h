@@ -34,15 +34,15 @@ HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& t
 HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, const float* from, const float* sums,
                                 const int64_t* offsets, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
-    const Vec factor = Div(Set(1.0f), Load(sums + lane));
+    const Vec factor = hn::Div(Set(1.0f), Load(sums + lane));
     for (int d = 0; d < shape.head_dim; d += kLanes) {
       const int left = shape.head_dim - d;
       Vec rows[kLanes];
       for (int i = 0; i < kLanes; ++i)
-        rows[i] = i < left ? Mul(Load(from + (d + i) * kQueryTile + lane), factor) : Zero();
+        rows[i] = i < left ? hn::Mul(Load(from + (d + i) * kQueryTile + lane), factor) : Zero();
       Transpose(rows);
       for (int i = 0; i < kLanes; ++i) {
-        if (offsets[lane + i] >= 0) MaskStore(FirstN(left), out + offsets[lane + i] + d, rows[i]);
+        if (offsets[lane + i] >= 0) StoreFirst(left, out + offsets[lane + i] + d, rows[i]);
       }
     }
   }
@@ -127,9 +127,9 @@ HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, const f
                                  int begin, int end, float* factors) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor =
-        Div(Exp(Sub(Load(panel_maxima + lane), Load(maxima + lane))), Load(sums + lane));
-    const Vec existing = Select(QueriesBefore(end, lane), factor, Zero());
-    Store(factors + lane, Select(QueriesBefore(begin, lane), Zero(), existing));
+        hn::Div(Exp(hn::Sub(Load(panel_maxima + lane), Load(maxima + lane))), Load(sums + lane));
+    const Vec existing = hn::IfThenElse(QueriesBefore(end, lane), factor, Zero());
+    Store(factors + lane, hn::IfThenElse(QueriesBefore(begin, lane), Zero(), existing));
   }
 }
 
@@ -150,9 +150,9 @@ struct PanelStatistic {
 // (GroupReduce; a mean as a sum).
 template <GroupReduce kReduce>
 HYDRANT_INLINE Vec JoinHeads(Vec before, Vec weights, Vec factors) {
-  if (kReduce == GroupReduce::kMean) return Fma(weights, factors, before);
-  const Vec a = Mul(weights, factors);
-  return kReduce == GroupReduce::kMax ? Max(before, a) : Fma(a, a, before);
+  if (kReduce == GroupReduce::kMean) return hn::MulAdd(weights, factors, before);
+  const Vec a = hn::Mul(weights, factors);
+  return kReduce == GroupReduce::kMax ? hn::Max(before, a) : hn::MulAdd(a, a, before);
 }
 
 // The group's weight of one key, for a vector of queries.
@@ -174,16 +174,16 @@ HYDRANT_INLINE Vec KeyStatistic(const PanelStatistic& panel, int row) {
     const Vec w = GroupWeight<kReduce>(panel.weights + row * kQueryTile + lane,
                                        panel.factors + lane, panel.group);
     if (kKind == Kind::kMax) {
-      total = Max(total, w);
+      total = hn::Max(total, w);
     } else if (kKind == Kind::kBelowMean) {
-      const Vec below = Select(Less(w, Load(panel.limits + lane)), Set(1.0f), Zero());
-      total = Add(total, Select(QueriesBefore(panel.blind + row, lane), Zero(), below));
+      const Vec below = hn::IfThenElse(hn::Lt(w, Load(panel.limits + lane)), Set(1.0f), Zero());
+      total = hn::Add(total, hn::IfThenElse(QueriesBefore(panel.blind + row, lane), Zero(), below));
     } else {
-      total = Add(total, w);
+      total = hn::Add(total, w);
     }
   }
   return kReduce == GroupReduce::kMean && kKind != Kind::kBelowMean
-             ? Mul(total, Set(1.0f / static_cast<float>(panel.group)))
+             ? hn::Mul(total, Set(1.0f / static_cast<float>(panel.group)))
              : total;
 }
 
@@ -192,7 +192,7 @@ HYDRANT_INLINE void StoreKeys(Vec values, int rows, float* out) {
   if (rows >= kLanes) {
     Store(out, values);
   } else {
-    MaskStore(FirstN(rows), out, values);
+    StoreFirst(rows, out, values);
   }
 }
 
@@ -223,11 +223,12 @@ HYDRANT_INLINE void KeySumAndMax(const PanelStatistic& panel, int row, Vec* sum,
       const Vec weight = Load(weights + g * kKeyPanel * kQueryTile);
       const Vec factor = Load(factors + g * kQueryTile);
       w = JoinHeads<kReduce>(w, weight, factor);
-      *largest = Max(*largest, Mul(weight, factor));
+      *largest = hn::Max(*largest, hn::Mul(weight, factor));
     }
-    *sum = Add(*sum, w);
+    *sum = hn::Add(*sum, w);
   }
-  if (kReduce == GroupReduce::kMean) *sum = Mul(*sum, Set(1.0f / static_cast<float>(panel.group)));
+  if (kReduce == GroupReduce::kMean)
+    *sum = hn::Mul(*sum, Set(1.0f / static_cast<float>(panel.group)));
 }
 
 // Computes both statistics in one pass over the weights. maxima: [rows].
@@ -336,7 +337,7 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
     for (int r = 0; r < panel.rows; ++r) {
       for (int lane = 0; lane < kQueryTile; lane += kLanes) {
         float* row = weights + r * kQueryTile + lane;
-        Store(row, WeightOf(Sub(Load(row), Load(maxima + lane))));
+        Store(row, WeightOf(hn::Sub(Load(row), Load(maxima + lane))));
       }
     }
     float* panel_maxima = scratch + layout.panel_maxima + g * kQueryTile;

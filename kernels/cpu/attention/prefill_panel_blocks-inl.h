@@ -1,5 +1,5 @@
-// Register blocking of prefill attention's products. Included once per instruction set, after the
-// SIMD wrappers (attention_simd_*.h).
+// Register blocking of prefill attention's products. Included once per instruction set, after
+// attention_simd.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 

@@ -12,6 +12,8 @@
 // Words of two queries share a vector: each 128 bits hold four keys of the first query, then the
 // same keys of the second.
 
+#include "kernels/cpu/isa/no_denormals.h"
+
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr float kLowest = -1e30f;  // of a lane without a key
@@ -111,7 +113,8 @@ HYDRANT_INLINE Vec LargestOfRows(const float* rows) {
     Unroll<4>(HYDRANT_UNROLLED(i) {
       const float* const row = rows + (quad * 4 + i) * kQueryTile;
       largest[i] = Load(row);
-      for (int v = 1; v < kRankVectors; ++v) largest[i] = Max(largest[i], Load(row + v * kLanes));
+      for (int v = 1; v < kRankVectors; ++v)
+        largest[i] = hn::Max(largest[i], Load(row + v * kLanes));
     });
     quads[quad] = FoldQuad(Largest(), largest[0], largest[1], largest[2], largest[3]);
   });
@@ -128,10 +131,23 @@ void FindOrigins(const PrefillShape& shape, const PrefillTile& tile, const RankS
     BlockLogits(shape, tile, scratch, block / scratch.heads(), head, scratch.logits);
     for (int r = 0; r < kQueryTile; r += kLanes) {
       float* const to = origins + head * kQueryTile + r;
-      Store(to, Max(Load(to), LargestOfRows(scratch.logits + r * kQueryTile)));
+      Store(to, hn::Max(Load(to), LargestOfRows(scratch.logits + r * kQueryTile)));
     }
   }
   for (int r = 0; r < scratch.layout.rows; ++r) origins[r] = kWordOfOne - origins[r] * step;
+}
+
+// The nearest words, at least 0.
+HYDRANT_INLINE IntVec WordsOf(Vec a, Vec b) {
+  const WordVec words = hn::ReorderDemote2To(kWords, RoundToInts(a), RoundToInts(b));
+  return hn::BitCast(kInts, hn::Max(words, hn::Zero(kWords)));
+}
+
+// In each 128 bits the larger of words i and 4 + i, which are at least 0.
+HYDRANT_INLINE IntVec LargestOfPair(WordVec words) {
+  const IntVec turned = hn::Shuffle1032(hn::BitCast(kInts, words));
+  const WordVec larger = hn::Max(words, hn::BitCast(kWords, turned));
+  return hn::BitCast(kInts, hn::InterleaveLower(larger, hn::Zero(kWords)));
 }
 
 // Computes the words of a block and adds their weights to the sums. From 32640 on a word is
@@ -144,11 +160,11 @@ HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float s
     const Vec origin_a = Set(origins[2 * pair]), origin_b = Set(origins[2 * pair + 1]);
     Vec sum = Load(sums);
     Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
-      const Vec a = Fma(Load(first + v * kLanes), Set(step), origin_a);
-      const Vec b = Fma(Load(first + kQueryTile + v * kLanes), Set(step), origin_b);
+      const Vec a = hn::MulAdd(Load(first + v * kLanes), Set(step), origin_a);
+      const Vec b = hn::MulAdd(Load(first + kQueryTile + v * kLanes), Set(step), origin_b);
       const IntVec w = WordsOf(a, b);
-      IntStore(words + v * kLanes, w);
-      sum = Add(sum, Add(EvenWeights(w), OddWeights(w)));
+      hn::StoreU(w, kInts, words + v * kLanes);
+      sum = hn::Add(sum, hn::Add(EvenWeights(w), OddWeights(w)));
     });
     Store(sums, sum);
   }
@@ -229,30 +245,32 @@ struct StripStatistics {
 };
 
 HYDRANT_INLINE StripStatistics CountStrip(const RankScratch& scratch, int strip) {
-  IntVec largest[kRankVectors];
+  WordVec largest[kRankVectors];
   Vec even[kRankVectors], odd[kRankVectors];
   Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
-    largest[v] = IntSet(0);
+    largest[v] = hn::Zero(kWords);
     even[v] = odd[v] = Zero();
   });
   const int32_t* words = scratch.StripWords(strip);
   for (int pair = 0; pair < scratch.pairs(); ++pair, words += kPairStride) {
     for (int v = 0; v < kRankVectors; ++v)
       __builtin_prefetch(words + scratch.pairs() * kPairStride + v * kLanes);
-    const IntVec sum_words = IntQuad(scratch.sum_words + pair * 8);
-    const Vec factors = Quad(scratch.factors + pair * 4);
+    const WordVec sum_words = hn::LoadDup128(kWords, scratch.sum_words + pair * 8);
+    const Vec factors = hn::LoadDup128(kFloats, scratch.factors + pair * 4);
     Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
-      const IntVec w = IntLoad(words + v * kLanes);
-      largest[v] = MaxWords(largest[v], SubWords(w, sum_words));
-      even[v] = Fma(EvenWeights(w), factors, even[v]);
-      odd[v] = Fma(OddWeights(w), factors, odd[v]);
+      const IntVec w = hn::LoadU(kInts, words + v * kLanes);
+      largest[v] = hn::Max(largest[v], hn::SaturatedSub(hn::BitCast(kWords, w), sum_words));
+      even[v] = hn::MulAdd(EvenWeights(w), factors, even[v]);
+      odd[v] = hn::MulAdd(OddWeights(w), factors, odd[v]);
     });
   }
   StripStatistics found;
   Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
-    found.sums[v] = Add(UnpackLow(even[v], odd[v]), UnpackHigh(even[v], odd[v]));
-    const Vec logarithm = Sub(ToFloat(LargestOfPair(largest[v])), Set(kWordOfOne));
-    found.largest[v] = Exp(Mul(logarithm, Set(kLn2 / kWordsOfOctave)));
+    found.sums[v] = hn::Add(hn::InterleaveLower(even[v], odd[v]),
+                            hn::InterleaveUpper(kFloats, even[v], odd[v]));
+    const Vec logarithm =
+        hn::Sub(hn::ConvertTo(kFloats, LargestOfPair(largest[v])), Set(kWordOfOne));
+    found.largest[v] = Exp(hn::Mul(logarithm, Set(kLn2 / kWordsOfOctave)));
   });
   return found;
 }
@@ -264,30 +282,17 @@ void CountStrips(const PrefillTile& tile, const RankScratch& scratch, bool first
     const StripStatistics found = CountStrip(scratch, strip);
     for (int v = 0; v < kRankVectors; ++v) {
       const int key = strip * kQueryTile + v * kLanes;
-      const Mask there = FirstN(tile.num_keys() > key ? tile.num_keys() - key : 0);
-      const Vec sum = first ? Zero() : MaskLoad(there, sums + key);
-      const Vec max = first ? Zero() : MaskLoad(there, largest + key);
-      MaskStore(there, sums + key, Add(sum, found.sums[v]));
-      MaskStore(there, largest + key, Max(max, found.largest[v]));
+      const int there = tile.num_keys() > key ? tile.num_keys() - key : 0;
+      const Vec sum = first ? Zero() : LoadFirst(there, sums + key);
+      const Vec max = first ? Zero() : LoadFirst(there, largest + key);
+      StoreFirst(there, sums + key, hn::Add(sum, found.sums[v]));
+      StoreFirst(there, largest + key, hn::Max(max, found.largest[v]));
     }
   }
 }
 
-// Flushes denormals to zero during its lifetime: words of that octave would cost a
-// microcode assist per vector.
-class NoDenormals {
- public:
-  NoDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
-  ~NoDenormals() { _mm_setcsr(before_); }
-  NoDenormals(const NoDenormals&) = delete;
-  NoDenormals& operator=(const NoDenormals&) = delete;
-
- private:
-  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x40;
-  unsigned before_;
-};
-
 void RankTile(const PrefillShape& shape, const PrefillTile& tile, float* memory) {
+  // Words of the denormals' octave would cost a microcode assist per vector.
   const NoDenormals no_denormals;
   const RankScratch scratch = ScratchOf(shape, tile, memory);
   const float step = shape.scale * kLog2E * kWordsOfOctave;

@@ -17,20 +17,20 @@ HYDRANT_INLINE void PanelWeights(int rows, bool /*kept*/, float* logits, float* 
   Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Load(maxima + i * kLanes); });
   for (int r = 0; r < rows; ++r) {
     const float* row = logits + r * kQueryTile;
-    Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Max(max[i], Load(row + i * kLanes)); });
+    Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = hn::Max(max[i], Load(row + i * kLanes)); });
   }
   Unroll<kVectors>(HYDRANT_UNROLLED(i) {
-    const Vec factor = Exp(Sub(Load(maxima + i * kLanes), max[i]));
-    sum[i] = Mul(Load(sums + i * kLanes), factor);
+    const Vec factor = Exp(hn::Sub(Load(maxima + i * kLanes), max[i]));
+    sum[i] = hn::Mul(Load(sums + i * kLanes), factor);
     Store(decay + i * kLanes, factor);
     Store(maxima + i * kLanes, max[i]);
   });
   for (int r = 0; r < rows; ++r) {
     float* row = logits + r * kQueryTile;
     Unroll<kVectors>(HYDRANT_UNROLLED(i) {
-      const Vec w = WeightOf(Sub(Load(row + i * kLanes), max[i]));
+      const Vec w = WeightOf(hn::Sub(Load(row + i * kLanes), max[i]));
       Store(row + i * kLanes, w);
-      sum[i] = Add(sum[i], w);
+      sum[i] = hn::Add(sum[i], w);
     });
   }
   Unroll<kVectors>(HYDRANT_UNROLLED(i) { Store(sums + i * kLanes, sum[i]); });

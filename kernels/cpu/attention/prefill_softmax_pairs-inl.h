@@ -30,14 +30,14 @@ alignas(64) inline constexpr int16_t kOfMantissa[32] = {
 // A logit ten million above one that weighs 1 overflows 32 bits, and counts as 0.
 HYDRANT_INLINE IntVec WeightPairs(Vec first, Vec second, Vec origin) {
   const auto words = [&](Vec logits) {
-    return _mm512_cvtps_epi32(Fma(logits, Set(kWordStep), origin));
+    return RoundToInts(hn::MulAdd(logits, Set(kWordStep), origin)).raw;
   };
-  const IntVec logs = _mm512_packus_epi32(words(first), words(second));
-  const IntVec turns =
+  const __m512i logs = _mm512_packus_epi32(words(first), words(second));
+  const __m512i turns =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-  const IntVec of_mantissa =
+  const __m512i of_mantissa =
       _mm512_permutexvar_epi16(_mm512_srli_epi16(logs, 2), _mm512_load_si512(kOfMantissa));
-  return _mm512_shuffle_epi8(_mm512_add_epi16(logs, of_mantissa), turns);
+  return IntVec{_mm512_shuffle_epi8(_mm512_add_epi16(logs, of_mantissa), turns)};
 }
 
 // State of one vector of lanes.
@@ -50,16 +50,16 @@ struct LaneWeights {
 // The weights of a panel, relative to before.maximum.
 HYDRANT_INLINE LaneWeights MakeWeights(int rows, const float* logits, const LaneWeights& before,
                                        float* to) {
-  const Mask unseen = Equal(before.maximum, Set(kMinusInfinity));
-  const Vec origin =
-      Select(unseen, before.maximum, Sub(Set(kOneAsWord), Mul(before.maximum, Set(kWordStep))));
+  const Mask unseen = hn::Eq(before.maximum, Set(kMinusInfinity));
+  const Vec origin = hn::IfThenElse(
+      unseen, before.maximum, hn::Sub(Set(kOneAsWord), hn::Mul(before.maximum, Set(kWordStep))));
   Vec sums[2] = {before.sum, Zero()};  // independent sums hide the latency of an addition
-  IntVec all = IntSet(0);
+  IntVec all = hn::Set(kInts, 0);
   const auto add = [&](int row, Vec first, Vec second, Vec* sum) {
     const IntVec pairs = WeightPairs(first, second, origin);
-    all = _mm512_or_si512(all, pairs);
-    *sum = Add(*sum, Add(EvenWeights(pairs), OddWeights(pairs)));
-    _mm512_storeu_si512(to + row / 2 * kQueryTile, pairs);
+    all = hn::Or(all, pairs);
+    *sum = hn::Add(*sum, hn::Add(EvenWeights(pairs), OddWeights(pairs)));
+    hn::StoreU(pairs, kInts, reinterpret_cast<int32_t*>(to + row / 2 * kQueryTile));
   };
   const auto at = [&](int row) { return Load(logits + row * kQueryTile); };
   int r = 0;
@@ -68,26 +68,27 @@ HYDRANT_INLINE LaneWeights MakeWeights(int rows, const float* logits, const Lane
     add(r + 2, at(r + 2), at(r + 3), &sums[1]);
   }
   for (; r < rows; r += 2) add(r, at(r), r + 1 < rows ? at(r + 1) : Set(kMinusInfinity), &sums[0]);
-  return {before.maximum, Add(sums[0], sums[1]), _mm512_test_epi32_mask(all, IntSet(kTooLarge))};
+  return {before.maximum, hn::Add(sums[0], sums[1]),
+          Mask{_mm512_test_epi32_mask(all.raw, hn::Set(kInts, kTooLarge).raw)}};
 }
 
 // Sets the maximum of `lanes` to the largest logit of the panel, if they see one.
 HYDRANT_INLINE LaneWeights Raise(int rows, const float* logits, Mask lanes,
                                  const LaneWeights& before, float* decay) {
   Vec largest = Set(kMinusInfinity);
-  for (int r = 0; r < rows; ++r) largest = Max(largest, Load(logits + r * kQueryTile));
-  lanes = And(lanes, Less(Set(kPastLogit), largest));
-  const Vec maximum = Select(lanes, Add(largest, Set(kHeadroom)), before.maximum);
-  const Vec factor = Select(lanes, Exp(Sub(before.maximum, maximum)), Set(1.0f));
-  Store(decay, Mul(Load(decay), factor));
-  return {maximum, Mul(before.sum, factor), 0};
+  for (int r = 0; r < rows; ++r) largest = hn::Max(largest, Load(logits + r * kQueryTile));
+  lanes = hn::And(lanes, hn::Lt(Set(kPastLogit), largest));
+  const Vec maximum = hn::IfThenElse(lanes, hn::Add(largest, Set(kHeadroom)), before.maximum);
+  const Vec factor = hn::IfThenElse(lanes, Exp(hn::Sub(before.maximum, maximum)), Set(1.0f));
+  Store(decay, hn::Mul(Load(decay), factor));
+  return {maximum, hn::Mul(before.sum, factor), Mask{}};
 }
 
 // The same weights in fp32, in place of the logits.
 HYDRANT_INLINE void KeepWeights(int rows, const float* pairs, float* to) {
   for (int r = 0; r < rows; r += 2, pairs += kQueryTile, to += 2 * kQueryTile) {
     for (int lane = 0; lane < kQueryTile; lane += kLanes) {
-      const IntVec words = _mm512_loadu_si512(pairs + lane);
+      const IntVec words = hn::LoadU(kInts, reinterpret_cast<const int32_t*>(pairs + lane));
       Store(to + lane, EvenWeights(words));
       Store(to + kQueryTile + lane, OddWeights(words));
     }
@@ -101,11 +102,12 @@ HYDRANT_INLINE void PanelWeights(int rows, bool kept, float* logits, float* maxi
                                  float* decay, float* pairs) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     Store(decay + lane, Set(1.0f));
-    LaneWeights before = {Load(maxima + lane), Load(sums + lane), 0};
-    const Mask unseen = Equal(before.maximum, Set(kMinusInfinity));
-    if (unseen != 0) before = Raise(rows, logits + lane, unseen, before, decay + lane);
+    LaneWeights before = {Load(maxima + lane), Load(sums + lane), Mask{}};
+    const Mask unseen = hn::Eq(before.maximum, Set(kMinusInfinity));
+    if (!hn::AllFalse(kFloats, unseen))
+      before = Raise(rows, logits + lane, unseen, before, decay + lane);
     LaneWeights made = MakeWeights(rows, logits + lane, before, pairs + lane);
-    if (made.risen != 0) {
+    if (!hn::AllFalse(kFloats, made.risen)) {
       before = Raise(rows, logits + lane, made.risen, before, decay + lane);
       made = MakeWeights(rows, logits + lane, before, pairs + lane);
     }

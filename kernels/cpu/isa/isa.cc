@@ -1,9 +1,5 @@
 #include "kernels/cpu/isa/isa.h"
 
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -13,8 +9,22 @@
 #include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace hydrant::cpu {
 namespace {
+
+#if defined(__x86_64__)
+constexpr const char* kBaseName = "AVX2";
+constexpr const char* kBaseParts = "AVX2, BMI2, FMA and F16C";
+constexpr const char* kLimits = "avx2, avx512, avx512bf16, amx or native";
 
 // By CPUID, because clang 14 does not know the feature name.
 bool MachineHasF16c() {
@@ -23,8 +33,9 @@ bool MachineHasF16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16c) != 0;
 }
 
-bool MachineHasAvx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && MachineHasF16c();
+bool MachineHasBase() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("fma") && MachineHasF16c();
 }
 
 bool MachineHasAvx512() {
@@ -56,27 +67,48 @@ bool MachineHasAmx(uint32_t units) {
 #endif
 
 Isa MachineIsa() {
-  if (!MachineHasAvx512()) return Isa::kAvx2;
+  if (!MachineHasAvx512()) return Isa::kBase;
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
   return MachineHasAmx(kAmxTile | kAmxBf16) ? Isa::kAmx : Isa::kAvx512Bf16;
 }
+
+bool MachineHasVnni() { return __builtin_cpu_supports("avx512vnni"); }
+
+std::optional<Isa> ParseLimit(const std::string& limit) {
+  if (limit == "avx2") return Isa::kBase;
+  if (limit == "avx512") return Isa::kAvx512;
+  if (limit == "avx512bf16") return Isa::kAvx512Bf16;
+  if (limit == "amx" || limit == "native") return Isa::kAmx;
+  return std::nullopt;
+}
+#else
+constexpr const char* kBaseName = "NEON";
+constexpr const char* kBaseParts = "NEON and AES";  // Highway's NEON has both
+constexpr const char* kLimits = "neon or native";
+constexpr uint32_t kAmxTile = 0, kAmxInt8 = 0;
+
+bool MachineHasBase() {
+  constexpr unsigned long kParts = HWCAP_ASIMD | HWCAP_AES;
+  return (getauxval(AT_HWCAP) & kParts) == kParts;
+}
+bool MachineHasVnni() { return false; }
+bool MachineHasAmx(uint32_t) { return false; }
+Isa MachineIsa() { return Isa::kBase; }
+
+std::optional<Isa> ParseLimit(const std::string& limit) {
+  if (limit == "neon" || limit == "native") return Isa::kBase;
+  return std::nullopt;
+}
+#endif
 
 std::string RequestedLimit() {
   const char* value = std::getenv("HYDRANT_CPU_ISA");
   return value == nullptr || *value == '\0' ? "native" : value;
 }
 
-std::optional<Isa> ParseLimit(const std::string& limit) {
-  if (limit == "avx2") return Isa::kAvx2;
-  if (limit == "avx512") return Isa::kAvx512;
-  if (limit == "avx512bf16") return Isa::kAvx512Bf16;
-  if (limit == "amx" || limit == "native") return Isa::kAmx;
-  return std::nullopt;
-}
-
 Isa DetectAndLimit() {
   const Isa isa = std::min(MachineIsa(), ParseLimit(RequestedLimit()).value_or(Isa::kAmx));
-  if (isa == Isa::kAvx2) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
+  if (isa == Isa::kBase) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
   return isa;
 }
 
@@ -87,30 +119,30 @@ Isa DetectIsa() {
   return isa;
 }
 
-bool HasVnni() { return DetectIsa() >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni"); }
+bool HasVnni() { return DetectIsa() >= Isa::kAvx512 && MachineHasVnni(); }
 
 bool HasAmxInt8() {
   return DetectIsa() >= Isa::kAmx && HasVnni() && MachineHasAmx(kAmxTile | kAmxInt8);
 }
 
 absl::Status CheckIsa() {
-  if (!MachineHasAvx2()) {
-    return absl::InvalidArgumentError(
-        "the cpu backend needs a processor with AVX2, FMA and F16C; this machine lacks at least "
-        "one of them");
+  if (!MachineHasBase()) {
+    return absl::InvalidArgumentError(absl::StrCat("the cpu backend needs a processor with ",
+                                                   kBaseParts,
+                                                   "; this machine lacks at least one of them"));
   }
   const std::string limit = RequestedLimit();
   if (!ParseLimit(limit)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "HYDRANT_CPU_ISA is \"", limit, "\"; it must be avx2, avx512, avx512bf16, amx or native"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("HYDRANT_CPU_ISA is \"", limit, "\"; it must be ", kLimits));
   }
   return absl::OkStatus();
 }
 
 std::string_view IsaName(Isa isa) {
   switch (isa) {
-    case Isa::kAvx2:
-      return "AVX2";
+    case Isa::kBase:
+      return kBaseName;
     case Isa::kAvx512:
       return "AVX-512";
     case Isa::kAvx512Bf16:

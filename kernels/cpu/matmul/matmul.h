@@ -13,8 +13,8 @@
 //              error of at most 1.6e-5 of the largest of the 32), the products with the stored
 //              integers are summed exactly over a block, and the blocks' sums are scaled and added
 //              in fp32, in order. Every instruction set performs the same operations: results are
-//              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
-//              With 4 rows of x or more, without batch_invariant: activations become 8-bit
+//              equal bit by bit on AVX2, AVX-512 VNNI, AMX and NEON.
+//              With 4 rows of x or more, without batch_invariant, on x86: activations become 8-bit
 //              integers, with an error of at most 0.4 % of the largest of the 32.
 //              With VNNI, without AMX, from 96 rows on, that error is at most 0.8 %: a block's
 //              scale is its row's times a power of two. Weights in formats with a minimum, or with

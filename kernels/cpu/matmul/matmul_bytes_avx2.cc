@@ -2,7 +2,7 @@
 // 16 bits as long as no sum can overflow.
 #include <immintrin.h>
 
-#include "kernels/cpu/matmul/matmul_avx2_blocks-inl.h"
+#include "kernels/cpu/matmul/matmul_base_blocks-inl.h"
 #include "kernels/cpu/matmul/matmul_rows-inl.h"
 
 namespace hydrant::cpu {
@@ -25,6 +25,29 @@ static_assert(BytePlanOf(BlockTraitsOf(DType::kQ4_0)).steps == 8);
 static_assert(BytePlanOf(BlockTraitsOf(DType::kQ6_K)).steps == 2);
 static_assert(BlockTraitsOf(DType::kQ8_0).offset == 128);
 static_assert(BlockTraitsOf(DType::kIQ4_NL).offset == 128);
+
+// UnpackStep() of a step that is known when the loops around are unrolled.
+template <DType dtype>
+HYDRANT_INLINE ByteVec UnpackStepAt(const uint8_t* low, const uint8_t* high, int step) {
+  switch (step) {
+    case 0:
+      return UnpackStep<dtype, 0>(low, high);
+    case 1:
+      return UnpackStep<dtype, 1>(low, high);
+    case 2:
+      return UnpackStep<dtype, 2>(low, high);
+    case 3:
+      return UnpackStep<dtype, 3>(low, high);
+    case 4:
+      return UnpackStep<dtype, 4>(low, high);
+    case 5:
+      return UnpackStep<dtype, 5>(low, high);
+    case 6:
+      return UnpackStep<dtype, 6>(low, high);
+    default:
+      return UnpackStep<dtype, 7>(low, high);
+  }
+}
 
 // The pairwise products of four values of eight rows, in 16 bits. Two of 128 * 127 do not overflow.
 template <bool kSigned>
@@ -65,7 +88,7 @@ void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
 #pragma GCC unroll 8
         for (int i = 0; i < kRun; ++i) {
           const int step = half * kSteps + run + i;
-          __m256i quants = UnpackStep<dtype>(low, high, step);
+          __m256i quants = UnpackStepAt<dtype>(low, high, step).raw;
           __m256i magnitudes = quants;
           if constexpr (kPlan.is_signed) {
             quants = _mm256_xor_si256(quants, _mm256_set1_epi8(-128));
@@ -85,7 +108,7 @@ void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
           dots[r] = run == 0 ? dot : _mm256_add_epi32(dots[r], dot);
         }
       }
-      const __m256 scale = ScaleOf<dtype>(group, layout, block, half, side);
+      const __m256 scale = ScaleOf<dtype>(group, layout, block, half, side).raw;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
@@ -93,7 +116,7 @@ void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
       }
       if constexpr (kHasLeast) {  // the value of a quant of 0
         __m256 least = _mm256_setzero_ps();
-        if constexpr (kTraits.has_min) least = MinOf<dtype>(group, layout, block, half, side);
+        if constexpr (kTraits.has_min) least = MinOf<dtype>(group, layout, block, half, side).raw;
         if constexpr (kTraits.offset != 0)
           least = _mm256_fnmadd_ps(scale, _mm256_set1_ps(kTraits.offset), least);
 #pragma GCC unroll 8
@@ -129,16 +152,7 @@ struct ByteRange {
 
 void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_sum,
                    int32_t half_sums[2]) {
-  const FourVectors values = LoadBlock(x);
-  const BlockScale s = ScaleOfBlock(values, kQuantLimit8);
-  for (int half = 0; half < 2; ++half) {
-    const __m256i a = RoundedTo(s, values.v[2 * half]), b = RoundedTo(s, values.v[2 * half + 1]);
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-    _mm_storeu_si128(
-        reinterpret_cast<__m128i*>(quants + 16 * half),
-        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-    half_sums[half] = SumOfLanes(_mm256_add_epi32(a, b));
-  }
+  const BlockScale s = RoundBlock(x, kQuantLimit8, reinterpret_cast<int8_t*>(quants), half_sums);
   *scale = s.scale;
   *scaled_sum = s.scale * static_cast<float>(half_sums[0] + half_sums[1]);
 }

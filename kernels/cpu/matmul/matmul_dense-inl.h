@@ -1,6 +1,6 @@
 // Matmul over float panels with fp32 multiply-add, written once over a vector type V:
-//   V::F, V::kWidth (8 or 16 floats), Zero, Broadcast, Load, LoadF16, LoadBf16Pair, Fma, Add, Mul,
-//   Store; LoadF8: e4m3fn bits as a half with the same bits, 2^-8 of their value.
+//   V::F, V::kWidth (4, 8 or 16 floats), Zero, Broadcast, Load, LoadF16, LoadBf16Pair, Fma, Add,
+//   Mul, Store; LoadF8: e4m3fn bits as a half with the same bits, 2^-8 of their value.
 // Register tile: kRows rows of x by kPanels panels. Included by files compiled for
 // one instruction set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_DENSE_INL_H_
@@ -23,7 +23,7 @@ inline void StorePanel(const PanelArgs& args, int row, int panel, const PanelVec
   float* y = args.y + row * args.y_stride + panel * kPanelRows;
   const int valid = args.rows - panel * kPanelRows;
   if (valid >= kPanelRows) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       float* out = y + v * V::kWidth;
       V::Store(out, args.accumulate ? V::Add(V::Load(out), sums.v[v]) : sums.v[v]);
@@ -31,7 +31,7 @@ inline void StorePanel(const PanelArgs& args, int row, int panel, const PanelVec
     return;
   }
   float values[kPanelRows];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) V::Store(values + v * V::kWidth, sums.v[v]);
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }

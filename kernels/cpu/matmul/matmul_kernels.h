@@ -108,7 +108,7 @@ struct MatmulKernels {
 };
 
 // Each needs the instructions in its name and those of the tables before it.
-const MatmulKernels& MatmulKernelsAvx2();
+const MatmulKernels& MatmulKernelsBase();
 const MatmulKernels& MatmulKernelsBytesAvx2();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();

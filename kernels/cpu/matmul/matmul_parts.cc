@@ -25,16 +25,18 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
 }
 
 MatmulKernels ChooseKernels() {
-  const Isa isa = DetectIsa();
-  MatmulKernels kernels = MatmulKernelsAvx2();
-  Overlay(MatmulKernelsBytesAvx2(), &kernels);
-  const bool vnni = HasVnni();
-  if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
-  if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
-  if (vnni) Overlay(MatmulKernelsMany(), &kernels);
-  if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
-  if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
-  if (HasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
+  MatmulKernels kernels = MatmulKernelsBase();
+  if constexpr (kIsX86) {
+    const Isa isa = DetectIsa();
+    const bool vnni = HasVnni();
+    Overlay(MatmulKernelsBytesAvx2(), &kernels);
+    if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
+    if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
+    if (vnni) Overlay(MatmulKernelsMany(), &kernels);
+    if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
+    if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
+    if (HasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
+  }
   return kernels;
 }
 

@@ -4,8 +4,6 @@
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_MATMUL_ROWS_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_MATMUL_ROWS_INL_H_
 
-#include <immintrin.h>
-
 #include "kernels/cpu/matmul/matmul_kernels.h"
 
 namespace hydrant::cpu {
@@ -107,12 +105,8 @@ enum class Cache : uint8_t { kFirst, kSecond };
 template <Cache kCache, size_t kAhead = 32768>
 inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) {
-    const char* line = reinterpret_cast<const char*>(p + kAhead + at);
-    if constexpr (kCache == Cache::kFirst) {
-      _mm_prefetch(line, _MM_HINT_T0);
-    } else {
-      _mm_prefetch(line, _MM_HINT_T1);
-    }
+    // 3: into the first cache, 2: into the second.
+    __builtin_prefetch(p + kAhead + at, 0, kCache == Cache::kFirst ? 3 : 2);
   }
 }
 

@@ -1,8 +1,10 @@
-// The prefill attention kernel, compiled for AVX2: see prefill_attention_kernels.h.
+// The prefill attention kernel, compiled for the minimum of the backend
+// (kernels/cpu/isa/isa.h): see prefill_attention_kernels.h.
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
-// The SIMD wrappers must come first.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx2.h"
+#define HYDRANT_SIMD_NAMESPACE base
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/attention/prefill_attention_panel-inl.h"
@@ -13,10 +15,10 @@
 
 namespace hydrant::cpu {
 
-PrefillTileKernel PrefillTileAvx2() { return &avx2::AttendTile; }
+PrefillTileKernel PrefillTileBase() { return &base::AttendTile; }
 
-const RankKernel& RankAvx2() {
-  static constexpr RankKernel kKernel = {&avx2::RankTile, &avx2::RankLaneWords, &avx2::KeysToLanes};
+const RankKernel& RankBase() {
+  static constexpr RankKernel kKernel = {&base::RankTile, &base::RankLaneWords, &base::KeysToLanes};
   return kKernel;
 }
 

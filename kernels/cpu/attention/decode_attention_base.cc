@@ -1,8 +1,10 @@
-// The decode attention kernels, compiled for AVX2: see decode_attention_kernels.h.
+// The decode attention kernels, compiled for the minimum of the backend (kernels/cpu/isa/isa.h):
+// see decode_attention_kernels.h.
 #include "kernels/cpu/attention/decode_attention_kernels.h"
-// The SIMD wrappers must come first.
+// The vectors must come first.
 // clang-format off
-#include "kernels/cpu/attention/attention_simd_avx2.h"
+#define HYDRANT_SIMD_NAMESPACE base
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/attention_softcap-inl.h"
 #include "kernels/cpu/attention/decode_attention_part-inl.h"
 #include "kernels/cpu/attention/decode_attention_join-inl.h"
@@ -10,6 +12,6 @@
 
 namespace hydrant::cpu {
 
-DecodeKernels DecodeKernelsAvx2() { return {&avx2::AttendPart, &avx2::Join}; }
+DecodeKernels DecodeKernelsBase() { return {&base::AttendPart, &base::Join}; }
 
 }  // namespace hydrant::cpu
