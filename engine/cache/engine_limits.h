@@ -13,13 +13,11 @@
 
 namespace hydrant {
 
-inline constexpr int kMaxFixedGroups = 1;
-
 struct EngineLimits {
   int num_layers = 0;    // of the model
   int num_kv_heads = 0;  // of a layer
-  // The groups besides the budget group, which has all other layers; without layers: unused.
-  std::array<CacheGroup, kMaxFixedGroups> fixed_groups = {};
+  // [kind] the groups besides the budget group, which has all other layers; without layers: unused.
+  std::array<CacheGroup, kNumGroupKinds> fixed_groups = {};
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
   int64_t page_bytes = 0;          // bytes of one page
@@ -41,8 +39,8 @@ struct EngineLimits {
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 
   // The groups that have layers; the budget group, if it does, is the first.
-  absl::InlinedVector<CacheGroup, 1 + kMaxFixedGroups> Groups() const {
-    absl::InlinedVector<CacheGroup, 1 + kMaxFixedGroups> groups;
+  absl::InlinedVector<CacheGroup, kNumGroupKinds> Groups() const {
+    absl::InlinedVector<CacheGroup, kNumGroupKinds> groups;
     if (BudgetLayers() > 0)
       groups.push_back({.num_layers = BudgetLayers(), .num_kv_heads = num_kv_heads});
     for (const CacheGroup& group : fixed_groups) {
@@ -59,18 +57,18 @@ struct EngineLimits {
   int BudgetHeads() const { return BudgetLayers() * num_kv_heads; }
   // Sets the number of layers that hold only the last `window` tokens of a sequence.
   void SetWindow(int layers, int window) {
-    fixed_groups[0] = {GroupKind::kWindow, layers, num_kv_heads, window};
+    SetGroup({GroupKind::kWindow, layers, num_kv_heads, window});
   }
-  int WindowLayers() const { return fixed_groups[0].num_layers; }
-  int Window() const { return fixed_groups[0].window; }
+  // Replaces the group of its kind. REQUIRES: not kBudget
+  void SetGroup(const CacheGroup& group) { fixed_groups[static_cast<int>(group.kind)] = group; }
+  const CacheGroup& GroupOf(GroupKind kind) const { return fixed_groups[static_cast<int>(kind)]; }
+  int WindowLayers() const { return GroupOf(GroupKind::kWindow).num_layers; }
+  int Window() const { return GroupOf(GroupKind::kWindow).window; }
   // Pages of a cache without eviction after `tokens` tokens.
   int64_t PagesOfFull(int64_t tokens) const {
     int64_t pages = 0;
-    for (const CacheGroup& group : Groups()) {
-      const int64_t held =
-          group.kind == GroupKind::kWindow ? std::min<int64_t>(tokens, group.window) : tokens;
-      pages += PagesOf(held, block_size) * group.NumHeads();
-    }
+    for (const CacheGroup& group : Groups())
+      pages += PagesOf(group.EntriesOf(tokens, tokens), block_size) * group.NumHeads();
     return pages;
   }
   // Rows of a step that tokens are sampled from.

@@ -221,7 +221,7 @@ void Engine::Enqueue(const Batch& batch) {
   attention.page_compactor().samples().SetUp(batch);
   impl.kv->Apply(
       batch, [&](const SlotCompaction& compaction) { impl.Compact(compaction); },
-      [&](const SlotCommit& commit) { attention.CommitHeld(commit, *impl.kv); });
+      [&](const SlotCommit& commit) { impl.forward->CommitHeld(commit, *impl.kv); });
   GraphShape shape = impl.ShapeOf(decoded);
   impl.rows.Write(*impl.backend, batch, *impl.kv, shape.rows);
   if (impl.SamplesHere(batch, shape.rows)) shape.sampling = impl.SamplingOfRows();

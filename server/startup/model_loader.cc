@@ -90,11 +90,8 @@ int64_t SummaryTokens(const EngineLimits& limits) {
 // Pages of a sequence of `tokens` tokens with `kept` of them kept per head.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
   int64_t pages = 0;
-  for (const CacheGroup& group : limits.Groups()) {
-    const int64_t held =
-        group.kind == GroupKind::kWindow ? std::min<int64_t>(group.window, tokens) : kept;
-    pages += group.NumHeads() * PagesOf(held, limits.block_size);
-  }
+  for (const CacheGroup& group : limits.Groups())
+    pages += group.NumHeads() * PagesOf(group.EntriesOf(tokens, kept), limits.block_size);
   return pages;
 }
 

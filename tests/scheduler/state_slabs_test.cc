@@ -67,7 +67,7 @@ class StateSlabsTest : public testing::Test {
  protected:
   static constexpr EngineLimits kLimits = {.num_layers = 2,
                                            .num_kv_heads = 2,
-                                           .fixed_groups = {{{GroupKind::kWindow, 1, 2, 8}}},
+                                           .fixed_groups = {{{}, {GroupKind::kWindow, 1, 2, 8}}},
                                            .block_size = 4,
                                            .num_blocks = 200,
                                            .slab = {.line_bytes = 16, .keys_bytes = 128},

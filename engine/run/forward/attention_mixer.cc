@@ -51,6 +51,10 @@ void AttentionMixer::Begin(const TokenRun& run, const KvState& kv) {
                          std::vector<int32_t>(run.part.token_end - begin, after));
 }
 
+void AttentionMixer::End(const TokenRun& run, const KvState& kv) {
+  if (run.BuildsCache()) compressor_->Finish(run, kv);
+}
+
 // Loads the data of cached tokens from prefix blocks.
 void AttentionMixer::BeginLayer(int layer, const TokenRun& run, const KvState& kv) {
   prefix_.LoadKv(layer, run, KvRows(k_, run), KvRows(v_, run), kv);
@@ -65,7 +69,6 @@ void AttentionMixer::EndLayer(int layer, const TokenRun& run, const KvState& kv)
       prefix_.SaveKv(layer, run, KvRows(k_, run), KvRows(v_, run), kv);
       Echo(layer, run, kv);
       compressor_->Compress(layer, run, layer_kv, kv);
-      if (layer + 1 == model_->config().num_layers) compressor_->Finish(run, kv);
       break;
     case Commit::kAppend:
       compressor_->Append(layer, run, layer_kv, kv);
@@ -268,19 +271,9 @@ void AttentionMixer::AttendToEntries(const GroupLayer& at, const TokenRun& run, 
   if (summed) backend_->ScatterScores(scores);
 }
 
-void AttentionMixer::CommitHeld(const SlotCommit& commit, const KvState& kv) {
-  if (commit.tokens.empty()) return;
-  const TokenRun run = {.slot = commit.slot,
-                        .commit = Commit::kAppend,
-                        .tokens = commit.tokens,
-                        .first_position = commit.first_position,
-                        .arena_begin = commit.arena_begin};
-  for (int layer = 0; layer < model_->config().num_layers; ++layer) CommitLayer(layer, run, kv);
-}
-
 // Runs the attention of the committed tokens once more where the rule scores entries by it: sums
 // over queries exclude the tokens that were rejected.
-void AttentionMixer::CommitLayer(int layer, const TokenRun& run, const KvState& kv) {
+void AttentionMixer::CommitHeld(int layer, const TokenRun& run, const KvState& kv) {
   const GroupLayer at = kv.At(layer);
   const LayerKv layer_kv = held_.Kv(layer, run.slot, ArenaKv(layer, run));
   compressor_->Begin(layer, run, kv);

@@ -33,11 +33,12 @@ class AttentionMixer final : public Mixer {
 
   // Called before a part of a run enters the first layer.
   void Begin(const TokenRun& run, const KvState& kv);
+  // Called after a run has left the last layer.
+  void End(const TokenRun& run, const KvState& kv);
   void BeginLayer(int layer, const TokenRun& run, const KvState& kv) override;
   void EndLayer(int layer, const TokenRun& run, const KvState& kv) override;
   void Mix(int layer, const RowSet& rows, bool prepared, const KvState& kv) override;
-  // Appends the first tokens of a run that was committed later. REQUIRES: no pass is under way
-  void CommitHeld(const SlotCommit& commit, const KvState& kv);
+  void CommitHeld(int layer, const TokenRun& run, const KvState& kv) override;
 
   const PromptCompressor& compressor() const { return *compressor_; }
   PageCompactor& page_compactor() { return compressor_->page_compactor(); }
@@ -61,7 +62,6 @@ class AttentionMixer final : public Mixer {
   PrefillAttentionArgs AttentionTo(int layer, const LayerKv& layer_kv, const KvState& kv) const;
   void AttendToEntries(const GroupLayer& at, const TokenRun& run, const KvState& kv,
                        PrefillAttentionArgs args);
-  void CommitLayer(int layer, const TokenRun& run, const KvState& kv);
   // The rows of an arena array from `element` on.
   MutableArenaRows At(const DeviceArray<uint8_t>& array, int64_t element) const {
     return MutableArenaRows(array.data(), dtype_) + element;

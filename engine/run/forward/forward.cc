@@ -52,6 +52,20 @@ void Forward::Read(std::span<const TokenRun> runs, const KvState& kv) {
   }
   std::ranges::sort(by_place, {}, [](const TokenRun* run) { return run->arena_begin; });
   RunLayers({.layer_begin = first_layer, .layer_end = last_layer, .runs = by_place}, kv);
+  for (const TokenRun& run : runs) {
+    if (run.Ends(model_->config().num_layers)) attention_->End(run, kv);
+  }
+}
+
+void Forward::CommitHeld(const SlotCommit& commit, const KvState& kv) {
+  if (commit.tokens.empty()) return;
+  const TokenRun run = {.slot = commit.slot,
+                        .commit = Commit::kAppend,
+                        .tokens = commit.tokens,
+                        .first_position = commit.first_position,
+                        .arena_begin = commit.arena_begin};
+  for (int layer = 0; layer < model_->config().num_layers; ++layer)
+    MixerOf(layer).CommitHeld(layer, run, kv);
 }
 
 void Forward::RunLayers(const Pass& pass, const KvState& kv) {

@@ -38,6 +38,8 @@ class Forward {
   void Decode(const DecodedRows& rows, const KvState& kv);
   // Processes parts of runs, and writes the kept entries into the pages of `kv`.
   void Read(std::span<const TokenRun> runs, const KvState& kv);
+  // Appends the first tokens of a run that was committed later. REQUIRES: no pass is under way
+  void CommitHeld(const SlotCommit& commit, const KvState& kv);
 
   // Final hidden states: [rows, hidden] of the last Decode(), and [tokens, hidden] of a run that
   // has ended.

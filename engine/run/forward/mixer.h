@@ -53,6 +53,9 @@ class Mixer {
   // Reads rows.hidden and writes the same rows of Activations::attended, the input of
   // Transformer::FinishLayer(). prepared: as for Transformer::ProjectQkv().
   virtual void Mix(int layer, const RowSet& rows, bool prepared, const KvState& kv) = 0;
+  // Appends the first tokens of a run with Commit::kLater, which has gone through all layers.
+  // run: these tokens, with Commit::kAppend.
+  virtual void CommitHeld(int layer, const TokenRun& run, const KvState& kv) = 0;
 };
 
 }  // namespace hydrant
