@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Checks that every name in the docs is in the tree: links, anchors, files, flags, symbols, environment variables.
+And that pages name every policy, model family and call.
 
 usage: docs_test.py ROOT
 
@@ -177,6 +178,26 @@ def bad_variables(tree, text):
             yield f"{name}: the tree has no such variable"
 
 
+# Names that users choose from, and the pages with a row of each: sources, expression of a name, pages.
+LISTED = [
+    ("engine/cache/policies/*.cc", r'(?:(?:return|info =)\s*\{\s*|<AdaPolicy>\()"([a-z][a-z0-9-]*)",',
+     ["docs/guide/policies.md", "docs/internals/policies_reference.md"]),
+    ("engine/model/hf_*.cc", r'\{"\w+", "(\w+)",\s*Read', ["docs/guide/models.md"]),
+    ("proto/hydrant/v1/hydrant.proto", r"^ *rpc (\w+)\(", ["docs/guide/api.md"]),
+]
+
+
+def names_without_a_row(root):
+    for sources, expression, pages in LISTED:
+        names = {name for path in root.glob(sources) for name in re.findall(expression, text_of(path), re.M)}
+        if not names:
+            yield f"{sources}: this test finds no names there"
+        for page in pages:
+            text = text_of(root / page)
+            yield from (f"{page}: nothing about `{name}`, of {sources}" for name in sorted(names)
+                        if not re.search(rf"`{name}`|^#+ {name}$", text, re.M))
+
+
 def commits(text):
     """Git has the history of a figure; a page has its date, machine and command."""
     for commit in sorted(set(re.findall(r"\bcommit [0-9a-f]{7,40}\b", text))):
@@ -216,6 +237,7 @@ def main():
     for page in tree.pages:
         text = text_of(page)
         found += [f"{page.relative_to(root)}: {complaint}" for complaint in dict.fromkeys(complaints(tree, page, text))]
+    found += names_without_a_row(root)
     for source, page in tree.referrers:
         if not (root / page).exists():
             found.append(f"{source.relative_to(root)}: refers to {page}, which does not exist")
