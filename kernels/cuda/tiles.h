@@ -37,10 +37,14 @@ auto WithTileType(DType dtype, Function f) {
     HYDRANT_TILE_TYPE(kIQ4_XS)
     HYDRANT_TILE_TYPE(kMXFP4)
     HYDRANT_TILE_TYPE(kF8_E4M3)
-    default:
-      return f(std::integral_constant<DType, DType::kBF16>());
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kE4M3:
+      break;
   }
 #undef HYDRANT_TILE_TYPE
+  return f(std::integral_constant<DType, DType::kBF16>());
 }
 
 // Not for device code, as BytesOf().

@@ -89,9 +89,14 @@ constexpr BlockTraits BlockTraitsOf(DType dtype) {
           .low_bits = 4, .offset = 128, .sub = SubScales::kSigned, .codebook = Codebook::kIq4Nl};
     case DType::kMXFP4:
       return {.low_bits = 4, .offset = 12, .scale_bytes = 1, .codebook = Codebook::kMxfp4};
-    default:
-      return {};
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF8_E4M3:
+    case DType::kE4M3:
+      break;  // no integers
   }
+  return {};
 }
 
 // Bytes that replace the quants of a codebook format: its values plus the offset, so

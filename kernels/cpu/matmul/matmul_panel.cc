@@ -157,8 +157,12 @@ void TakeBlock(DType dtype, const uint8_t* src, FileBlock* out) {
       return TakeQ3K(src, out);
     case DType::kIQ4_XS:
       return TakeIQ4XS(src, out);
-    default:
-      return;
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF8_E4M3:
+    case DType::kE4M3:
+      return;  // no integers
   }
 }
 

@@ -184,8 +184,12 @@ void ForFormat(const PanelArgs& args) {
       return Range<DType::kIQ4_XS>::Run(args);
     case DType::kMXFP4:
       return Range<DType::kMXFP4>::Run(args);
-    default:
-      return;
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF8_E4M3:
+    case DType::kE4M3:
+      return;  // in panels of their own
   }
 }
 
