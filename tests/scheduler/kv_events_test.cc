@@ -160,7 +160,7 @@ TEST(KvEvents, OtherBlocksAndSaltedPromptsAreNotPublished) {
   other[0] ^= 1;
   keys.push_back(other);
   lease = cache.Open({}, keys);
-  cache.Fill(&lease, {text, told});
+  cache.Fill(&lease, {text, reported});
   events.Publish(2);
   EXPECT_EQ((*events.Find(1))->changes.size(), 2u) << "what the secret ones left is not told";
   EXPECT_EQ((*events.Find(1))->unix_seconds, 2);
