@@ -524,7 +524,7 @@ TEST_F(Contexts, ADeletedOneDoesNotComeBackByTheLoadThatWasAtWork) {
   gate->Open();
   loading.join();
   deletion.join();
-  EXPECT_FALSE(server->contexts->IsHere({.salt = "", .handle = "a"}));
+  EXPECT_FALSE(server->contexts->IsInMemory({.salt = "", .handle = "a"}));
   EXPECT_THAT(gate->Keys(), testing::IsEmpty());
 }
 
