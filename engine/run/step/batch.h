@@ -168,7 +168,7 @@ inline constexpr std::array<TokenId, 1> kNewestToken = {kNoToken};  // TokenRun:
 struct Batch : CacheUpdates {
   std::vector<TokenRun> runs;  // every slot at most once; decoded runs first
   // Rows to sample from: one of each decoded run, in the order of the runs, then rows of the other
-  // runs that end in this step. A prompt may have several with other seeds at its end, for
+  // runs that end in this step. A run that ends a prompt may have several, with other seeds, for
   // sequences without a slot yet, as many as there are slots that the batch does not name; a
   // kLater run may have one after each token. REQUIRES: rows of kLater runs have no penalties
   std::vector<SampledRow> sampled;
