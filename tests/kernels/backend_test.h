@@ -49,24 +49,31 @@ inline std::string TestBackendName() {
 template <typename T>
 class DeviceArray {
  public:
-  DeviceArray(Backend& backend, std::vector<T> values) : backend_(backend), size_(values.size()) {
-    for (int i = 0; i < kGuards; ++i) values.push_back(Guard());
-    auto buffer = backend.Allocate(values.size() * sizeof(T));
+  DeviceArray(Backend& backend, const std::vector<T>& values)
+      : backend_(backend), size_(values.size()) {
+    auto buffer = backend.Allocate((size_ + kGuards) * sizeof(T));
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     buffer_ = *std::move(buffer);
-    backend.CopyToDevice(buffer_.get(), values.data(), values.size() * sizeof(T));
+    const std::vector<T> guards(kGuards, Guard());
+    if (size_ > 0) backend.CopyToDevice(data(), values.data(), size_ * sizeof(T));
+    backend.CopyToDevice(data() + size_, guards.data(), kGuards * sizeof(T));
   }
   T* data() { return static_cast<T*>(buffer_.get()); }
   size_t size() const { return size_; }
   std::vector<T> Read() {
-    std::vector<T> values(size_ + kGuards);
-    EXPECT_TRUE(backend_.Synchronize().ok());
-    backend_.CopyToHost(values.data(), data(), values.size() * sizeof(T));
-    for (int i = 0; i < kGuards; ++i) {
-      EXPECT_EQ(BytesIn(values[size_ + i]), BytesIn(Guard())) << "written past the end, at +" << i;
-    }
-    values.resize(size_);
+    std::vector<T> values(size_);
+    ReadInto(&values);
     return values;
+  }
+  // Tests of many steps read into the same memory.
+  void ReadInto(std::vector<T>* values) {
+    values->resize(size_);
+    std::vector<T> guards(kGuards);
+    EXPECT_TRUE(backend_.Synchronize().ok());
+    if (size_ > 0) backend_.CopyToHost(values->data(), data(), size_ * sizeof(T));
+    backend_.CopyToHost(guards.data(), data() + size_, kGuards * sizeof(T));
+    for (int i = 0; i < kGuards; ++i)
+      EXPECT_EQ(BytesIn(guards[i]), BytesIn(Guard())) << "written past the end, at +" << i;
   }
 
  private:

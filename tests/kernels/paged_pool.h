@@ -194,14 +194,18 @@ class DevicePool {
   // Reads back all data that operations may change. Fails the test after a write past
   // the end of an array.
   void ReadBack(PagedPool* pool) {
-    pool->keys = keys_.Read();
-    pool->values = values_.Read();
-    pool->positions = positions_.Read();
-    pool->scores = scores_.Read();
-    pool->log_weights = log_weights_.Read();
-    pool->caps = caps_.Read();
-    pool->lengths = lengths_.Read();
-    pool->victims = victims_.Read();
+    keys_.ReadInto(&pool->keys);
+    values_.ReadInto(&pool->values);
+    ReadTables(pool);
+  }
+  // The same without keys and values.
+  void ReadTables(PagedPool* pool) {
+    positions_.ReadInto(&pool->positions);
+    scores_.ReadInto(&pool->scores);
+    log_weights_.ReadInto(&pool->log_weights);
+    caps_.ReadInto(&pool->caps);
+    lengths_.ReadInto(&pool->lengths);
+    victims_.ReadInto(&pool->victims);
   }
 
  private:
