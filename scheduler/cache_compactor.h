@@ -1,4 +1,4 @@
-// Compactions of running caches: those that plans ask for, and those that make room for others
+// Compactions of running caches, required by their plans or to make room for other requests
 // (OnPressure::kEvict). Writes SlotCompaction and SlotAppend updates, and notes each compaction in
 // the step that is being scheduled. Owned by the scheduler's thread.
 #ifndef HYDRANT_SCHEDULER_CACHE_COMPACTOR_H_

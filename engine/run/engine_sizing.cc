@@ -181,6 +181,10 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
   SetWindow(config, &limits);
   limits.max_shared_statistics = options.max_shared_statistics;
   limits.max_held_tokens = options.max_held_tokens;
+  if (limits.max_held_tokens < 0 || limits.max_held_tokens > limits.prefill_rows) {
+    return absl::InvalidArgumentError(fmt::format("max_held_tokens: {} is outside [0, {}]",
+                                                  limits.max_held_tokens, limits.prefill_rows));
+  }
   limits.prefill_arena_tokens =
       options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
   if (limits.prefill_arena_tokens < limits.max_model_len) {

@@ -568,6 +568,11 @@ TEST(EngineOptionsTest, RefusalsNameTheField) {
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_num_seqs = 0; }).find("max_num_seqs: 0"),
             std::string::npos);
+  for (const int held : {-1, 1'000'000}) {
+    const std::string field = "max_held_tokens: " + std::to_string(held) + " is outside [0, ";
+    EXPECT_NE(error_of([&](EngineOptions& o) { o.max_held_tokens = held; }).find(field),
+              std::string::npos);
+  }
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 0; }).find("block_size: 0"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) {
