@@ -1,7 +1,9 @@
 #include "engine/model/gguf_split.h"
 
+#include <algorithm>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
 #include "kernels/status_macros.h"
@@ -51,6 +53,17 @@ absl::StatusOr<std::vector<std::string>> GgufSplitPaths(const std::string& path,
   std::vector<std::string> paths;
   for (int64_t no = 0; no < split.count; ++no) paths.push_back(begin + Ending(no, split.count));
   return paths;
+}
+
+size_t GgufPartLength(std::string_view name) {
+  constexpr std::string_view kPattern = "-00000-of-00000", kEnding = ".gguf";
+  const size_t length = kPattern.size() + kEnding.size();
+  if (!name.ends_with(kEnding) || name.size() < length) return 0;
+  const std::string_view part = name.substr(name.size() - length, kPattern.size());
+  const bool fits = std::equal(part.begin(), part.end(), kPattern.begin(), [](char c, char wanted) {
+    return wanted == '0' ? absl::ascii_isdigit(c) : c == wanted;
+  });
+  return fits ? kPattern.size() : 0;
 }
 
 absl::Status CheckGgufSplit(const GgufFile& first, const GgufFile& file, int64_t no) {

@@ -5,8 +5,10 @@
 #ifndef HYDRANT_ENGINE_MODEL_GGUF_SPLIT_H_
 #define HYDRANT_ENGINE_MODEL_GGUF_SPLIT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +30,10 @@ absl::StatusOr<GgufSplit> ReadGgufSplit(const GgufFile& file);
 // keys.
 absl::StatusOr<std::vector<std::string>> GgufSplitPaths(const std::string& path,
                                                         const GgufSplit& split);
+
+// The length of the part of a file name that tells the split's files apart, "-00002-of-00003"
+// before ".gguf"; 0: it has none.
+size_t GgufPartLength(std::string_view name);
 
 // Checks that `file` can be number `no` of the split model that begins with the file `first`.
 absl::Status CheckGgufSplit(const GgufFile& first, const GgufFile& file, int64_t no);

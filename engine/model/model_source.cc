@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "engine/model/dummy_source.h"
 #include "engine/model/gguf.h"
 #include "engine/model/gguf_model.h"
+#include "engine/model/gguf_split.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/hf_folder.h"
 #include "engine/model/text.h"
@@ -38,13 +38,12 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
 
 // The first file of each GGUF model in the folder, sorted.
 std::vector<std::string> GgufFilesIn(const fs::path& folder) {
-  static const std::regex kLaterPart("-[0-9]{5}-of-[0-9]{5}\\.gguf$");
   std::vector<std::string> files;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
     const bool is_first = absl::StrContains(name, "-00001-of-");
-    if (!name.ends_with(".gguf") || (!is_first && std::regex_search(name, kLaterPart))) continue;
+    if (!name.ends_with(".gguf") || (!is_first && GgufPartLength(name) > 0)) continue;
     files.push_back(at->path().string());
   }
   std::sort(files.begin(), files.end());

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <regex>
 
 #include "absl/strings/ascii.h"
+#include "engine/model/gguf_split.h"
 #include "engine/model/hub/model_reference.h"
 #include "engine/text/unicode/utf8.h"
 #include "server/wire/status_details.h"
@@ -53,9 +53,7 @@ std::string NameOfPath(const std::string& path) {
   std::string name = whole.filename().string();
   constexpr std::string_view kEnding = ".gguf";
   if (name.size() > kEnding.size() && name.ends_with(kEnding)) {
-    name.resize(name.size() - kEnding.size());
-    static const std::regex kPart("-[0-9]{5}-of-[0-9]{5}$");
-    name = std::regex_replace(name, kPart, "");
+    name.resize(name.size() - kEnding.size() - GgufPartLength(name));
   }
   return ToValidUtf8(name);
 }

@@ -217,6 +217,14 @@ TEST_P(BadGgufSplitTest, IsRefusedWithFileAndField) {
 INSTANTIATE_TEST_SUITE_P(All, BadGgufSplitTest, testing::ValuesIn(BadSplits()),
                          [](const auto& info) { return info.param.name; });
 
+TEST(GgufSplitTest, NamesOfParts) {
+  EXPECT_EQ(GgufPartLength("big-00001-of-00003.gguf"), 15u);
+  EXPECT_EQ(GgufPartLength("-00001-of-00003.gguf"), 15u);
+  for (const char* whole : {"big.gguf", "big-00001-of-00003", "big-0001-of-00003.gguf", "",
+                            "big-00001-of-0000x.gguf", "big-00001_of-00003.gguf", ".gguf"})
+    EXPECT_EQ(GgufPartLength(whole), 0u) << whole;
+}
+
 TEST(GgufSplitTest, FilesThatWereParsedAreJoined) {
   std::vector<std::vector<uint8_t>> bytes;
   for (const GgufWriter& writer : ThreeFiles()) bytes.push_back(writer.Build());
