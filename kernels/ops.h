@@ -58,6 +58,7 @@
   OP(AppendPages, AppendPagesArgs)                 \
   OP(GatherScores, ScoreRowsArgs)                  \
   OP(ScatterScores, ScoreRowsArgs)                 \
+  OP(TimesValueLengths, ScoreRowsArgs)             \
   OP(ShareBudget, ShareBudgetArgs)                 \
   OP(AssignPages, AssignPagesArgs)                 \
   OP(ReturnPages, ReturnPagesArgs)                 \

@@ -82,7 +82,7 @@ TokenRun BatchBuilder::RunOf(const RunPart& part, const Sequence& sequence) cons
                   .part = part,
                   .arena_begin = cache.blocks.arena_begin};
   if (run.commit == Commit::kAppend) {
-    run.keep = cache.keep;
+    run.turn = sequence.Turn();
     return run;
   }
   run.prompt = {.whole_prompt = progress.Prompt(),
@@ -140,7 +140,7 @@ void BatchBuilder::Advance(const TokenRun& run, std::vector<RequestHandle> sampl
   kv_cache_.CloseArena(&cache.blocks);
   sequence->MoveTo(Phase::kRunning);
   progress.num_seen = seen;
-  if (!cache.keep.empty()) kv_cache_.CompactTo(cache.keep, seen, &cache.blocks);
+  if (run.CompactsTurn()) KvCacheManager::AwaitTurnReport(&cache.blocks);
 }
 
 StepWork BatchBuilder::WorkOf(const TokenRun& run) const {

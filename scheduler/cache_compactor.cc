@@ -81,10 +81,11 @@ void CacheCompactor::BeginAppend(const TokenRange& range, Sequence* sequence,
   SequenceCache& cache = sequence->cache;
   CachePlan& plan = cache.plan;
   cache.keep.clear();
-  if (sequence->request.from == nullptr || !RaisesBudget(range, plan)) return;
+  if (sequence->request.from == nullptr) return;
   const std::span full(cache.blocks.spans.data(), static_cast<size_t>(limits_.BudgetHeads()));
   cache.keep = KeepAfterAppend(range, plan, cache.spec, sequence->progress.append_ranges, full);
   if (!cache.keep.empty()) kv_cache_.AnnounceCompaction(range.end, &cache.blocks);
+  if (!RaisesBudget(range, plan)) return;
   SlotAppend append = {.slot = cache.blocks.slot,
                        .budget = BudgetAfterAppend(plan, cache.spec, range.end)};
   if (append.budget.cap == plan.cap) return;

@@ -15,18 +15,12 @@
 
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/cache/turns.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/mutex.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
-
-// Tokens [begin, end) of a sequence.
-struct TokenRange {
-  int32_t begin = 0;
-  int32_t end = 0;
-  auto operator<=>(const TokenRange&) const = default;
-};
 
 // Handles of different salts are unrelated.
 struct ContextId {
@@ -61,23 +55,6 @@ struct Context {
 // answer_end, the rest is missing. If it ends with none of them, all are missing when its last
 // token was generated, and none when the context is a text.
 std::span<const TokenId> MissingEnd(const Context& context, std::span<const TokenId> answer_end);
-
-// Whether a range is a later turn. A range directly after the compressed prompt is its question: C
-// does not count it, and nothing is evicted for it.
-inline bool RaisesBudget(const TokenRange& range, const CachePlan& plan) {
-  return range.begin != plan.prompt.tokens;
-}
-
-// The number of entries that each KV head of the budget group keeps after a turn has been
-// prefilled: as many as after the previous turn, plus the growth of C. Empty: all. `plan`: of the
-// cache; ranges: read before; spans: of its heads.
-std::vector<int32_t> KeepAfterAppend(const TokenRange& turn, const CachePlan& plan,
-                                     const CacheSpec& spec, std::span<const TokenRange> ranges,
-                                     std::span<const HeadSpan> spans);
-
-// The plan of a cache that began with `plan` and has read these ranges.
-CachePlan PlanAfterAppends(CachePlan plan, const CacheSpec& spec,
-                           const std::vector<TokenRange>& ranges);
 
 // The error for a handle without a context: unknown, expired, or of another salt.
 Failed UnknownContext(const std::string& handle);

@@ -206,6 +206,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   prompt.tokens = reader->Get<int64_t>();
   prompt.question_tokens = reader->Get<int64_t>();
   prompt.question_later = reader->Get<uint8_t>() != 0;
+  prompt.goes_on = true;
   prompt.fits_two_passes = reader->Get<uint8_t>() != 0;
   const std::string decision = reader->GetText();
   const auto known = static_cast<int64_t>(context->tokens.size());
@@ -257,7 +258,8 @@ KvPages LastingOf(const Context& context, bool in_budget_group, KvPages pages) {
   const DecodeRule& rule = plan.rule;
   const bool sampled = rule.weighted && (plan.retention->CompactsPrompt(plan) ||
                                          context.num_seen > plan.retention->InitialSpanEnd(plan));
-  if (!in_budget_group || !(rule.ScoresEntries() || sampled)) pages.scores = nullptr;
+  const bool scored = rule.ScoresEntries() || sampled || plan.ScoresTurns();
+  if (!in_budget_group || !scored) pages.scores = nullptr;
   if (!in_budget_group || (!rule.weighted && rule.revision != Revision::kBelowMean))
     pages.log_weights = nullptr;
   return pages;
@@ -283,6 +285,27 @@ void ForEachPiece(std::span<const int32_t> lengths, const OffloadedCache& offloa
       at += lengths[head] * array.bytes;
     }
     host_pages = host_pages.subspan(offloaded.pages[head]);
+  }
+}
+
+// Entries of tokens after the last turn have no score (TurnRun::scored_end): what lies in their pages
+// may be anything. Sets it to 0.
+void ForgetUnscored(const Context& context, std::span<const int32_t> lengths,
+                    const KvLayout& layout, std::string* body) {
+  if (!context.plan.ScoresTurns()) return;
+  const auto seen = static_cast<int32_t>(context.num_seen);
+  const int32_t end = ScoredEnd({seen, seen}, context.plan, context.append_ranges);
+  const size_t vector = BytesOf(layout.dtype, layout.head_dim);
+  char* at = body->data();
+  for (const int32_t length : lengths) {
+    const char* positions = at + 2 * length * vector;
+    for (int32_t i = 0; i < length; ++i) {
+      int32_t position = 0;
+      std::memcpy(&position, positions + i * sizeof(position), sizeof(position));
+      if (position >= end)
+        std::memset(at + 2 * length * vector + (length + i) * sizeof(float), 0, sizeof(float));
+    }
+    at += length * EntryBytes(layout);
   }
 }
 
@@ -404,6 +427,11 @@ std::vector<std::optional<HeadSpan>> SpansAsPlanned(const Context& context,
     if (!RaisesBudget(range, plan)) continue;
     const std::vector<int32_t> keep =
         KeepAfterAppend(range, plan, context.spec, context.append_ranges, full);
+    if (!keep.empty() && plan.share.scope != BudgetScope::kHead) {  // heads shared
+      std::fill(planned.begin(), planned.begin() + static_cast<std::ptrdiff_t>(full.size()),
+                std::nullopt);
+      return planned;
+    }
     const int32_t cap = BudgetAfterAppend(plan, context.spec, range.end).cap;
     for (size_t head = 0; head < full.size(); ++head) {
       if (!keep.empty()) full[head].dropped = range.end - keep[head];
@@ -502,6 +530,7 @@ std::string EncodeContext(const Context& context, const OffloadedCache& offloade
   ForEachPiece(lengths, offloaded, lasting, [&](size_t at, const uint8_t* from, size_t size) {
     std::memcpy(body.data() + at, from, size);
   });
+  ForgetUnscored(context, lengths, home.layout, &body);
   std::string bytes(kMagic);
   bytes.reserve(kMagic.size() + head.bytes().size() + body.size() + 128);
   AddPart(head.bytes(), &bytes);

@@ -416,7 +416,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .num_layers = limits.BudgetLayers(),
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens,
-      .question_later = request.prefill_only};
+      .question_later = request.prefill_only,
+      .goes_on = !request.keep_as.handle.empty()};
   prompt.fits_two_passes =
       prompt.HasLaterQuestion() && FitsTwoPasses(prompt.tokens, limits, tokenizer);
   const absl::StatusOr<CachePlan> open =

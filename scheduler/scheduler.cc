@@ -323,6 +323,9 @@ void Scheduler::ApplyParts(const StepRecord& step, const StepResult& result, Res
       Compressed(result.prompt_reports[i], sequence);
       // A prompt without a finite result is not for others.
       if (sampled.token != kNoToken || pools) reuse_.Filled(sequence);
+    } else if (part.cache.IsOpen() && !result.prompt_reports[i].entries.empty()) {
+      kv_cache_.ApplyTurnReport(result.prompt_reports[i].entries, part.index,
+                                &sequence->cache.blocks);
     }
     if (pools) {
       const size_t run = step.decoded.size() + i;
@@ -362,7 +365,8 @@ void Scheduler::Compressed(const CacheReport& report, Sequence* sequence) {
     cache.plan = Resolve(cache.plan, {.fits = {}, .of_prompt = report.observations});
     cache.plan_is_new = true;
   }
-  if (!cache.blocks.lengths_known)
+  // A turn that follows may have been scheduled already, where the prompt's lengths were known.
+  if (cache.plan.retention->ReportsPrompt())
     kv_cache_.ApplyReport(cache.plan, report.entries, report.pages, &cache.blocks);
   TrimReservation(sequence, &kv_cache_);
   RecordCompression(report, limits_, sequence);

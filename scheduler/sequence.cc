@@ -130,6 +130,14 @@ int64_t Sequence::PromptTokensRead(int num_layers) const {
   return done * p.num_prompt_tokens / (reading * num_layers);
 }
 
+std::optional<TurnRun> Sequence::Turn() const {
+  const TokenRange* range = NextAppend();
+  const bool goes_on = request.from != nullptr || !request.keep_as.handle.empty();
+  if (range == nullptr || !goes_on || !cache.plan.ScoresTurns()) return std::nullopt;
+  return TurnRun{.scored_end = ScoredEnd(*range, cache.plan, progress.append_ranges),
+                 .keep = cache.keep};
+}
+
 bool Sequence::DrawsNext() const {
   const TokenRange* read = NextAppend();
   const int64_t seen = read != nullptr            ? read->end

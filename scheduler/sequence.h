@@ -90,7 +90,7 @@ struct SequenceCache {
   CacheSpec spec{};
   OffloadedCache swapped{};     // in host memory, while kSwapped
   PrefixLease prefix{};         // while the prompt is being read
-  std::vector<int32_t> keep{};  // of the turn that is being read: TokenRun::keep
+  std::vector<int32_t> keep{};  // of the turn that is being read: TurnRun::keep
 
   bool IsSettled() const {
     return blocks.lengths_known && plan.resolve_at != ResolveAt::kPrefilled;
@@ -202,6 +202,9 @@ struct Sequence {
   // as the prompt.
   int64_t PromptTokensRead(int num_layers) const;
 
+  // Of the range that is being read, if its tokens are scored for a later turn's compaction: the
+  // cache continues a context, or becomes one.
+  std::optional<TurnRun> Turn() const;
   // Its plan when the last turn has begun.
   CachePlan LargestPlan() const {
     CachePlan largest = cache.plan;

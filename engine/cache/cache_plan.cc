@@ -213,6 +213,10 @@ bool CachePlan::AppendsRuns() const {
 
 bool CachePlan::ReadsProbe() const { return Compresses() && scorer->ReadsProbe(); }
 
+bool CachePlan::ScoresTurns() const { return AppendsRuns() && cap == kNoCap && policy->Evicts(); }
+
+bool CachePlan::ScoresPrompt() const { return scorer != DefaultScorer(); }
+
 int32_t CachePlan::MassQueries() const {
   return static_cast<int32_t>(scorer->MeasuresMassByEcho()
                                   ? prompt.tokens

@@ -86,6 +86,11 @@ struct CachePlan {
   // Whether tokens after the prompt may be prefilled in chunks and scored by the total attention of
   // each entry. Rules that depend on the attention of single tokens need one token at a time.
   bool AppendsRuns() const;
+  // Whether appended tokens are scored for the compaction of a later turn (TurnRun): no cap makes
+  // entries compete all along.
+  bool ScoresTurns() const;
+  // Whether the prompt's entries get scores.
+  bool ScoresPrompt() const;
   // Whether an entry's key and value stay as written until it is overwritten, or the head is
   // compacted: then other sequences may share its page.
   bool KeepsEntriesInPlace() const { return !rule.rolling && !rule.weighted; }

@@ -461,11 +461,13 @@ void KvCacheManager::AnnounceCompaction(int64_t tokens, SequenceBlocks* blocks) 
   blocks->capacity = std::min(blocks->capacity, PageSharing::OverwritesAfter(*blocks));
 }
 
-void KvCacheManager::CompactTo(std::span<const int32_t> keep, int64_t tokens,
-                               SequenceBlocks* blocks) {
+void KvCacheManager::ApplyTurnReport(std::span<const int32_t> entries, int64_t tokens,
+                                     SequenceBlocks* blocks) {
+  HYDRANT_CHECK(static_cast<int>(entries.size()) == budget_heads_);
+  blocks->lengths_known = true;
   for (int head = 0; head < budget_heads_; ++head) {
     HeadSpan then = blocks->spans[head];
-    then.dropped = static_cast<int32_t>(tokens) - keep[head];
+    then.dropped = static_cast<int32_t>(tokens) - entries[head];
     CompactHead(head, then, tokens, blocks);
   }
   // A sequence may have been opened with pages for the prefill of later turns: heads that are not

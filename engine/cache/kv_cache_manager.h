@@ -97,9 +97,11 @@ class KvCacheManager {
   // Announces a compaction after `tokens` tokens, more than now. The compaction moves entries, so
   // shared pages are copied when the sequence grows up to then.
   void AnnounceCompaction(int64_t tokens, SequenceBlocks* blocks) const;
-  // The announced compaction has been made. keep: [heads of the budget group] entries each head
-  // holds.
-  void CompactTo(std::span<const int32_t> keep, int64_t tokens, SequenceBlocks* blocks);
+  // The announced compaction is scheduled: the lengths of the heads are unknown until its report.
+  static void AwaitTurnReport(SequenceBlocks* blocks) { blocks->lengths_known = false; }
+  // The report of the announced compaction, after `tokens` tokens. entries: [heads of the budget
+  // group] that each head holds; at most those before it.
+  void ApplyTurnReport(std::span<const int32_t> entries, int64_t tokens, SequenceBlocks* blocks);
   // For a plan that reports: the heads keep `entries` [heads of the budget group] of the prompt, in
   // `pages` if it had unassigned pages (CacheReport::pages). Frees the other pages.
   void ApplyReport(const CachePlan& plan, std::span<const int32_t> entries,

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -73,6 +74,15 @@ struct ScoreMix {
   float of_second = 1.0f;
 };
 
+// The score of a turn behind a compressed prompt: sum * total + max * largest attention weight of the
+// turn's queries, each rotated to the position right after the turn; times the L2 norm of the value
+// if value_norms.
+struct EchoScore {
+  float sum = 1.0f;
+  float max = 0.0f;
+  bool value_norms = false;
+};
+
 // The default gathers no statistics and ranks nothing.
 class PromptScorer {
  public:
@@ -96,6 +106,8 @@ class PromptScorer {
   virtual bool MeasuresMassByEcho() const { return false; }
   // After the layer's prefill: [num_kv_heads, stride], one of the layer's arrays; null: no ranking.
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
+  // How a later turn is scored; nullopt: by the total attention of its last kMassQueries queries.
+  virtual std::optional<EchoScore> TurnScore() const { return std::nullopt; }
   // Factor applied to the scores when they are written into pages.
   virtual float Scale(const CachePlan& /*plan*/) const { return 1.0f; }
   // After Score(), if no entry is evicted yet: a number written beside each entry's score, a

@@ -271,9 +271,11 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
 void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
   for (const TokenRun& run : batch.InArena()) {
-    const bool built = run.Ends(limits.num_layers) && run.BuildsCache();
-    for (const int slot : run.Slots())
-      reports.push_back(built ? ReportPrompt(slot) : StepResults::Report());
+    const bool ends = run.Ends(limits.num_layers);
+    for (const int slot : run.Slots()) {
+      reports.push_back(ends && run.BuildsCache() ? ReportPrompt(slot) : StepResults::Report());
+      if (ends && run.CompactsTurn()) reports.back().entries = kv->budget().lengths(slot);
+    }
   }
   // The lengths are copied after the step's rows: a head that was compacted to its cap keeps its
   // length.

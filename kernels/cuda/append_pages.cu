@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/list_entries.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/page_row.cuh"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/ops/append_pages.h"
@@ -135,16 +136,41 @@ __global__ void CopyScoresKernel(ScoreRowsArgs args, bool to_pages) {
     if (to_pages) {
       *score = *row;
     } else {
-      *row = *score;
+      *row = args.pages.positions[PageIndex(args.pages.layout, blocks, entry)] < args.scored_end
+                 ? *score
+                 : 0.0f;
     }
   }
 }
 
-cudaError_t CopyScores(const Context& context, const ScoreRowsArgs& args, bool to_pages) {
+// As CopyScoresKernel. A thread sums its entry's value in ascending order, as every backend does.
+__global__ void TimesValueLengthsKernel(ScoreRowsArgs args) {
+  const int h = static_cast<int>(blockIdx.y);
+  const SequenceTables& tables = args.tables;
+  const KvLayout& layout = args.pages.layout;
+  const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+  const int length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
+  for (int entry = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); entry < length;
+       entry += static_cast<int>(gridDim.x * blockDim.x)) {
+    const size_t first = PageIndex(layout, blocks, entry) * layout.head_dim;
+    double sum = 0.0;
+    for (int i = 0; i < layout.head_dim; ++i) {
+      const double x = LoadAnyElement(layout.dtype, args.pages.values, first + i);
+      sum += x * x;
+    }
+    args.rows[h * args.stride + entry] *= static_cast<float>(sqrt(sum));
+  }
+}
+
+dim3 RowBlocks(const ScoreRowsArgs& args) {
   constexpr int kMaxBlocks = 256;
-  const int blocks = std::clamp(CeilDiv(args.max_length, kCopyThreads), 1, kMaxBlocks);
-  return Launch(CopyScoresKernel, dim3(blocks, args.tables.num_kv_heads), dim3(kCopyThreads), 0,
-                context.stream, args, to_pages);
+  return dim3(std::clamp(CeilDiv(args.max_length, kCopyThreads), 1, kMaxBlocks),
+              args.tables.num_kv_heads);
+}
+
+cudaError_t CopyScores(const Context& context, const ScoreRowsArgs& args, bool to_pages) {
+  return Launch(CopyScoresKernel, RowBlocks(args), dim3(kCopyThreads), 0, context.stream, args,
+                to_pages);
 }
 
 }  // namespace
@@ -183,6 +209,11 @@ cudaError_t GatherScores(const Context& context, const ScoreRowsArgs& args) {
 
 cudaError_t ScatterScores(const Context& context, const ScoreRowsArgs& args) {
   return CopyScores(context, args, true);
+}
+
+cudaError_t TimesValueLengths(const Context& context, const ScoreRowsArgs& args) {
+  return Launch(TimesValueLengthsKernel, RowBlocks(args), dim3(kCopyThreads), 0, context.stream,
+                args);
 }
 
 }  // namespace hydrant::cuda

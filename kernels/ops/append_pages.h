@@ -14,6 +14,7 @@
 #define HYDRANT_KERNELS_OPS_APPEND_PAGES_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/arena_rows.h"
 #include "kernels/kv_pages.h"
@@ -54,12 +55,14 @@ struct AppendPagesArgs {
 };
 
 // Copies the scores of a (slot, layer)'s entries, in entry order, to rows (GatherScores) or from
-// rows (ScatterScores). Attention adds to the rows (ColumnStatistic::prefix_out) tile by tile, so
-// scores do not depend on how a run is sliced.
+// rows (ScatterScores). Entries from scored_end on have no score: GatherScores reads 0. Attention adds to the rows (ColumnStatistic::prefix_out) tile by tile, so
+// scores do not depend on how a run is sliced. TimesValueLengths multiplies each row element by the
+// L2 norm of its entry's value as stored, with DeriveScores' kTimesLength's arithmetic.
 struct ScoreRowsArgs {
   float* rows = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;     // elements
   int max_length = 0;     // upper bound of every head's length, for a device's work plan
+  int32_t scored_end = std::numeric_limits<int32_t>::max();  // a position
   int slot = 0;
   int layer = 0;
   KvPages pages;

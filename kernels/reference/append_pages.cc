@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/ops/derive_scores.h"
 #include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
@@ -83,7 +84,13 @@ void CopyScores(const ScoreRowsArgs& args, bool to_pages) {
     for (int32_t entry = 0; entry < length; ++entry) {
       float& row = args.rows[h * args.stride + entry];
       float& score = args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
-      (to_pages ? score : row) = to_pages ? row : score;
+      if (to_pages) {
+        score = row;
+      } else {
+        row = args.pages.positions[PageIndex(args.pages.layout, blocks, entry)] < args.scored_end
+                  ? score
+                  : 0.0f;
+      }
     }
   }
 }
@@ -107,5 +114,21 @@ void AppendPages(const AppendPagesArgs& args) {
 
 void GatherScores(const ScoreRowsArgs& args) { CopyScores(args, false); }
 void ScatterScores(const ScoreRowsArgs& args) { CopyScores(args, true); }
+
+void TimesValueLengths(const ScoreRowsArgs& args) {
+  const SequenceTables& tables = args.tables;
+  const KvLayout& layout = args.pages.layout;
+  std::vector<float> value(layout.head_dim);
+  for (int h = 0; h < tables.num_kv_heads; ++h) {
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    const int32_t length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
+    for (int32_t entry = 0; entry < length; ++entry) {
+      const size_t first = PageIndex(layout, blocks, entry) * layout.head_dim;
+      LoadPageRow(layout.dtype, args.pages.values, first, layout.head_dim, value.data());
+      const double squares = SquaredLength(value.data(), layout.head_dim);
+      args.rows[h * args.stride + entry] *= static_cast<float>(std::sqrt(squares));
+    }
+  }
+}
 
 }  // namespace hydrant::reference

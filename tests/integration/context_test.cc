@@ -154,7 +154,8 @@ TEST_P(ContextTest, ALongTurnAfterAShortOne) {
     next.context = server->Run(first).context;
     const Answer answer = server->Run(next);
     if (std::string(policy) == "pyramidkv") continue;  // budgets differ by layer
-    EXPECT_EQ(answer.usage.kv_tokens_kept, (answer.usage.prompt_tokens + 3) / 4 + 11);
+    const double wanted = (answer.usage.prompt_tokens + 3) / 4 + 11;
+    EXPECT_NEAR(answer.usage.kv_tokens_kept_mean, wanted, 1) << "shares are rounded down";
   }
 }
 

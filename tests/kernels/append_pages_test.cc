@@ -289,6 +289,75 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   }
 }
 
+TEST_P(AppendPagesTest, EntriesWithoutAScoreCountAsZero) {
+  Case c{.num_tokens = 1, .first_position = 400, .lengths = {300, 17}};
+  c.caps = {INT32_MAX, INT32_MAX};
+  Make(c, 6);
+  DevicePool pool(backend(), before_);
+  auto rows = Upload(std::vector<float>(2 * 310, -5.0f));
+  ScoreRowsArgs args;
+  args.rows = rows.data();
+  args.stride = 310;
+  args.max_length = 300;
+  args.scored_end = 250;
+  args.slot = kSlot;
+  args.layer = kLayer;
+  args.pages = pool.Pages();
+  args.tables = pool.Tables();
+  backend().GatherScores(args);
+  const std::vector<float> gathered = rows.Read();
+  int later = 0;
+  for (int h = 0; h < 2; ++h) {
+    for (int e = 0; e < c.lengths[h]; ++e) {
+      const bool scored = before_.positions[Place(h, e)] < 250;
+      const float score = scored ? before_.scores[before_.State(Place(h, e))] : 0.0f;
+      const float got = gathered[h * 310 + e];
+      ASSERT_TRUE(got == score || (std::isnan(got) && std::isnan(score))) << h << " " << e;
+      later += scored ? 0 : 1;
+    }
+  }
+  EXPECT_GT(later, 50);
+}
+
+// Rows grow by the length of each entry's value, of every page dtype.
+TEST_P(AppendPagesTest, RowsTimesTheLengthsOfValues) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Case c{.num_tokens = 1, .first_position = 400, .lengths = {300, 17, 1}};
+    c.caps = {INT32_MAX, INT32_MAX, INT32_MAX};
+    c.dtype = dtype;
+    c.head_dim = 64;
+    Make(c, 7);
+    DevicePool pool(backend(), before_);
+    const std::vector<float> before = RandomFloats(3 * 310, 8);
+    auto rows = Upload(before);
+    ScoreRowsArgs args;
+    args.rows = rows.data();
+    args.stride = 310;
+    args.max_length = 300;
+    args.slot = kSlot;
+    args.layer = kLayer;
+    args.pages = pool.Pages();
+    args.tables = pool.Tables();
+    backend().TimesValueLengths(args);
+    const std::vector<float> after = rows.Read();
+    std::vector<float> value(c.head_dim);
+    for (int h = 0; h < 3; ++h) {
+      for (int e = 0; e < 310; ++e) {
+        float expected = before[h * 310 + e];
+        if (e < c.lengths[h]) {
+          const size_t first = Place(h, e) * c.head_dim;
+          LoadPageRow(dtype, before_.values.data(), first, c.head_dim, value.data());
+          double squares = 0;
+          for (const float x : value) squares += double{x} * x;
+          expected *= static_cast<float>(std::sqrt(squares));
+        }
+        ASSERT_NEAR(after[h * 310 + e], expected, 1e-5 * std::abs(expected)) << h << " " << e;
+      }
+    }
+  }
+}
+
 HYDRANT_FOR_EACH_BACKEND(AppendPagesTest);
 
 }  // namespace

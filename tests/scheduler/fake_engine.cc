@@ -434,7 +434,10 @@ void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entri
 CacheReport FakeEngine::Report(const TokenRun& run) const {
   const Slot& slot = slots_[run.slot];
   CacheReport report;
-  if (!run.Ends(limits_.num_layers) || !run.BuildsCache()) return report;
+  if (!run.Ends(limits_.num_layers)) return report;
+  if (run.CompactsTurn())
+    report.entries.assign(slot.lengths.begin(), slot.lengths.begin() + NumHeads());
+  if (!run.BuildsCache()) return report;
   for (int i = 0; IsOpen(slot.plan) && i < kTrials * NumHeads(); ++i)
     report.observations.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
   if (!slot.plan.Compresses()) return report;
@@ -735,7 +738,10 @@ bool FakeEngine::Prefill(const TokenRun& run) {
   if (!Read(run, slot.run)) return false;
   ++num_appended_;
   for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
-  CompactTo(run.keep, &slot);
+  if (run.turn.has_value()) {
+    EXPECT_LE(run.turn->scored_end, run.first_position);
+    CompactTurn(run.turn->keep, &slot);
+  }
   return true;
 }
 
@@ -748,7 +754,20 @@ void FakeEngine::MoveLastEntries(const Slot& slot, const std::vector<int32_t>& l
   }
 }
 
-void FakeEngine::CompactTo(std::span<const int32_t> keep, Slot* slot) {
+// Heads that share a budget: every second one gives an entry to the next.
+std::vector<int32_t> FakeEngine::Pooled(std::span<const int32_t> keep, const Slot& slot) const {
+  std::vector<int32_t> entries(keep.begin(), keep.end());
+  if (slot.plan.share.scope == BudgetScope::kHead) return entries;
+  for (int head = 0; head + 1 < NumHeads(); head += 2) {
+    const bool has_one_to_give = entries[head] > std::max(1, slot.plan.Protected());
+    if (!has_one_to_give || entries[head + 1] == slot.lengths[head + 1]) continue;
+    --entries[head];
+    ++entries[head + 1];
+  }
+  return entries;
+}
+
+void FakeEngine::CompactTurn(std::span<const int32_t> keep, Slot* slot) {
   if (keep.empty()) return;
   ++num_turns_;
   ASSERT_EQ(keep.size(), static_cast<size_t>(NumHeads()));
@@ -756,8 +775,9 @@ void FakeEngine::CompactTo(std::span<const int32_t> keep, Slot* slot) {
   for (int head = 0; head < NumHeads(); ++head) {
     EXPECT_LE(keep[head], slot->lengths[head]);
     EXPECT_GE(keep[head], std::min(slot->plan.Protected(), slot->lengths[head]));
-    slot->lengths[head] = keep[head];
   }
+  const std::vector<int32_t> entries = Pooled(keep, *slot);
+  std::copy(entries.begin(), entries.end(), slot->lengths.begin());
   MoveLastEntries(*slot, lengths);
 }
 

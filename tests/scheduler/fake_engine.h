@@ -112,7 +112,8 @@ class FakeEngine : public ImmediateExecutor {
               StepResult* result);
   bool Read(const TokenRun& run, const std::vector<TokenId>& tokens);
   void CompressPrompt(Slot* slot);
-  void CompactTo(std::span<const int32_t> keep, Slot* slot);
+  std::vector<int32_t> Pooled(std::span<const int32_t> keep, const Slot& slot) const;
+  void CompactTurn(std::span<const int32_t> keep, Slot* slot);
   void MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths);
   void BeginRun(const TokenRun& run);
   void AppendEntry(Slot* slot, int32_t position, TokenId token);

@@ -596,7 +596,7 @@ TEST(WindowedKvCacheManagerTest, CompactingTheBudgetGroupKeepsWindowsInOrder) {
   ASSERT_TRUE(kv_cache.TryOpen(
       {.plan = &plan, .prompt_tokens = 13, .tokens = 45, .final_tokens = 72}, &a, &updates));
   EXPECT_EQ(a.pages, (std::vector<int32_t>{12, 12, 12}));
-  kv_cache.CompactTo(std::vector<int32_t>{21}, 28, &a);
+  kv_cache.ApplyTurnReport(std::vector<int32_t>{21}, 28, &a);
   EXPECT_EQ(a.pages, (std::vector<int32_t>{6, 7, 7}));
   EXPECT_EQ(a.num_pages, 20);
   for (int tokens = 29; tokens <= 72; ++tokens) {

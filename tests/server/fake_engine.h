@@ -36,7 +36,12 @@ class PausableEngine final : public ImmediateExecutor {
       result->tokens.push_back(Next(row.seed, row.position));
       if (row.logprobs) result->logprobs.push_back(LogprobsOf(result->tokens.back(), row.position));
     }
-    result->prompt_reports.assign(batch.InArena().size(), {});
+    result->prompt_reports.clear();
+    for (const TokenRun& run : batch.InArena()) {
+      CacheReport& report = result->prompt_reports.emplace_back();
+      if (run.Ends(limits_.num_layers) && run.CompactsTurn())
+        report.entries.assign(run.turn->keep.begin(), run.turn->keep.end());
+    }
     result->embeddings.assign(batch.runs.size(), {1.0f});
     for (const TokenRun& run : batch.InArena()) {
       for (int i = run.part.token_begin; i < run.ScoredEnd(limits_.num_layers); ++i)

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/cache/policy_registry.h"
 #include "engine/run/engine_probe.h"
 #include "kernels/check.h"
 
@@ -43,9 +44,34 @@ int EngineDriver::Open(const CachePlan& plan, int64_t arena_tokens, int new_toke
                                          .tokens = plan.prompt.tokens,
                                          .final_tokens = plan.prompt.tokens + new_tokens};
   HYDRANT_CHECK(kv_cache_.TryOpen(args, &sequence.blocks, &batch_));
-  HYDRANT_CHECK(sequence.blocks.slot == static_cast<int>(sequences_.size()));
-  sequences_.push_back(std::move(sequence));
-  return sequences_.back().blocks.slot;
+  return Put(std::move(sequence));
+}
+
+int EngineDriver::Put(Sequence sequence) {
+  const int slot = sequence.blocks.slot;
+  if (static_cast<size_t>(slot) >= sequences_.size()) sequences_.resize(slot + 1);
+  sequences_[slot] = std::move(sequence);
+  return slot;
+}
+
+int EngineDriver::Fork(int slot, int new_tokens) {
+  Sequence& from = sequences_[slot];
+  Sequence sequence = {.sampling = from.sampling,
+                       .position = from.position,
+                       .newest = from.newest,
+                       .logits_row = from.logits_row,
+                       .plan = from.plan,
+                       .entries = from.entries,
+                       .turns = from.turns};
+  const KvCacheManager::OpenArgs args = {
+      .plan = &from.plan, .tokens = from.position, .final_tokens = from.position + new_tokens};
+  HYDRANT_CHECK(kv_cache_.TryFork(args, &from.blocks, &sequence.blocks, &batch_));
+  return Put(std::move(sequence));
+}
+
+void EngineDriver::Release(int slot) {
+  kv_cache_.Release(&sequences_[slot].blocks);
+  sequences_[slot] = {};
 }
 
 void EngineDriver::PrefillAll(int slot) {
@@ -85,38 +111,79 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   Sequence& sequence = sequences_[slot];
   SampledRow sampling = sequence.sampling;
   sampling.position = position + 1;
-  if (sequence.plan.CompactsAfter(position)) {
-    const PageCompaction compaction =
-        sequence.plan.retention->CompactionAfter(sequence.plan, position);
-    auto& of_slot = batch_.Add(SlotCompaction{slot, position});
-    if (!compaction.keep_of_heads.empty()) {
-      kv_cache_.SetCaps(compaction.keep_of_heads, &sequence.blocks);
-      of_slot.plan = sequence.plan;
-    } else if (compaction.then.has_value()) {
-      kv_cache_.Compact(*compaction.then, position, &sequence.blocks);
-    }
-  }
-  HYDRANT_CHECK(kv_cache_.TryGrow(position + 1, &sequence.blocks, &batch_));
+  Compact(position, &sequence);
   sequence.decoded = token;
   decoded_.push_back({{.slot = slot, .first_position = position}, sampling});
   sequence.position = position + 1;
 }
 
-void EngineDriver::Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep) {
-  BeginRun(slot, std::move(tokens), std::move(keep));
+// Compacts if it is due, and takes pages for the next token. A compaction in place follows the copies
+// of shared pages that it changes.
+void EngineDriver::Compact(int position, Sequence* sequence) {
+  SequenceBlocks* const blocks = &sequence->blocks;
+  PageCompaction compaction;
+  const bool due = sequence->plan.CompactsAfter(position);
+  if (due) compaction = sequence->plan.retention->CompactionAfter(sequence->plan, position);
+  const bool in_place = compaction.keep_of_heads.empty() && !compaction.then.has_value();
+  if (due && !in_place) {
+    auto& of_slot = batch_.Add(SlotCompaction{blocks->slot, position});
+    if (compaction.keep_of_heads.empty()) {
+      kv_cache_.Compact(*compaction.then, position, blocks);
+    } else {
+      kv_cache_.SetCaps(compaction.keep_of_heads, blocks);
+      of_slot.plan = sequence->plan;
+    }
+  }
+  HYDRANT_CHECK(kv_cache_.TryGrow(position + 1, blocks, &batch_));
+  if (due && in_place) batch_.Add(SlotCompaction{blocks->slot, position});
+}
+
+void EngineDriver::Append(int slot, std::vector<TokenId> tokens, std::optional<TurnRun> turn) {
+  BeginRun(slot, std::move(tokens), turn);
   AppendPart(slot, 0, engine_->limits().num_layers, 0,
              static_cast<int>(sequences_[slot].run.size()));
 }
 
-void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep) {
+void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens, std::optional<TurnRun> turn) {
   Sequence& sequence = sequences_[slot];
   sequence.run = std::move(tokens);
-  sequence.keep = std::move(keep);
+  if (turn.has_value()) sequence.keep = std::vector<int32_t>(turn->keep.begin(), turn->keep.end());
+  sequence.turn = turn;
+  if (turn.has_value()) sequence.turn->keep = sequence.keep;
   sequence.position += static_cast<int>(sequence.run.size());
   HYDRANT_CHECK(kv_cache_.TryGrow(sequence.position, &sequence.blocks, &batch_));
   kv_cache_.CloseArena(&sequence.blocks);
   HYDRANT_CHECK(
       kv_cache_.TryOpenArena(static_cast<int64_t>(sequence.run.size()), &sequence.blocks));
+}
+
+void EngineDriver::AppendTurn(int slot, const CacheSpec& spec, std::vector<TokenId> tokens) {
+  Sequence& sequence = sequences_[slot];
+  const TokenRange range = {sequence.position,
+                            sequence.position + static_cast<int32_t>(tokens.size())};
+  const std::optional<TurnRun> turn = BeginTurn(range, spec, &sequence);
+  sequence.turns.push_back(range);
+  Append(slot, std::move(tokens), turn);
+}
+
+// Counts the budget of a later turn, as CacheCompactor::BeginAppend.
+std::optional<TurnRun> EngineDriver::BeginTurn(const TokenRange& range, const CacheSpec& spec,
+                                               Sequence* sequence) {
+  CachePlan& plan = sequence->plan;
+  const std::span full(sequence->blocks.spans.data(),
+                       static_cast<size_t>(engine_->limits().BudgetHeads()));
+  sequence->keep = KeepAfterAppend(range, plan, spec, sequence->turns, full);
+  if (!sequence->keep.empty()) kv_cache_.AnnounceCompaction(range.end, &sequence->blocks);
+  const AppendBudget budget = BudgetAfterAppend(plan, spec, range.end);
+  if (RaisesBudget(range, plan) && budget.cap != plan.cap) {
+    SlotAppend append = {.slot = sequence->blocks.slot, .budget = budget};
+    kv_cache_.RaiseCaps(budget.cap - plan.cap, range.begin, &sequence->blocks);
+    plan.cap = budget.cap;
+    for (const HeadSpan& span : full) append.caps.push_back(span.cap);
+    batch_.Add(std::move(append));
+  }
+  if (!plan.ScoresTurns()) return std::nullopt;
+  return TurnRun{.scored_end = ScoredEnd(range, plan, sequence->turns), .keep = sequence->keep};
 }
 
 void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int token_begin,
@@ -131,10 +198,8 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
                         .first_position = sequence.position - static_cast<int>(sequence.run.size()),
                         .part = {layer_begin, layer_end, token_begin, token_end},
                         .arena_begin = sequence.blocks.arena_begin,
-                        .keep = sequence.keep};
+                        .turn = sequence.turn};
   AddRun(run, sampling);
-  if (run.Ends(engine_->limits().num_layers) && !sequence.keep.empty())
-    kv_cache_.CompactTo(sequence.keep, sequence.position, &sequence.blocks);
 }
 
 void EngineDriver::Hold(int slot, std::vector<TokenId> tokens) {
@@ -198,10 +263,23 @@ void EngineDriver::Step() {
   for (const TokenRun& run : ran.InArena()) {
     for (const int slot : run.Slots()) {
       const CacheReport& of_slot = result.prompt_reports[report++];
-      if (run.Ends(engine_->limits().num_layers) && run.BuildsCache()) TakeReport(slot, of_slot);
+      if (!run.Ends(engine_->limits().num_layers)) continue;
+      if (run.BuildsCache()) TakeReport(slot, of_slot);
+      if (run.CompactsTurn())
+        kv_cache_.ApplyTurnReport(of_slot.entries, sequences_[slot].position,
+                                  &sequences_[slot].blocks);
     }
   }
+  CloseArenas(ran);
   for (Sequence& sequence : sequences_) kv_cache_.PackState(&sequence.blocks, &batch_);
+}
+
+// Frees the arena of runs that have ended; a held one stays for its commit.
+void EngineDriver::CloseArenas(const Batch& ran) {
+  for (const TokenRun& run : ran.InArena()) {
+    if (!run.Ends(engine_->limits().num_layers) || run.commit == Commit::kLater) continue;
+    for (const int slot : run.Slots()) kv_cache_.CloseArena(&sequences_[slot].blocks);
+  }
 }
 
 // Decoded runs come first in a batch, whatever was added first.

@@ -5,12 +5,15 @@
 #define HYDRANT_TOOLS_EVAL_ENGINE_DRIVER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/cache/kv_cache_manager.h"
+#include "engine/cache/turns.h"
 #include "engine/run/engine.h"
 
 namespace hydrant::eval {
@@ -30,6 +33,11 @@ class EngineDriver {
   // both plans have the same prompt length (PromptRun::sharing_slots).
   int AddSharing(int slot, const CachePlan& plan, int new_tokens);
 
+  // Takes a slot for a copy of the slot's cache as it is now.
+  int Fork(int slot, int new_tokens);
+  // Frees the slot and its pages.
+  void Release(int slot);
+
   // Adds the prompt's run to the step being built; all layers and tokens, or the given part.
   void PrefillAll(int slot);
   void PrefillPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
@@ -38,10 +46,13 @@ class EngineDriver {
   void DecodeToken(int slot, TokenId token, int position);
 
   // Adds a run that appends `tokens` to the slot's sequence (Commit::kAppend); or begins one in
-  // parts, which AppendPart() adds. keep: TokenRun::keep.
-  void Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
-  void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
+  // parts, which AppendPart() adds.
+  void Append(int slot, std::vector<TokenId> tokens, std::optional<TurnRun> turn = {});
+  void BeginRun(int slot, std::vector<TokenId> tokens, std::optional<TurnRun> turn = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
+  // Adds a run as the scheduler does for the next turn of a conversation: of a later turn the
+  // budget is counted anew. spec: of the slot's plan. REQUIRES: plan.AppendsRuns()
+  void AppendTurn(int slot, const CacheSpec& spec, std::vector<TokenId> tokens);
 
   // Adds a run of `tokens` that is committed later (Commit::kLater), with a sampled row after each
   // of them; then keeps the first `count` before the slot's next run. HeldSamples(): the sampled
@@ -62,6 +73,8 @@ class EngineDriver {
   // Prefill of one sequence and `count` greedy tokens, alone.
   std::vector<TokenId> Generate(int slot, int count);
 
+  // Tokens that the slot's cache has seen, after the step being built.
+  int position(int slot) const { return sequences_[slot].position; }
   TokenId last_token(int slot) const { return sequences_[slot].newest; }
   // Entries kept by each head at compaction, if the slot's plan is then ragged.
   const std::vector<int32_t>& Entries(int slot) const { return sequences_[slot].entries; }
@@ -89,7 +102,7 @@ class EngineDriver {
     std::vector<TokenId> run = {};  // tokens to append or to hold
     TokenId decoded = kNoToken;     // input of the decoded run
     std::vector<TokenId> held_samples = {};
-    std::vector<int32_t> keep = {};
+    std::vector<int32_t> keep = {};  // of `turn`
     SampledRow sampling = {};
     bool prompt_logprobs = false;
     int position = 0;  // of the next input token
@@ -100,18 +113,25 @@ class EngineDriver {
     std::vector<float> retained_mass = {};
     std::vector<float> observations = {};
     std::vector<int> sharing_slots = {};
-    std::vector<int32_t> entries = {};  // kept by each head, if its plan is ragged
+    std::vector<int32_t> entries = {};   // kept by each head, if its plan is ragged
+    std::vector<TokenRange> turns = {};  // appended ranges
+    std::optional<TurnRun> turn = {};    // of the run
   };
+  void Compact(int position, Sequence* sequence);
+  std::optional<TurnRun> BeginTurn(const TokenRange& range, const CacheSpec& spec,
+                                   Sequence* sequence);
+  int Put(Sequence sequence);
   int Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens);
   void AddRun(const TokenRun& run, const SampledRow& sampling);
   std::span<const float> LogitsAt(int row);
   void AddDecoded();
   void TakeTokens(const Batch& ran);
+  void CloseArenas(const Batch& ran);
   void TakeReport(int slot, const CacheReport& report);
 
   Engine* engine_;
   KvCacheManager kv_cache_;
-  std::vector<Sequence> sequences_;
+  std::deque<Sequence> sequences_;  // by slot
   Batch batch_;
   std::vector<std::pair<TokenRun, SampledRow>> decoded_;  // of the step being built
   StepResult result_;                                     // of the last step

@@ -59,6 +59,7 @@ absl::Status SimulatedEngine::Collect(StepResult* result) {
 CacheReport SimulatedEngine::ReportPrompt(const TokenRun& run, int slot) {
   CacheReport report;
   const CachePlan& plan = plans_[slot];
+  if (run.CompactsTurn()) report.entries.assign(run.turn->keep.begin(), run.turn->keep.end());
   if (!run.BuildsCache()) return report;
   report.observations.resize(static_cast<size_t>(plan.scorer->NumObservations(plan)) *
                              static_cast<size_t>(NumHeads()));

@@ -5,6 +5,7 @@
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -48,6 +49,10 @@ class ProbeScorer final : public PromptScorer {
   std::string_view Name() const override;
   bool ReadsProbe() const override { return passes_.second_reading; }
   bool MeasuresMassByEcho() const override { return passes_.mass_by_echo; }
+  // A turn is not read twice.
+  std::optional<EchoScore> TurnScore() const override {
+    return EchoScore{weights_.sum, weights_.max, weights_.value_norms};
+  }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override;
   std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override;
   const float* Score(const PromptLayer& layer) const override;
@@ -59,7 +64,9 @@ class ProbeScorer final : public PromptScorer {
 
 // Whether any entry may be evicted; if not, no scorer is needed. REQUIRES: budget, rule and
 // retention are set.
-inline bool MayEvict(const CachePlan& plan) { return plan.Compresses() || plan.rule.scored; }
+inline bool MayEvict(const CachePlan& plan) {
+  return plan.Compresses() || plan.rule.scored || plan.prompt.goes_on;
+}
 
 }  // namespace hydrant
 

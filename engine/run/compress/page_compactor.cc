@@ -1,12 +1,31 @@
 #include "engine/run/compress/page_compactor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
 #include "kernels/status_macros.h"
 
 namespace hydrant {
+namespace {
+
+int32_t MeanOf(std::span<const int32_t> keep) {
+  const int64_t sum = std::accumulate(keep.begin(), keep.end(), int64_t{0});
+  return static_cast<int32_t>(sum / static_cast<int64_t>(keep.size()));
+}
+
+// [layers] the mean of the heads that share, rounded down. keep: [layers, kv_heads].
+std::vector<int32_t> MeansOver(BudgetScope scope, std::span<const int32_t> keep, int kv_heads) {
+  std::vector<int32_t> means;
+  for (size_t layer = 0; layer * kv_heads < keep.size(); ++layer) {
+    means.push_back(
+        MeanOf(scope == BudgetScope::kModel ? keep : keep.subspan(layer * kv_heads, kv_heads)));
+  }
+  return means;
+}
+
+}  // namespace
 
 absl::Status PageCompactor::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
@@ -41,20 +60,23 @@ void PageCompactor::Compact(const CachePlan& plan, const PageCompaction& compact
   }
 }
 
-void PageCompactor::CompactLayer(int layer, const TokenRun& run, const KvState& kv) {
-  const CachePlan& plan = kv.plan(run.slot);
-  const auto n = static_cast<int32_t>(run.tokens.size());
-  const size_t heads = limits_.num_kv_heads;
-  budgets_.Set(layer, std::span(run.keep).subspan(layer * heads, heads));
-  backend_->Compact({.keep = budgets_.keep(layer),
-                     .sinks = plan.rule.sinks,
-                     .recent = std::min(plan.rule.recent, n),
-                     .next_position = run.first_position + n,
-                     .max_length = plan.EntriesAfter(run.first_position + n),
-                     .slot = run.slot,
-                     .layer = layer,
-                     .pages = kv.budget().PagesOf(run.slot),
-                     .tables = kv.tables()});
+void PageCompactor::CompactTurn(const TokenRun& run, const KvState& kv) {
+  if (!run.CompactsTurn()) return;
+  CachePlan plan = kv.plan(run.slot);
+  plan.rule.recent = std::min(plan.rule.recent, run.NumTokens());
+  plan.share.floor_ppm = 0;  // a head that was cut before may hold less than a floor
+  const int32_t tokens = run.first_position + run.NumTokens();
+  PageCompaction compaction;
+  compaction.share = plan.share;
+  compaction.max_length = tokens;
+  const std::span<const int32_t> keep = run.turn->keep;
+  if (plan.share.scope == BudgetScope::kHead) {
+    compaction.keep.resize(limits_.BudgetLayers());
+    compaction.keep_of_heads.assign(keep.begin(), keep.end());
+  } else {
+    compaction.keep = MeansOver(plan.share.scope, keep, limits_.num_kv_heads);
+  }
+  Compact(plan, compaction, run.slot, tokens, kv);
 }
 
 }  // namespace hydrant

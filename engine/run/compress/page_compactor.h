@@ -28,8 +28,8 @@ class PageCompactor {
   void Compact(const CachePlan& plan, const PageCompaction& compaction, int slot, int32_t tokens,
                const KvState& kv);
 
-  // Compacts one layer by run.keep, after the appended run has left it.
-  void CompactLayer(int layer, const TokenRun& run, const KvState& kv);
+  // Compacts all layers by run.turn, after the run has left the last one. No effect on other runs.
+  void CompactTurn(const TokenRun& run, const KvState& kv);
 
  private:
   Backend* backend_ = nullptr;

@@ -16,9 +16,18 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
          std::max(a->first_query, 0) == std::max(b->first_query, 0);
 }
 
-// Whether an appending run evicts entries by attention from its last queries (TokenRun::keep).
-bool RanksAnew(const GroupState& group, const TokenRun& run) {
-  return !run.keep.empty() && group.IsBudget();
+// Whether the run is a turn with scores of its own; how they are made, if by an echo.
+bool IsScoredTurn(const GroupState& group, const TokenRun& run) {
+  return run.turn.has_value() && group.IsBudget();
+}
+std::optional<EchoScore> TurnScoreOf(const GroupState& group, const TokenRun& run) {
+  return IsScoredTurn(group, run) ? group.plan(run.slot).scorer->TurnScore() : std::nullopt;
+}
+
+// The queries' total and largest attention to each key.
+std::array<ColumnStatistic, 2> EchoStatistics(GroupReduce reduce) {
+  return {ColumnStatistic{.reduce = reduce},
+          ColumnStatistic{.kind = ColumnStatistic::Kind::kMax, .reduce = GroupReduce::kMax}};
 }
 
 }  // namespace
@@ -40,7 +49,8 @@ absl::Status PromptCompressor::Allocate() {
   shared_.resize(limits_.max_shared_statistics);
   for (DeviceArray<float>& array : shared_) allocate(array, per_arena);
   allocate(scores_, per_arena);
-  allocate(entry_scores_, static_cast<size_t>(limits_.max_model_len) * limits_.num_kv_heads);
+  for (DeviceArray<float>& array : entry_scores_)
+    allocate(array, static_cast<size_t>(limits_.max_model_len) * limits_.num_kv_heads);
   allocate(kept_, per_arena);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
   allocate(observations_, NumHeads() * limits_.max_num_seqs * kMaxObservations);
@@ -72,11 +82,20 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const Group
                                                                      const TokenRun& run) const {
   if (run.commit != Commit::kAppend) return {};
   const DecodeRule& rule = group.plan(run.slot).rule;
-  const bool ranks_anew = RanksAnew(group, run);
-  if (!ranks_anew && (!rule.scored || rule.by_position)) return {};
+  if (TurnScoreOf(group, run).has_value()) {
+    std::vector<Gathered> echoes;
+    for (const ColumnStatistic& statistic : EchoStatistics(rule.reduce)) {
+      Gathered& echo = echoes.emplace_back();
+      echo.echo = statistic;
+      echo.out = statistics_[echoes.size() - 1].data() + run.arena_begin;
+    }
+    return echoes;
+  }
+  const bool is_turn = IsScoredTurn(group, run);
+  if (!is_turn && (!rule.scored || rule.by_position)) return {};
   Gathered received;
   received.reading = ColumnStatistic{.reduce = rule.reduce};
-  if (ranks_anew)
+  if (is_turn)
     received.reading->first_query = static_cast<int32_t>(run.tokens.size()) - kMassQueries;
   received.out = statistics_[0].data() + run.arena_begin;
   return {received};
@@ -228,24 +247,78 @@ void PromptCompressor::Compress(int layer, const TokenRun& run, const LayerKv& l
 void PromptCompressor::Append(int layer, const TokenRun& run, const LayerKv& layer_kv,
                               const KvState& kv) {
   const GroupLayer at = kv.At(layer);
-  const bool ranks_anew = RanksAnew(at.group, run);
+  const std::optional<EchoScore> echo = TurnScoreOf(at.group, run);
+  const float* scores = echo.has_value() ? ScoreTurn(*echo, at, run, layer_kv)
+                                         : statistics_[0].data() + run.arena_begin;
   backend_->AppendPages({.k = layer_kv.k,
                          .v = layer_kv.v,
                          .kv_head_stride = layer_kv.head_stride,
-                         .sums = statistics_[0].data() + run.arena_begin,
+                         .sums = scores,
                          .sum_stride = arena_tokens_,
-                         .write_scores = ranks_anew,
+                         .write_scores = IsScoredTurn(at.group, run),
                          .num_tokens = static_cast<int>(run.tokens.size()),
                          .first_position = run.first_position,
                          .slot = run.slot,
                          .layer = at.layer,
                          .pages = at.group.PagesOf(run.slot),
                          .tables = at.group.tables()});
-  if (ranks_anew) page_compactor_.CompactLayer(at.layer, run, kv);
+}
+
+void PromptCompressor::BeginTurnEcho(Statistics* pass) {
+  for (size_t i = 0; i < entry_scores_.size(); ++i) {
+    backend_->Zero(entry_scores_[i].data(), entry_scores_[i].size() * sizeof(float));
+    (*pass)[i].prefix_out = entry_scores_[i].data();
+    (*pass)[i].prefix_stride = limits_.max_model_len;
+  }
+}
+
+// Adds the scores of the turn's echo to those of the entries, and returns those of its own tokens.
+const float* PromptCompressor::ScoreTurn(const EchoScore& score, const GroupLayer& at,
+                                         const TokenRun& run, const LayerKv& layer_kv) {
+  PromptLayer turn = LayerOf(run.slot, at, run, layer_kv);
+  turn.n = run.NumTokens();
+  DeriveScoresArgs derive = turn.Derivation();
+  derive.b = turn.statistics[1];
+  derive.weight_a = score.sum;
+  derive.weight_b = score.max;
+  backend_->DeriveScores(derive);
+  PagedPrefix entries = {.pages = at.group.PagesOf(run.slot),
+                         .tables = at.group.tables(),
+                         .slot = run.slot,
+                         .layer = at.layer,
+                         .max_entries = run.first_position};
+  const ScoreRowsArgs rows = EntryScores(entries);
+  DeriveScoresArgs of_entries = {.a = rows.rows,
+                                 .b = entry_scores_[1].data(),
+                                 .weight_a = score.sum,
+                                 .weight_b = score.max,
+                                 .num_kv_heads = limits_.num_kv_heads,
+                                 .n = entries.max_entries,
+                                 .out = rows.rows,
+                                 .stride = rows.stride};
+  backend_->DeriveScores(of_entries);
+  if (score.value_norms) {
+    DeriveScoresArgs weigh = turn.Derivation();
+    weigh.step = ScoreStep::kTimesLength;
+    weigh.a = turn.scores;
+    weigh.rows = layer_kv.v;
+    weigh.row_head_stride = layer_kv.head_stride;
+    weigh.dims = layer_kv.head_dim;
+    backend_->DeriveScores(weigh);
+    backend_->TimesValueLengths(rows);
+  }
+  ScoreRowsArgs earned = rows;
+  earned.rows = entry_scores_[1].data();
+  earned.scored_end = run.turn->scored_end;
+  backend_->GatherScores(earned);
+  of_entries.weight_a = of_entries.weight_b = 1.0f;
+  backend_->DeriveScores(of_entries);
+  backend_->ScatterScores(rows);
+  return turn.scores;
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
-  return {.rows = entry_scores_.data(),
+  return {.rows = entry_scores_[0].data(),
           .stride = limits_.max_model_len,
           .max_length = entries.max_entries,
           .slot = entries.slot,
@@ -330,6 +403,7 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores,
 }
 
 void PromptCompressor::Finish(const TokenRun& run, const KvState& kv) {
+  if (!run.BuildsCache()) return page_compactor_.CompactTurn(run, kv);
   for (const int slot : run.Slots()) FinishSlot(slot, kv);
 }
 

@@ -51,11 +51,14 @@ class PromptCompressor {
   // Called after the whole layer has run: writes the kept entries of each slot, by its plan in the
   // layer's group.
   void Compress(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
+  // Scratch for the statistics of a turn's echo over the layer's entries: zeroed, and set as outputs
+  // of the pass.
+  void BeginTurnEcho(Statistics* pass);
   // As Compress() for an appended run: entries and new tokens compete for each head's slots.
   void Append(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
   // Scratch for the scores of a layer's entries while attention adds to them.
   ScoreRowsArgs EntryScores(const PagedPrefix& entries);
-  // Called after the last layer has been compressed.
+  // Called after the run has left the last layer.
   void Finish(const TokenRun& run, const KvState& kv);
 
   // For compactions while decoding.
@@ -88,6 +91,8 @@ class PromptCompressor {
   void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int tokens,
                const TokenRun& run, const KvState& kv, const Move& move) const;
   void TakeShared(const GroupState& group, const TokenRun& run, int slot);
+  const float* ScoreTurn(const EchoScore& score, const GroupLayer& at, const TokenRun& run,
+                         const LayerKv& layer_kv);
   void CompressSlot(int slot, const GroupLayer& at, const TokenRun& run, const LayerKv& layer_kv,
                     const KvState& kv);
   void FinishSlot(int slot, const KvState& kv);
@@ -104,11 +109,11 @@ class PromptCompressor {
   // [kv_heads, arena] each: statistics gathered once for several slots, then copied to statistics_
   // for one slot after another.
   std::vector<DeviceArray<float>> shared_;
-  DeviceArray<float> scores_;        // [kv_heads, arena]
-  DeviceArray<float> entry_scores_;  // [kv_heads, max_model_len]
-  DeviceArray<int32_t> kept_;        // [kv_heads, arena]
-  DeviceArray<float> mass_;          // [slots, layers, kv_heads]
-  DeviceArray<float> observations_;  // [slots, kMaxObservations, layers, kv_heads]
+  DeviceArray<float> scores_;                       // [kv_heads, arena]
+  std::array<DeviceArray<float>, 2> entry_scores_;  // [kv_heads, max_model_len] each
+  DeviceArray<int32_t> kept_;                       // [kv_heads, arena]
+  DeviceArray<float> mass_;                         // [slots, layers, kv_heads]
+  DeviceArray<float> observations_;                 // [slots, kMaxObservations, layers, kv_heads]
   PageCompactor page_compactor_;
 };
 

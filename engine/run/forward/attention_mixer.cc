@@ -43,17 +43,16 @@ absl::Status AttentionMixer::Allocate(const EngineLimits& limits) {
 
 void AttentionMixer::Begin(const TokenRun& run, const KvState& kv) {
   if (run.BeginsLayer()) prefix_.Begin(run, kv);
-  const auto after =
-      static_cast<int32_t>(std::min<int64_t>(kv.plan(run.slot).prompt.tokens, max_positions_ - 1));
+  const int64_t end = run.BuildsCache() ? kv.plan(run.slot).prompt.tokens
+                                        : int64_t{run.first_position} + run.NumTokens();
+  const auto after = static_cast<int32_t>(std::min<int64_t>(end, max_positions_ - 1));
   // Cached tokens are not computed, but the echo rotates their queries.
   const int begin = run.BeginsLayer() ? 0 : run.part.token_begin;
   later_positions_.Write(*backend_, run.arena_begin + begin,
                          std::vector<int32_t>(run.part.token_end - begin, after));
 }
 
-void AttentionMixer::End(const TokenRun& run, const KvState& kv) {
-  if (run.BuildsCache()) compressor_->Finish(run, kv);
-}
+void AttentionMixer::End(const TokenRun& run, const KvState& kv) { compressor_->Finish(run, kv); }
 
 // Loads the data of cached tokens from prefix blocks.
 void AttentionMixer::BeginLayer(int layer, const TokenRun& run, const KvState& kv) {
@@ -71,6 +70,7 @@ void AttentionMixer::EndLayer(int layer, const TokenRun& run, const KvState& kv)
       compressor_->Compress(layer, run, layer_kv, kv);
       break;
     case Commit::kAppend:
+      Echo(layer, run, kv);
       compressor_->Append(layer, run, layer_kv, kv);
       break;
     case Commit::kLater:
@@ -243,27 +243,29 @@ PrefillAttentionArgs AttentionMixer::AttentionOf(int layer, const RunPiece& piec
   return args;
 }
 
+// The slot's entries before an appended run.
+PagedPrefix AttentionMixer::EntriesBefore(const GroupLayer& at, const TokenRun& run,
+                                          const KvState& kv) const {
+  return {.pages = kv.pages(),
+          .tables = at.group.tables(),
+          .slot = run.slot,
+          .layer = at.layer,
+          .max_entries = run.first_position,
+          .next_position = run.first_position};
+}
+
 // Attention to the keys of `args`, of the run, and to the entries in the slot's pages.
 void AttentionMixer::AttendToEntries(const GroupLayer& at, const TokenRun& run, const KvState& kv,
                                      PrefillAttentionArgs args) {
-  const PagedPrefix entries = {
-      .pages = kv.pages(),
-      .tables = at.group.tables(),
-      .slot = run.slot,
-      .layer = at.layer,
-      .max_entries = at.group.plan(run.slot).EntriesAfter(run.first_position),
-      .next_position = run.first_position};
+  const PagedPrefix entries = EntriesBefore(at, run, kv);
   args.prefix = &entries;
   args.statistics = compressor_->Passes(at.group, run).front();
-  const ScoreRowsArgs scores = compressor_->EntryScores(entries);
+  ScoreRowsArgs scores = compressor_->EntryScores(entries);
+  // The first piece of a turn sets the scores of entries without one.
+  if (run.turn.has_value() && args.first_position == 0) scores.scored_end = run.turn->scored_end;
   const bool summed = args.statistics[0].out != nullptr;
   if (summed) {
-    // A run with `keep` ranks entries by its own attention alone: their scores start at 0.
-    if (run.keep.empty() || args.first_position > 0) {
-      backend_->GatherScores(scores);
-    } else {
-      backend_->Zero(scores.rows, scores.stride * model_->config().num_kv_heads * sizeof(float));
-    }
+    backend_->GatherScores(scores);
     args.statistics[0].prefix_out = scores.rows;
     args.statistics[0].prefix_stride = scores.stride;
   }
@@ -315,15 +317,23 @@ void AttentionMixer::RotateForEcho(int layer, const RunPiece& piece, int row, co
 
 // Runs the layer's queries once more, after all keys are computed.
 void AttentionMixer::Echo(int layer, const TokenRun& run, const KvState& kv) {
-  const auto n = static_cast<int>(kv.plan(run.slot).prompt.tokens);
+  std::vector<PromptCompressor::Statistics> passes =
+      compressor_->EchoPasses(kv.At(layer).group, run);
+  if (passes.empty()) return;
+  const PagedPrefix entries = EntriesBefore(kv.At(layer), run, kv);
+  const int n =
+      run.BuildsCache() ? static_cast<int>(kv.plan(run.slot).prompt.tokens) : run.NumTokens();
   PrefillAttentionArgs args = AttentionTo(layer, ArenaKv(layer, run), kv);
   args.q = At(later_q_, int64_t{run.arena_begin} * model_->config().QDim());
   args.num_queries = n;
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
   args.end_key = n;
   args.precision = backend_->RankingDType(kv.pages().layout.dtype, model_->weight_dtype());
-  for (const PromptCompressor::Statistics& pass :
-       compressor_->EchoPasses(kv.At(layer).group, run)) {
+  if (!run.BuildsCache()) {
+    args.prefix = &entries;
+    compressor_->BeginTurnEcho(&passes.front());
+  }
+  for (const PromptCompressor::Statistics& pass : passes) {
     args.statistics = pass;
     backend_->PrefillAttention(args);
   }

@@ -60,6 +60,7 @@ class AttentionMixer final : public Mixer {
   PrefillAttentionArgs AttentionOf(int layer, const RunPiece& piece, int row,
                                    const KvState& kv) const;
   PrefillAttentionArgs AttentionTo(int layer, const LayerKv& layer_kv, const KvState& kv) const;
+  PagedPrefix EntriesBefore(const GroupLayer& at, const TokenRun& run, const KvState& kv) const;
   void AttendToEntries(const GroupLayer& at, const TokenRun& run, const KvState& kv,
                        PrefillAttentionArgs args);
   // The rows of an arena array from `element` on.

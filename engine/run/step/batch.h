@@ -122,6 +122,19 @@ struct PromptRun {
   }
 };
 
+// Tokens behind the compressed prompt of a cache without caps: a question, or another turn of a
+// conversation. They are scored as a prompt's are (PromptScorer::TurnScore), and the cache's entries
+// add the new scores to the scores that they have. When the run has left the last layer, entries may
+// be evicted. The span is valid during Enqueue().
+struct TurnRun {
+  int32_t scored_end = 0;  // entries of tokens from here on have no score yet
+  // [heads of the budget group] entries that each head keeps of old and new, at least the protected
+  // ones and at most all; heads that share a budget (CachePlan::share) put theirs together and share
+  // them by score. StepResult::prompt_reports says how many each head then holds. Empty: all.
+  // REQUIRES: no pages of the slot have another owner
+  std::span<const int32_t> keep = {};
+};
+
 // Spans are valid during Enqueue(), and the same in all parts of a run.
 struct TokenRun {
   int slot = 0;
@@ -134,17 +147,14 @@ struct TokenRun {
 
   // Unused in a decoded run.
   RunPart part = {};
-  int arena_begin = 0;  // offset of the run in the prefill arena, in tokens
-  // For kAppend: [heads of the budget group] entries that each head keeps of its old and new
-  // entries, ranked by attention from the run's last kMassQueries queries; at most all entries, at
-  // least the protected ones. Empty: as many as its cap allows. REQUIRES: no pages of the slot have
-  // another owner
-  std::span<const int32_t> keep = {};
-  PromptRun prompt = {};  // for kCompress
+  int arena_begin = 0;               // offset of the run in the prefill arena, in tokens
+  std::optional<TurnRun> turn = {};  // for kAppend
+  PromptRun prompt = {};             // for kCompress
 
   int NumTokens() const { return static_cast<int>(tokens.size()); }
   bool IsDecoded() const { return commit == Commit::kDecode; }
   bool BuildsCache() const { return commit == Commit::kCompress; }
+  bool CompactsTurn() const { return turn.has_value() && !turn->keep.empty(); }
   // Whether the part holds the first, or the last, tokens of its first layer.
   bool BeginsLayer() const { return part.token_begin == prompt.first_token; }
   bool EndsLayer() const { return part.token_end == NumTokens(); }

@@ -388,7 +388,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           if (plan_.scorer->MeasuresMassByEcho()) entry.late = 0;
         }
       }
-      AddEcho(l, later);
+      AddEcho(l, later, kept);
     }
     for (Head& head : heads) {
       for (Entry& entry : head.entries) {
@@ -397,13 +397,11 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       if (plan_.scorer->Name() == "window") Pool(&head, first_summed);
       if (plan_.scorer->Name() == "k-center") RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
+      if (probed || echoed) MakeScores(&head);
       for (Entry& entry : head.entries) {
-        if (probed || echoed)
-          entry.score = ProbeOf(plan_).sum * entry.score + ProbeOf(plan_).max * entry.most;
-        if ((probed || echoed) && ProbeOf(plan_).value_norms)
-          entry.score *= std::sqrt(Dot(entry.value.data(), entry.value.data(), d));
+        entry.score *= plan_.scorer->Scale(plan_);
+        entry.earned = entry.score;
       }
-      for (Entry& entry : head.entries) entry.score *= plan_.scorer->Scale(plan_);
     }
     if (plan_.resolve_at == ResolveAt::kPrefilled) {  // Resolve() adds the late queries
       for (Head& head : heads) {
@@ -430,22 +428,21 @@ void DoubleModel::Sequence::KeepWindow(int layer, Head* head) const {
   head->victim_position = kept >= window ? kept - window : -1;
 }
 
-// Adds the attention of the prompt's queries, rotated to the position after the prompt, to the
-// scores and maxima of all its keys.
-void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
+void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries, int most) {
   const ModelConfig& config = model_->config_;
-  const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
+  const int d = config.head_dim, asked = std::min(most, static_cast<int>(queries.size()));
   for (int h = 0; h < config.num_kv_heads; ++h) {
     std::vector<Entry>& entries = HeadsOf(layer)[h].entries;
-    for (int i = 0; i < kept; ++i) {
-      Matrix weights;  // [group][kept]
+    const int keys = std::min(most, static_cast<int>(entries.size()));
+    for (int i = 0; i < asked; ++i) {
+      Matrix weights;  // [group][keys]
       for (int g = 0; g < config.GroupSize(); ++g) {
         const double* q = &queries[i][(h * config.GroupSize() + g) * d];
         Vector logits;
-        for (int j = 0; j < kept; ++j) logits.push_back(model_->LogitOf(q, entries[j].key));
+        for (int j = 0; j < keys; ++j) logits.push_back(model_->LogitOf(q, entries[j].key));
         weights.push_back(Softmax(logits, model_->SinkLogit(layer, h * config.GroupSize() + g)));
       }
-      for (int j = 0; j < kept; ++j) {
+      for (int j = 0; j < keys; ++j) {
         Vector received;
         for (const Vector& of_head : weights) received.push_back(of_head[j]);
         entries[j].score += Reduce(received);
@@ -456,6 +453,16 @@ void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
               std::accumulate(received.begin(), received.end(), 0.0) / received.size();
       }
     }
+  }
+}
+
+// From sums and maxima to scores.
+void DoubleModel::Sequence::MakeScores(Head* head) const {
+  const int d = model_->config_.head_dim;
+  for (Entry& entry : head->entries) {
+    entry.score = ProbeOf(plan_).sum * entry.score + ProbeOf(plan_).max * entry.most;
+    if (ProbeOf(plan_).value_norms)
+      entry.score *= std::sqrt(Dot(entry.value.data(), entry.value.data(), d));
   }
 }
 
@@ -913,48 +920,120 @@ void DoubleModel::Sequence::StepInWindow(int l, int position, Vector* hidden) {
   model_->FinishLayer(layer, Attend(l, q, 0, &HeadsOf(l)), hidden);
 }
 
-Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position,
-                                     const std::vector<int32_t>& keep) {
-  const ModelConfig& config = model_->config_;
-  const int n = static_cast<int>(tokens.size()), d = config.head_dim;
+Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position) {
+  const int n = static_cast<int>(tokens.size());
   Matrix hidden;
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(tokens[i], position + i));
-  for (int l = 0; l < config.num_layers; ++l) {
-    const Layer& layer = model_->layers_[l];
-    std::vector<Head>& heads = HeadsOf(l);
-    Matrix queries;
-    for (int i = 0; i < n && place_[l].first; ++i) StepInWindow(l, position + i, &hidden[i]);
+  for (int l = 0; l < model_->config_.num_layers; ++l) {
+    ReadRun(l, position, &hidden, nullptr);
     if (place_[l].first) continue;
-    for (int i = 0; i < n; ++i) {
-      const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
-      queries.push_back(model_->Heads(layer.wq, layer.q_norm, normed));
-      Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
-      const Vector v = Apply(layer.wv, normed);
-      model_->RotateQueries(l, &queries.back(), position + i);
-      model_->Rotate(l, &k, position + i);
-      for (int h = 0; h < config.num_kv_heads; ++h)
-        heads[h].entries.push_back({position + i, Slice(k, h, d), Slice(v, h, d)});
-    }
-    for (int i = 0; i < n; ++i) {
-      if (!keep.empty() && i == std::max(0, n - 32)) {
-        for (Head& head : heads) {
-          for (Entry& entry : head.entries) entry.score = 0.0;
-        }
-      }
-      model_->FinishLayer(layer, Attend(l, queries[i], n - 1 - i, &heads), &hidden[i]);
-    }
-    for (int h = 0; h < config.num_kv_heads; ++h) {
-      Head& head = heads[h];
-      if (!keep.empty()) {
-        DropTo(keep[place_[l].second * config.num_kv_heads + h], position + n,
-               std::min(plan_.rule.recent, n), &head);
-        continue;
-      }
+    for (Head& head : HeadsOf(l)) {
       DropTo(head.cap, position + n, plan_.rule.recent, &head);
       PickVictim(&head, position + n);
     }
   }
   return model_->Logits(hidden.back());
+}
+
+Vector DoubleModel::Sequence::AppendTurn(const std::vector<TokenId>& tokens, int position,
+                                         const TurnRun& turn) {
+  const int n = static_cast<int>(tokens.size());
+  Matrix hidden;
+  for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(tokens[i], position + i));
+  for (int l = 0; l < model_->config_.num_layers; ++l) ReadRun(l, position, &hidden, &turn);
+  for (std::vector<Head>& layer : heads_) {
+    for (Head& head : layer) head.left.clear();
+  }
+  if (!turn.keep.empty()) CompactTurn(n, position + n, turn);
+  return model_->Logits(hidden.back());
+}
+
+// Takes a run through a layer. turn: null where it is none.
+void DoubleModel::Sequence::ReadRun(int l, int position, Matrix* hidden, const TurnRun* turn) {
+  const ModelConfig& config = model_->config_;
+  const int n = static_cast<int>(hidden->size()), d = config.head_dim;
+  if (place_[l].first) {
+    for (int i = 0; i < n; ++i) StepInWindow(l, position + i, &(*hidden)[i]);
+    return;
+  }
+  const Layer& layer = model_->layers_[l];
+  std::vector<Head>& heads = HeadsOf(l);
+  Matrix queries, unrotated;
+  for (int i = 0; i < n; ++i) {
+    const Vector normed = model_->Normalise((*hidden)[i], layer.attn_norm);
+    unrotated.push_back(model_->Heads(layer.wq, layer.q_norm, normed));
+    queries.push_back(unrotated.back());
+    Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
+    const Vector v = Apply(layer.wv, normed);
+    model_->RotateQueries(l, &queries.back(), position + i);
+    model_->Rotate(l, &k, position + i);
+    for (int h = 0; h < config.num_kv_heads; ++h)
+      heads[h].entries.push_back({position + i, Slice(k, h, d), Slice(v, h, d)});
+  }
+  for (int i = 0; i < n; ++i) {
+    if (turn != nullptr && i == std::max(0, n - 32)) {  // earlier queries do not count
+      for (Head& head : heads) {
+        for (Entry& entry : head.entries) entry.score = 0;
+      }
+    }
+    model_->FinishLayer(layer, Attend(l, queries[i], n - 1 - i, &heads), &(*hidden)[i]);
+  }
+  if (turn != nullptr) ScoreTurn(l, position, unrotated, *turn);
+}
+
+// Scores hold the attention of the turn's last 32 queries. Adds what the entries had.
+void DoubleModel::Sequence::ScoreTurn(int l, int position, const Matrix& unrotated,
+                                      const TurnRun& turn) {
+  const bool echoes = plan_.scorer->TurnScore().has_value();
+  const int n = static_cast<int>(unrotated.size());
+  if (echoes) {
+    for (Head& head : HeadsOf(l)) {
+      for (Entry& entry : head.entries) entry.score = entry.most = 0;
+    }
+    Matrix later = unrotated;
+    for (Vector& query : later) model_->RotateQueries(l, &query, position + n);
+    AddEcho(l, later, std::numeric_limits<int>::max());
+  }
+  for (Head& head : HeadsOf(l)) {
+    if (echoes) MakeScores(&head);
+    for (Entry& entry : head.entries) {
+      if (entry.position < turn.scored_end) entry.score += entry.earned;
+      entry.earned = entry.score;
+    }
+  }
+}
+
+void DoubleModel::Sequence::CompactTurn(int n, int next_position, const TurnRun& turn) {
+  const int layers = static_cast<int>(heads_.size());
+  if (plan_.share.scope == BudgetScope::kModel) return DropHeads(0, layers, n, next_position, turn);
+  for (int l = 0; l < layers; ++l) DropHeads(l, l + 1, n, next_position, turn);
+}
+
+// The heads of the layers put their entries together, unless each keeps its own number.
+void DoubleModel::Sequence::DropHeads(int layer_begin, int layer_end, int n, int next_position,
+                                      const TurnRun& turn) {
+  const int kv_heads = model_->config_.num_kv_heads;
+  const int recent = std::min(plan_.rule.recent, n), guarded = plan_.rule.sinks + recent;
+  const size_t first = layer_begin * kv_heads, count = (layer_end - layer_begin) * kv_heads;
+  std::vector<int64_t> keep(turn.keep.begin() + first, turn.keep.begin() + first + count);
+  const auto head = [&](size_t i) -> Head& {
+    return heads_[layer_begin + i / kv_heads][i % kv_heads];
+  };
+  if (plan_.share.scope != BudgetScope::kHead) {
+    const int64_t mean = std::accumulate(keep.begin(), keep.end(), int64_t{0}) / count;
+    std::vector<std::tuple<double, int, int>> all;  // score, position, minus the head
+    for (size_t i = 0; i < count; ++i) {
+      for (const Entry& entry : head(i).entries) {
+        const bool is_open =
+            entry.position >= plan_.rule.sinks && entry.position < next_position - recent;
+        if (is_open) all.emplace_back(entry.score, entry.position, -static_cast<int>(i));
+      }
+    }
+    std::sort(all.rbegin(), all.rend());
+    keep.assign(count, guarded);
+    for (size_t i = 0; i < count * (mean - guarded); ++i) ++keep[-std::get<2>(all[i])];
+  }
+  for (size_t i = 0; i < count; ++i) DropTo(keep[i], next_position, recent, &head(i));
 }
 
 }  // namespace hydrant

@@ -28,8 +28,9 @@ class DoubleModel {
     int position;
     Vector key, value;  // key: rotated by its position; before RoPE under a rolling rule
     double score = 0;
-    double most = 0;  // the largest weight that one query head gave it
-    double late = 0;  // sum of the retained-mass queries' weights, mean over the group
+    double earned = 0;  // by the prompt and by turns, if turns are scored
+    double most = 0;    // the largest weight that one query head gave it
+    double late = 0;    // sum of the retained-mass queries' weights, mean over the group
     double numerator = 0, denominator = 0;  // log weights
     Vector received = {};              // weight from each query of the prompt, 0 before its own
     std::vector<int> below_mean = {};  // queries since the last drop with a weight below 1 / n
@@ -51,10 +52,9 @@ class DoubleModel {
     Vector Step(TokenId token, int position);
     // Appends tokens from `position` on in one run: each attends to all entries and to the run's
     // tokens before it. Then each head evicts the lowest score repeatedly until it is at its cap.
-    // keep: [KV heads of layers without a window] entries to keep instead, by the attention of the
-    // run's last 32 queries.
-    Vector Append(const std::vector<TokenId>& tokens, int position,
-                  const std::vector<int32_t>& keep = {});
+    Vector Append(const std::vector<TokenId>& tokens, int position);
+    // The same as another turn (TurnRun).
+    Vector AppendTurn(const std::vector<TokenId>& tokens, int position, const TurnRun& turn);
 
     // Every head keeps the same part of its entries, `mean` on average and at least the protected
     // ones, and stops growing. With a cap the protected recent window shrinks in proportion.
@@ -77,7 +77,14 @@ class DoubleModel {
     Vector Attend(int layer, const Vector& query, size_t unseen, std::vector<Head>* heads) const;
     void DropTo(int64_t keep, int next_position, int recent, Head* head) const;
     void ChooseVictims(int layer, int position);
-    void AddEcho(int layer, const Matrix& queries);
+    // Adds the attention of queries, rotated to the position after the tokens, to the scores and
+    // maxima of the first `most` entries of all heads; of the queries as many.
+    void AddEcho(int layer, const Matrix& queries, int most);
+    void MakeScores(Head* head) const;
+    void ReadRun(int layer, int position, Matrix* hidden, const TurnRun* turn);
+    void ScoreTurn(int layer, int position, const Matrix& unrotated, const TurnRun& turn);
+    void CompactTurn(int n, int next_position, const TurnRun& turn);
+    void DropHeads(int layer_begin, int layer_end, int n, int next_position, const TurnRun& turn);
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
     double TwoPartAverage(const Vector& received, double alpha, int late, int end) const;

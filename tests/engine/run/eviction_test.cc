@@ -248,8 +248,8 @@ void AdoptTies(const HeadState& actual, DoubleModel::Head* expected, int* excuse
   }
 }
 
-// Appends runs of `counts` tokens to the prompt; single tokens are decoded. compacts: each run
-// compacts every head to a number of its own, as another turn does if heads have no cap.
+// Appends runs of `counts` tokens to the prompt; single tokens are decoded. compacts: each run is
+// another turn, and compacts every head to a number of its own, or all to so many together.
 void AppendRuns(const std::string& device, const Case& c, std::initializer_list<int> counts,
                 bool compacts) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
@@ -260,6 +260,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
   if (compacts && pair.plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
   pair.ReadPrompt(c, 300);
   int position = c.prompt, excused = 0;
+  int scored_end = pair.plan.ScoresPrompt() ? c.prompt : 0;
   for (const int count : counts) {
     SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
     const std::vector<TokenId> tokens = Draw(count, pair.config.vocab_size, &pair.rng);
@@ -277,8 +278,15 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
         const int32_t least = std::min(held, std::max(1, pair.plan.Protected()));
         keep.push_back(least + static_cast<int32_t>(pair.rng() % (held - least + 1)));
       }
-      pair.driver.Append(pair.slot, tokens, keep);
-      logits = pair.expected.Append(tokens, position, keep);
+      if (compacts) {
+        const TurnRun turn = {.scored_end = scored_end, .keep = keep};
+        pair.driver.Append(pair.slot, tokens, turn);
+        logits = pair.expected.AppendTurn(tokens, position, turn);
+        scored_end = position + count;
+      } else {
+        pair.driver.Append(pair.slot, tokens);
+        logits = pair.expected.Append(tokens, position);
+      }
     }
     pair.driver.Step();
     position += count;
@@ -432,11 +440,13 @@ ModelConfig WithWindow(const char* family, int window, bool everywhere) {
 TEST(AppendedRuns, SlicingChangesNoBit) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  for (const char* name : {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "windows"}) {
+  for (const char* name :
+       {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "echo, cut", "windows"}) {
     SCOPED_TRACE(name);
-    const bool cut = std::string(name) == "snapkv, cut", windows = std::string(name) == "windows";
-    const char* policy = cut ? "snapkv" : windows ? "h2o" : name;
-    const Case c = {policy, 6, 2, policy, 48, -1, -1, 90, {}};
+    const bool cut = std::string(name).ends_with(", cut"), windows = std::string(name) == "windows";
+    const std::string policy =
+        windows ? "h2o" : std::string(name).substr(0, std::string(name).find(','));
+    const Case c = {policy.c_str(), 6, 2, policy.c_str(), 48, -1, -1, 90, {}};
     const ModelConfig config =
         windows ? WithWindow("gemma3_text", 50, false) : SmallConfig(c.heads, c.kv_heads);
     const std::vector<int32_t> keep(cut ? config.num_layers * c.kv_heads : 0, 61);
@@ -452,7 +462,11 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
       const int slot = driver.Add(prompt, plan, 100);
       driver.PrefillAll(slot);
       driver.Step();
-      driver.BeginRun(slot, run, keep);
+      if (cut) {
+        driver.BeginRun(slot, run, TurnRun{.scored_end = c.prompt, .keep = keep});
+      } else {
+        driver.BeginRun(slot, run);
+      }
       for (int layer = 0; layer < config.num_layers && sliced; ++layer) {
         for (const auto& [begin, end] : {std::pair(0, 32), std::pair(32, 64), std::pair(64, 75)}) {
           driver.AppendPart(slot, layer, layer + 1, begin, end);
