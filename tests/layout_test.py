@@ -25,7 +25,7 @@ BELOW = {
     "tools/load/targets": {"tools/load/run", "client", "proto"},
     "tools/load/run": {"engine/model", "engine/text/tokenizer"},
     "tools/simulator": {"scheduler", "engine/run", "tools/load/run"},
-    "tools/eval": {"engine/run", "engine/model/hub"},
+    "tools/eval": {"engine/run", "engine/model/hub", "engine/text/chat"},
     "engine/run": {"engine/run/forward"},
     "engine/run/forward": {"engine/run/compress", "engine/model"},
     "engine/run/compress": {"engine/run/step", "engine/run/pool"},

@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import math
@@ -118,6 +119,7 @@ MORE_PRESSES: dict[str, Callable[[], Any]] = {
 ALL_PRESSES = {**PRESSES, **MORE_PRESSES}
 READ_BY_THEMSELVES = (KVzipPress,)  # and its variants
 DRAW_NUMBERS = (RandomPress, LeverageScorePress, CompactorPress)  # --check would draw different ones
+CHECKED_TOKENS = 30  # of a text, by --check
 SCORE_BY_RATIO = (CompactorPress, CriticalKVPress)
 
 
@@ -126,20 +128,52 @@ def fail(message: str) -> None:
 
 
 @dataclasses.dataclass
-class Case:
+class Question:
+    """A question on a compressed context: tokens to read, tokens to foresee, tokens to generate."""
+    index: int
     task: str
-    number: int
-    tokens: list[int]
-    context: int
+    judge: str
+    read: list[int]
+    foreseen: list[int]
     generate: int
+    stop: str
     answers: list[str]
+    wrong: list[str]
+    depth: float
 
     def found(self, text: str) -> float:
-        return sum(answer in text for answer in self.answers) / len(self.answers) if self.answers else 0.0
+        if not self.answers or any(wrong in text for wrong in self.wrong):
+            return 0.0
+        return sum(answer in text for answer in self.answers) / len(self.answers)
+
+    def given(self) -> list[int]:
+        return self.read + self.foreseen
+
+
+@dataclasses.dataclass
+class Case:
+    number: int
+    context: list[int]
+    questions: list[Question]
 
     def keeps(self, budget: float) -> int:
         """Counts like CacheSpec's cache_ratio."""
-        return max(1, math.ceil(budget * self.context - 1e-6))
+        return max(1, math.ceil(budget * len(self.context) - 1e-6))
+
+
+def ids_of(ids: int | list[int] | None) -> list[int]:
+    return [] if ids is None else [ids] if isinstance(ids, int) else ids
+
+
+def question_of(index: int, asked: Json, dialogues: list[list[Json]]) -> Question | None:
+    """None: presses compress a context once, so conversations of several turns are left out, as are choices and texts that
+    follow the full cache's."""
+    dialogue = dialogues[asked["dialogue"]]
+    exchange = dialogue[0]
+    if len(dialogue) > 1 or exchange["follow"] > 0 or asked["judge"] == "choice":
+        return None
+    return Question(index, asked["task"], asked["judge"], exchange["read"], exchange["foreseen"], exchange["generate"],
+                    exchange["stop"], asked["answers"], asked["wrong"], asked["depth"])
 
 
 def read_cases(path: pathlib.Path) -> list[Case]:
@@ -147,10 +181,11 @@ def read_cases(path: pathlib.Path) -> list[Case]:
     for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             made = json.loads(line)
-            cases.append(Case(made["task"], made["case"], made["tokens"], made["context"], made["generate"], made["answers"]))
+            questions = [question_of(k, asked, made["dialogues"]) for k, asked in enumerate(made["questions"])]
+            cases.append(Case(made["case"], made["context"], [question for question in questions if question is not None]))
         except (ValueError, KeyError, TypeError) as error:
             fail(f"{path}, line {i}: {type(error).__name__} {error}; hydrant-eval --write-cases writes such files")
-    return cases
+    return [case for case in cases if case.questions]
 
 
 class Results:
@@ -165,7 +200,7 @@ class Results:
         lines = whole.splitlines()
         try:
             rows = [json.loads(line) for line in lines]
-            self.rows = {(row["task"], row["case"], row["arm"], row["budget"]): row for row in rows[1:]}
+            self.rows = {(row["task"], row["case"], row["question"], row["arm"], row["budget"]): row for row in rows[1:]}
         except (ValueError, KeyError, TypeError) as error:
             fail(f"{path} is not what hydrant-eval keeps: {type(error).__name__} {error}")
         settings = rows[0] if rows else {}
@@ -173,14 +208,14 @@ class Results:
             if settings.get(name) != wanted:
                 fail(f"{path} was made with {name} {settings.get(name)}, and can only be compared with {wanted}")
 
-    def full(self, case: Case) -> Json:
-        row = self.rows.get((case.task, case.number, "full", 1.0))
+    def full(self, case: Case, question: Question) -> Json:
+        row = self.rows.get((question.task, case.number, question.index, "full", 1.0))
         if row is None:
-            fail(f"{self.path} lacks our full cache of {case.task} {case.number}: run hydrant-eval to its end first")
+            fail(f"{self.path} lacks our full cache of {question.task} {case.number}: run hydrant-eval to its end first")
         return row
 
     def has(self, case: Case, name: str, budget: float) -> bool:
-        return (case.task, case.number, PREFIX + name, budget) in self.rows
+        return all((question.task, case.number, question.index, PREFIX + name, budget) in self.rows for question in case.questions)
 
     def add(self, rows: list[Json]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -287,6 +322,7 @@ class Peer:
         self.tokenizer.chat_template = None
         kvzip_press.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda _name: self.tokenizer)
         transformers.AttentionInterface.register("masked", masked_attention)
+        self.ends = {self.tokenizer.eos_token_id, *ids_of(self.model.generation_config.eos_token_id)}
         self.attentions = [layer.self_attn for layer in self.model.model.layers]
         for attention in self.attentions:
             attention.rotary_emb = self.model.model.rotary_emb  # as in BasePress
@@ -310,7 +346,7 @@ class Peer:
                     for budget in budgets[name]:
                         # Half an entry more would make PyramidKVPress keep another; with none,
                         # rounding could lose one.
-                        press.compression_ratio = 1 - (case.keeps(budget) + 1e-4) / case.context
+                        press.compression_ratio = 1 - (case.keeps(budget) + 1e-4) / len(case.context)
                         module.masked_key_indices = None
                         keys, _ = press.compress(module, kwargs["hidden_states"], cached.keys, cached.values, attentions, kwargs)
                         chosen[name, budget].append(kept_of(module, cached.keys, keys))
@@ -319,7 +355,7 @@ class Peer:
         cache = transformers.DynamicCache()
         hooks = [attention.register_forward_hook(hook, with_kwargs=True) for attention in self.attentions]
         try:
-            logits = self.model(input_ids=torch.tensor([case.tokens[:case.context]]), past_key_values=cache, logits_to_keep=1).logits
+            logits = self.model(input_ids=torch.tensor([case.context]), past_key_values=cache, logits_to_keep=1).logits
         finally:
             for registered in hooks:
                 registered.remove()
@@ -335,9 +371,9 @@ class Peer:
         def cut_each(model: Any) -> None:
             for budget in budgets:
                 # Slightly less, so that rounding does not drop another entry.
-                press.compression_ratio = 1 - (case.keeps(budget) - 1e-6) / case.context
+                press.compression_ratio = 1 - (case.keeps(budget) - 1e-6) / len(case.context)
                 cut(model)
-                kept = torch.ones(len(self.attentions), model.config.num_key_value_heads, case.context, dtype=torch.bool)
+                kept = torch.ones(len(self.attentions), model.config.num_key_value_heads, len(case.context), dtype=torch.bool)
                 for layer, attention in enumerate(self.attentions):
                     kept[layer, attention.masked_key_indices[1], attention.masked_key_indices[2]] = False
                     attention.masked_key_indices = None
@@ -347,13 +383,13 @@ class Peer:
         press.compress_post = cut_each
         try:
             with press(self.model):
-                self.model(input_ids=torch.tensor([case.tokens[:case.context]]), past_key_values=transformers.DynamicCache(),
+                self.model(input_ids=torch.tensor([case.context]), past_key_values=transformers.DynamicCache(),
                            logits_to_keep=1)
         finally:
             del press.compress_post
         return choices
 
-    def go_on(self, case: Case, reading: Reading, kept: list[torch.Tensor | None], against: torch.Tensor | None
+    def go_on(self, question: Question, reading: Reading, kept: list[torch.Tensor | None], against: torch.Tensor | None
               ) -> tuple[list[Outcome], torch.Tensor]:
         """Results of the tokens after the context per row, and the log-probabilities of the first
         row [given, vocabulary]. `kept`: a mask per row; `against`: log-probabilities of the full
@@ -366,7 +402,7 @@ class Peer:
             cache.update(layer.keys.expand(len(kept), -1, -1, -1), layer.values.expand(len(kept), -1, -1, -1), i)
             attention.kept = None if kept[0] is None else torch.stack([mask[i] for mask in kept])
         last = reading.logits.expand(len(kept), -1)
-        given = case.tokens[case.context:]
+        given, begin = question.given(), len(question.read)
         first = last
         if given:
             fed = torch.tensor([given]).expand(len(kept), -1)
@@ -374,11 +410,12 @@ class Peer:
             for i, outcome in enumerate(outcomes):
                 after = self.model.lm_head(hidden[i])
                 log_p = torch.cat([reading.logits[None], after[:-1]]).log_softmax(dim=-1)
-                self.measure(given, log_p, log_p if against is None else against, outcome)
+                if question.foreseen:
+                    self.measure(question.foreseen, log_p[begin:], (log_p if against is None else against)[begin:], outcome)
                 if i == 0:
                     first = log_p
             last = self.model.lm_head(hidden[:, -1])
-        self.generate(case, cache, last, outcomes)
+        self.generate(question, cache, last, outcomes)
         for attention in self.attentions:
             attention.kept = None
         return outcomes, first
@@ -389,26 +426,29 @@ class Peer:
         outcome.agreement = (log_p.argmax(dim=-1) == log_full.argmax(dim=-1)).double().mean().item()
         outcome.divergence = max(0.0, (log_full.exp() * (log_full - log_p)).sum(dim=-1).double().mean().item())
 
-    def generate(self, case: Case, cache: transformers.DynamicCache, logits: torch.Tensor, outcomes: list[Outcome]) -> None:
+    def generate(self, question: Question, cache: transformers.DynamicCache, logits: torch.Tensor, outcomes: list[Outcome]) -> None:
         made: list[torch.Tensor] = []
-        for i in range(case.generate):
+        for i in range(question.generate):
             made.append(logits.argmax(dim=-1))
-            if i + 1 < case.generate:
+            if i + 1 < question.generate:
                 logits = self.model(input_ids=made[-1][:, None], past_key_values=cache).logits[:, -1]
         for row, outcome in enumerate(outcomes if made else []):
-            outcome.text = self.tokenizer.decode([tokens[row].item() for tokens in made], skip_special_tokens=True)
+            ids = list(itertools.takewhile(lambda token: token not in self.ends, (tokens[row].item() for tokens in made)))
+            outcome.text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            if question.stop:
+                outcome.text = outcome.text.split(question.stop)[0]
 
     def as_kvpress_does(self, case: Case, name: str, budget: float) -> Outcome:
-        """With the shortened cache, or the press's masked keys, token by token; up to 30 tokens."""
+        """With the shortened cache, or the press's masked keys, token by token."""
         press = ALL_PRESSES[name]()
         self.model.set_attn_implementation("eager" if isinstance(press, ObservedAttentionPress) else "sdpa")
         nudge = -1e-6 if isinstance(press, READ_BY_THEMSELVES) else 1e-4
-        press.compression_ratio = 1 - (case.keeps(budget) + nudge) / case.context
+        press.compression_ratio = 1 - (case.keeps(budget) + nudge) / len(case.context)
         cache = transformers.DynamicCache()
         with press(self.model):
-            logits = self.model(input_ids=torch.tensor([case.tokens[:case.context]]), past_key_values=cache, logits_to_keep=1).logits
+            logits = self.model(input_ids=torch.tensor([case.context]), past_key_values=cache, logits_to_keep=1).logits
         nll = []
-        for position, token in enumerate(case.tokens[case.context:case.context + 30], case.context):
+        for position, token in enumerate(case.questions[0].foreseen, len(case.context)):
             nll.append(-logits[0, -1].log_softmax(dim=-1)[token].item())
             logits = self.model(input_ids=torch.tensor([[token]]), past_key_values=cache,
                                 position_ids=torch.tensor([[position]])).logits
@@ -430,38 +470,44 @@ class Comparison:
         return {name: budgets for name, budgets in lacks.items() if budgets}
 
     def run(self, case: Case, budgets: dict[str, list[float]]) -> None:
-        ours = self.results.full(case)
         together = {n: self.presses[n] for n in budgets if not isinstance(self.presses[n], READ_BY_THEMSELVES)}
         reading, choices = self.peer.read(case, together, budgets)
         for name in budgets:
             if name not in together:
                 choices += self.peer.choose_alone(case, name, self.presses[name], budgets[name])
-        (full,), log_full = self.peer.go_on(case, reading, [None], None)
+        for question in case.questions:
+            self.ask(case, question, reading, choices)
+
+    def ask(self, case: Case, question: Question, reading: Reading, choices: list[Choice]) -> None:
+        ours = self.results.full(case, question)
+        (full,), log_full = self.peer.go_on(question, reading, [None], None)
         if abs(full.nll - ours["nll"]) > SAME_NLL:
-            fail(f"{case.task} {case.number}: uncompressed, transformers has {full.nll:.5f} nats a token and we {ours['nll']:.5f}: "
-                 "not the same model, or not the same cases")
+            fail(f"{question.task} {case.number}: uncompressed, transformers has {full.nll:.5f} nats a token and we "
+                 f"{ours['nll']:.5f}: not the same model, or not the same cases")
         self.differ += full.text != ours["text"]
         rows = []
         for begin in range(0, len(choices), ROWS_AT_ONCE):
             part = choices[begin:begin + ROWS_AT_ONCE]
-            outcomes, _ = self.peer.go_on(case, reading, [choice.kept for choice in part], log_full)
-            rows += [self.row(case, choice, outcome, reading) for choice, outcome in zip(part, outcomes, strict=True)]
+            outcomes, _ = self.peer.go_on(question, reading, [choice.kept for choice in part], log_full)
+            rows += [self.row(case, question, choice, outcome, reading) for choice, outcome in zip(part, outcomes, strict=True)]
         self.results.add(rows)
 
     @staticmethod
-    def row(case: Case, choice: Choice, outcome: Outcome, reading: Reading) -> Json:
+    def row(case: Case, question: Question, choice: Choice, outcome: Outcome, reading: Reading) -> Json:
         kept = choice.kept.sum(dim=-1).flatten().tolist()
-        return {"task": case.task, "case": case.number, "arm": PREFIX + choice.name, "budget": choice.budget, "nll": outcome.nll,
-                "agreement": outcome.agreement if case.tokens[case.context:] else 0.0, "divergence": outcome.divergence,
-                "found": case.found(outcome.text), "text": outcome.text, "entries": sum(kept),
+        return {"task": question.task, "case": case.number, "question": question.index, "arm": PREFIX + choice.name,
+                "budget": choice.budget, "nll": outcome.nll, "agreement": outcome.agreement if question.foreseen else 0.0,
+                "divergence": outcome.divergence, "retrieval": question.judge == "found", "found": question.found(outcome.text),
+                "depth": question.depth, "text": outcome.text, "entries": sum(kept),
                 "retained_mass": (reading.mass * choice.kept).sum(dim=-1).mean().item(), "kept": kept}
 
     def check(self, cases: list[Case]) -> None:
         """One case: checks that the measurement equals kvpress's own way."""
-        case = next((case for case in cases if len(case.tokens) > case.context), None)
+        case = next((case for case in cases if case.questions[0].foreseen and not case.questions[0].read), None)
         if case is None:
-            fail("--check: no case has tokens after its context")
-        case = dataclasses.replace(case, tokens=case.tokens[:case.context + 30], generate=0)
+            fail("--check: no case has a text to foresee")
+        question = dataclasses.replace(case.questions[0], foreseen=case.questions[0].foreseen[:CHECKED_TOKENS], generate=0)
+        case = dataclasses.replace(case, questions=[question])
         worst = 0.0
         for name, press in self.presses.items():
             if isinstance(innermost(press), DRAW_NUMBERS):
@@ -471,7 +517,7 @@ class Comparison:
                 reading, choices = self.peer.read(case, {} if alone else {name: press}, {name: [budget]})
                 if alone:
                     choices = self.peer.choose_alone(case, name, press, [budget])
-                (here,), _ = self.peer.go_on(case, reading, [choices[0].kept], None)
+                (here,), _ = self.peer.go_on(question, reading, [choices[0].kept], None)
                 there = self.peer.as_kvpress_does(case, name, budget)
                 worst = max(worst, abs(here.nll - there.nll))
                 print(f"{name} at {budget:.0%}: {here.nll:.5f} here, {there.nll:.5f} as kvpress does it", file=sys.stderr)

@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "engine/cache/kv_cache_dtype.h"
-#include "fmt/ranges.h"
 #include "kernels/standard_streams.h"
 
 namespace hydrant::eval {
@@ -20,13 +19,19 @@ namespace {
 
 constexpr char kOracle[] = "oracle";
 
+const std::map<std::string, TaskOptions::Half> kHalves = {
+    {"both", TaskOptions::Half::kBoth},
+    {"tuned", TaskOptions::Half::kTuned},
+    {"held-out", TaskOptions::Half::kHeldOut}};
+
 volatile std::sig_atomic_t interrupted = 0;
 
 // Flags of arms and tasks.
 void AddComparisonFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->model, "a GGUF file, a Hugging Face folder, or hf:ORG/NAME");
   app->add_option("--text", flags->texts, "a plain UTF-8 text; may be repeated")->take_all();
-  app->add_option("--tasks", flags->tasks, "see --list-tasks; none: of --anatomy alone")
+  app->add_option("--tasks", flags->tasks,
+                  "tasks or groups of them, see --list-tasks; none: of --anatomy alone")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option(
@@ -48,6 +53,17 @@ void AddComparisonFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--seed", flags->task.seed, "of what is hidden")->capture_default_str();
+  app->add_option(
+         "--half", flags->task.half,
+         "both: all cases; tuned: the even ones, for choosing among policies; held-out: the "
+         "odd ones, for reporting")
+      ->transform(CLI::CheckedTransformer(kHalves))
+      ->option_text("TEXT:{both,tuned,held-out} [both]");
+  app->add_option("--form", flags->form,
+                  "of questions: chat (the model's template), plain, or auto (chat where the model "
+                  "has a template)")
+      ->check(CLI::IsMember({"auto", "chat", "plain"}))
+      ->capture_default_str();
 }
 
 // Flags of output files and of the machine.
@@ -153,12 +169,19 @@ void CheckFlags(const Flags& flags) {
   }
   for (const std::string& task : flags.tasks) {
     if (task == kNoTask && flags.tasks.size() == 1 && flags.anatomy) continue;
-    std::vector<std::string> names;
-    for (const TaskInfo& info : ListTasks()) names.push_back(info.name);
-    if (std::find(names.begin(), names.end(), task) == names.end())
-      Fail(fmt::format("--tasks: '{}' is unknown; one of {}", task, fmt::join(names, ", ")),
-           kExitUsage);
+    const auto named = TasksNamed(task);
+    if (!named.ok()) Fail(std::string(named.status().message()), kExitUsage);
   }
+}
+
+std::vector<std::string> TasksOf(const Flags& flags) {
+  std::vector<std::string> tasks;
+  for (const std::string& name : flags.tasks) {
+    if (name == kNoTask) continue;
+    const std::vector<std::string> named = *TasksNamed(name);
+    tasks.insert(tasks.end(), named.begin(), named.end());
+  }
+  return tasks;
 }
 
 void PrintLists(const Flags& flags) {

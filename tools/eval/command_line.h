@@ -50,6 +50,7 @@ struct Flags {
   std::vector<std::string> against;
   std::string out = "eval-results";
   std::string write_cases;
+  std::string form = "auto";
   std::string device = "cpu";
   std::string dtype = "bfloat16";
   std::string kv_cache_dtype = "float32";
@@ -68,6 +69,8 @@ void AddFlags(CLI::App* app, Flags* flags);
 void CheckFlags(const Flags& flags);
 // "name:parameter=value:..", without a budget; ends the program if a value is not a number.
 Arm ParseArm(const std::string& text);
+// The tasks with their groups replaced by the tasks of each. REQUIRES: CheckFlags()
+std::vector<std::string> TasksOf(const Flags& flags);
 // Prints the output of --list-policies and --list-tasks to stdout.
 void PrintLists(const Flags& flags);
 

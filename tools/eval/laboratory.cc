@@ -1,7 +1,7 @@
 #include "tools/eval/laboratory.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -11,6 +11,7 @@
 #include "engine/model/model_source.h"
 #include "engine/run/engine_probe.h"
 #include "kernels/status_macros.h"
+#include "tools/eval/dialogue.h"
 #include "tools/eval/engine_driver.h"
 
 namespace hydrant::eval {
@@ -20,7 +21,7 @@ namespace {
 constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
 
 // Scores by the attention of the queries after the prompt, which a policy cannot know.
-class Continuation final : public PromptScorer {
+class ContinuationScorer final : public PromptScorer {
  public:
   bool ReadsProbe() const override { return true; }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
@@ -29,35 +30,26 @@ class Continuation final : public PromptScorer {
   const float* Score(const PromptLayer& layer) const override { return layer.statistics[0]; }
 };
 
-// ln(sum(exp(logits)))
-double LogSum(std::span<const float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return std::log(sum) + top;
-}
-
-size_t Best(std::span<const float> logits) {
-  return std::max_element(logits.begin(), logits.end()) - logits.begin();
-}
-
-double Divergence(std::span<const float> full, std::span<const float> other) {
-  const double log_full = LogSum(full), log_other = LogSum(other);
-  double sum = 0;
-  for (size_t i = 0; i < full.size(); ++i) {
-    const double log_p = full[i] - log_full;
-    sum += std::exp(log_p) * (log_p - (other[i] - log_other));
-  }
-  return std::max(0.0, sum);
-}
-
 // An arm of a trial with its plan from PlanCache.
 struct PlannedArm {
   size_t outcome = 0;  // index in the result
   CachePlan plan;
+  CacheSpec spec;
   bool is_oracle = false;
   int slot = -1;
 };
+
+// All dialogues with their right answers, one after the other.
+std::vector<TokenId> Continuation(const Trial& trial) {
+  std::vector<TokenId> all;
+  for (const Dialogue& dialogue : trial.dialogues) {
+    for (const Exchange& exchange : dialogue) {
+      for (const auto* part : {&exchange.read, &exchange.foreseen, &exchange.expected})
+        all.insert(all.end(), part->begin(), part->end());
+    }
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -68,14 +60,13 @@ struct Laboratory::Impl {
   std::vector<TokenId> instruction;
 
   absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
+  int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
   void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
   void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
   Outcome AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const;
+  void Talk(const Trial& trial, std::span<const PlannedArm> group, EngineDriver* driver,
+            std::vector<Outcome>* outcomes) const;
   std::vector<std::vector<int32_t>> Held(int slot) const;
-  void TeacherForce(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver,
-                    std::vector<Outcome>* outcomes) const;
-  void Generate(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver,
-                std::vector<Outcome>* outcomes) const;
 };
 
 absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string& model,
@@ -89,8 +80,8 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
                                                 : TokenizerFromPath(source->folder()));
   EngineOptions engine = options.engine;
   engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
-  engine.max_num_seqs = options.max_arms + 1;
-  engine.max_shared_statistics = 3 * engine.max_num_seqs;
+  engine.max_num_seqs = 2 * (options.max_arms + 1);  // each may be forked for a dialogue
+  engine.max_shared_statistics = 3 * (options.max_arms + 1);
   // Room for a prefill, one with a probe, and the oracle's.
   engine.prefill_arena_tokens = 4 * engine.max_model_len.value_or(source->config().max_context);
   HYDRANT_ASSIGN_OR_RETURN(impl->engine, Engine::Create(source, engine, nullptr));
@@ -115,7 +106,7 @@ std::vector<TokenId> Laboratory::Encode(std::string_view text) const {
 
 absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& trial) const {
   const EngineLimits& limits = engine->limits();
-  const int context = trial.context;
+  const auto context = static_cast<int>(trial.context.size());
   CacheSpec spec = arm.cache;
   if (arm.is_oracle) {
     spec.policy = "reconstruct";
@@ -126,10 +117,11 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
                                                     .num_layers = limits.BudgetLayers(),
                                                     .num_kv_heads = limits.num_kv_heads,
-                                                    .question_tokens = trial.question_tokens,
-                                                    .fits_two_passes = fits_two_passes});
+                                                    .question_later = trial.question_later,
+                                                    .fits_two_passes = fits_two_passes,
+                                                    .goes_on = !trial.dialogues.empty()});
   if (!plan.ok()) return plan;
-  if (arm.is_oracle) plan->scorer = std::make_shared<Continuation>();
+  if (arm.is_oracle) plan->scorer = std::make_shared<ContinuationScorer>();
   if (trial.append.value_or(options.append) && !plan->retention->CompactsWithoutCaps() &&
       !plan->rule.weighted) {
     plan->cap = kNoCap;
@@ -142,13 +134,17 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   return plan;
 }
 
+// An upper bound of the pages of an arm, and of a fork of it.
+int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) const {
+  const auto tokens = static_cast<int64_t>(trial.context.size()) + LongestDialogue(trial.dialogues);
+  const int64_t pages = KvCacheManager::PagesFor(engine->limits(), plan, tokens);
+  return trial.dialogues.size() > 1 ? 2 * pages : pages;
+}
+
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
-  const EngineLimits& limits = impl_->engine->limits();
-  const KvCacheManager kv_cache(limits);
-  const auto tokens = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
-  std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial)}};
-  const int64_t of_full = kv_cache.PagesFor(group[0].plan, tokens);
+  std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial), {}}};
+  const int64_t of_full = impl_->PagesOf(group[0].plan, trial);
   int64_t pages = of_full;
   // Groups as large as the pool allows; each includes the full cache as the baseline.
   const auto run = [&] {
@@ -162,11 +158,11 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
       outcomes[i + 1].refused = plan.status();
       continue;
     }
-    const int64_t needed = kv_cache.PagesFor(*plan, tokens);
-    if (pages + needed > limits.num_blocks ||
-        group.size() == static_cast<size_t>(limits.max_num_seqs))
+    const int64_t needed = impl_->PagesOf(*plan, trial);
+    if (pages + needed > impl_->engine->limits().num_blocks ||
+        group.size() > static_cast<size_t>(impl_->options.max_arms))
       run();
-    group.push_back({i + 1, *plan, arms[i].is_oracle});
+    group.push_back({i + 1, *plan, arms[i].cache, arms[i].is_oracle});
     pages += needed;
   }
   run();
@@ -177,22 +173,20 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
                                 std::vector<Outcome>* outcomes) {
   EngineDriver driver(engine.get(), 1);
   Prefill(trial, group, &driver);
-  for (const PlannedArm& arm : group) {
+  for (PlannedArm& arm : group) {
+    arm.plan = driver.Plan(arm.slot);  // decided
     Outcome& outcome = (*outcomes)[arm.outcome];
     outcome = AfterPrefill(arm, &driver);
     if (trial.traced && !arm.plan.rule.weighted) outcome.held.push_back(Held(arm.slot));
   }
-  TeacherForce(trial, group, &driver, outcomes);
-  Generate(trial, group, &driver, outcomes);
+  Talk(trial, group, &driver, outcomes);
 }
 
 // Computes the context once for all arms, with a probe after it if any arm needs one; and once
 // more, with its continuation, for the oracles.
 void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
                                EngineDriver* driver) const {
-  const auto context_end = trial.tokens.begin() + trial.context;
-  const int more = static_cast<int>(trial.tokens.size()) - trial.context + trial.generate;
-  std::vector<TokenId> plain(trial.tokens.begin(), context_end);
+  const int more = LongestDialogue(trial.dialogues);
   for (const bool oracles : {false, true}) {
     std::vector<PlannedArm*> readers;
     for (PlannedArm& arm : group) {
@@ -202,15 +196,15 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
     // The arm with the longest prefill leads.
     const auto leader = std::find_if(readers.begin(), readers.end(),
                                      [](const PlannedArm* arm) { return arm->plan.ReadsProbe(); });
-    std::vector<TokenId> reading = plain;
+    std::vector<TokenId> reading = trial.context;
     if (leader != readers.end()) {
       std::iter_swap(readers.begin(), leader);
       if (oracles) {
-        reading = trial.tokens;
-        reading.insert(reading.end(), trial.expected.begin(), trial.expected.end());
+        const std::vector<TokenId> continuation = Continuation(trial);
+        reading.insert(reading.end(), continuation.begin(), continuation.end());
       } else {
         reading.insert(reading.end(), instruction.begin(), instruction.end());
-        reading.insert(reading.end(), plain.begin(), plain.end());
+        reading.insert(reading.end(), trial.context.begin(), trial.context.end());
       }
     }
     readers[0]->slot = driver->Add(std::move(reading), readers[0]->plan, more);
@@ -244,41 +238,33 @@ std::vector<std::vector<int32_t>> Laboratory::Impl::Held(int slot) const {
   return held;
 }
 
-// Feeds the tokens after the context, the same to all arms.
-void Laboratory::Impl::TeacherForce(const Trial& trial, std::span<PlannedArm> group,
-                                    EngineDriver* driver, std::vector<Outcome>* outcomes) const {
-  const int end = static_cast<int>(trial.tokens.size());
-  const double given = std::max(1, end - trial.context);
-  for (int position = trial.context; position < end; ++position) {
-    const TokenId token = trial.tokens[position];
-    const std::span<const float> full = driver->LogitsRow(group[0].slot);
-    const size_t best = Best(full);
-    for (const PlannedArm& arm : group) {
-      const std::span<const float> logits = driver->LogitsRow(arm.slot);
-      Outcome& outcome = (*outcomes)[arm.outcome];
-      outcome.nll += (LogSum(logits) - logits[token]) / given;
-      outcome.agreement += Best(logits) == best ? 1.0 : 0.0;
-      if (arm.slot != group[0].slot) outcome.divergence += Divergence(full, logits) / given;
-      driver->DecodeToken(arm.slot, token, position);
-    }
-    driver->Step();
+void Laboratory::Impl::Talk(const Trial& trial, std::span<const PlannedArm> group,
+                            EngineDriver* driver, std::vector<Outcome>* outcomes) const {
+  const bool forks = trial.dialogues.size() > 1;
+  const auto trace = [&] {
     for (const PlannedArm& arm : group) {
       Outcome& outcome = (*outcomes)[arm.outcome];
       if (!outcome.held.empty() && arm.plan.cap != kNoCap) outcome.held.push_back(Held(arm.slot));
     }
-  }
-  for (const PlannedArm& arm : group) (*outcomes)[arm.outcome].agreement /= given;
-}
-
-void Laboratory::Impl::Generate(const Trial& trial, std::span<PlannedArm> group,
-                                EngineDriver* driver, std::vector<Outcome>* outcomes) const {
-  for (int i = 0; i < trial.generate; ++i) {
+  };
+  DialogueRunner runner(driver, tokenizer.get(), engine->limits().prefill_arena_tokens,
+                        trial.traced ? std::function<void()>(trace) : nullptr);
+  for (const Dialogue& dialogue : trial.dialogues) {
+    std::vector<Speaker> speakers;
     for (const PlannedArm& arm : group) {
-      const TokenId token = driver->last_token(arm.slot);
-      (*outcomes)[arm.outcome].text += tokenizer->TokenBytes(token, true, false);
-      if (i + 1 < trial.generate) driver->Decode(arm.slot);
+      Speaker& speaker = speakers.emplace_back();
+      speaker.plan = arm.plan;
+      speaker.spec = arm.spec;
+      speaker.slot = forks ? driver->Fork(arm.slot, TokensOf(dialogue)) : arm.slot;
+      if (forks) continue;
+      const std::span<const float> logits = driver->LogitsRow(arm.slot);
+      speaker.logits.assign(logits.begin(), logits.end());
     }
-    if (i + 1 < trial.generate) driver->Step();
+    runner.Run(dialogue, speakers);
+    for (size_t i = 0; i < group.size(); ++i) {
+      (*outcomes)[group[i].outcome].answers.push_back(std::move(speakers[i].answers));
+      if (forks) driver->Release(speakers[i].slot);
+    }
   }
 }
 

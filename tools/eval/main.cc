@@ -17,12 +17,16 @@
 #include "engine/model/hub/byte_text.h"
 #include "engine/model/hub/pull.h"
 #include "engine/model/model_source.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/chat/chat_template_files.h"
 #include "fmt/ranges.h"
 #include "kernels/standard_streams.h"
 #include "tools/eval/anatomy.h"
 #include "tools/eval/command_line.h"
+#include "tools/eval/dialogue.h"
 #include "tools/eval/laboratory.h"
 #include "tools/eval/pictures.h"
+#include "tools/eval/prompt_form.h"
 #include "tools/eval/report.h"
 #include "tools/eval/results.h"
 #include "tools/eval/run_cases.h"
@@ -67,6 +71,38 @@ std::string PathOfModel(const std::string& model) {
   const auto path = hub::ResolveModelPath(model, &progress);
   if (!path.ok()) Fail("--model: " + std::string(path.status().message()));
   return *path;
+}
+
+// What makes texts of tokens, and questions of texts.
+struct ModelText {
+  std::unique_ptr<Tokenizer> tokenizer;
+  PromptForm form;
+};
+
+// The form that --form names.
+PromptForm FormOf(const Flags& flags, const ModelSource& source) {
+  if (flags.form == "plain") return PromptForm::Plain();
+  const auto templates = source.gguf() != nullptr ? ReadChatTemplates(*source.gguf())
+                                                  : ReadChatTemplates(source.folder());
+  if (absl::IsNotFound(templates.status())) {
+    if (flags.form == "auto") return PromptForm::Plain();
+    Fail("--form: chat, but the model has no chat template; give plain", kExitUsage);
+  }
+  if (!templates.ok()) Fail("--form: " + std::string(templates.status().message()));
+  const auto chat = MakeChatTemplate(*templates);
+  if (!chat.ok()) Fail("--form: " + std::string(chat.status().message()));
+  auto form = PromptForm::Chat(**chat);
+  if (!form.ok()) Fail("--form: " + std::string(form.status().message()) + "; give plain");
+  return *std::move(form);
+}
+
+ModelText OpenText(const Flags& flags) {
+  const auto source = OpenModel(flags.model_path, LoadFormat::kAuto);
+  if (!source.ok()) Fail(std::string(source.status().message()));
+  auto tokenizer = (*source)->gguf() != nullptr ? TokenizerFromGguf(*(*source)->gguf())
+                                                : TokenizerFromPath((*source)->folder());
+  if (!tokenizer.ok()) Fail("--model: " + std::string(tokenizer.status().message()));
+  return {*std::move(tokenizer), FormOf(flags, **source)};
 }
 
 // Called before any work, so that an unsupported model is refused at once; null: not requested.
@@ -146,7 +182,19 @@ void CheckAgainst(const Flags& flags, const Results& results) {
   }
 }
 
-LaboratoryOptions OptionsOf(const Flags& flags) {
+// Tokens of the longest case; of two contexts with an instruction between them; of the anatomy.
+int LongestSequence(const Flags& flags, const std::vector<Case>& cases) {
+  constexpr int kInstruction = 64;
+  int longest = flags.task.length + flags.task.given;
+  for (const Case& asked : cases) {
+    const auto context = static_cast<int>(asked.trial.context.size());
+    longest = std::max({longest, 2 * context + kInstruction,
+                        context + LongestDialogue(asked.trial.dialogues) + kInstruction});
+  }
+  return longest;
+}
+
+LaboratoryOptions OptionsOf(const Flags& flags, const std::vector<Case>& cases) {
   LaboratoryOptions options;
   options.append = flags.append;
   options.engine.device = flags.device;
@@ -159,11 +207,16 @@ LaboratoryOptions OptionsOf(const Flags& flags) {
                                                    : WeightDType::kBFloat16;
   options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
-  // Two contexts with an instruction between, or one with a question.
-  options.engine.max_model_len = 2 * flags.task.length + std::max(flags.task.given, 256);
+  options.engine.max_model_len = LongestSequence(flags, cases);
   options.max_arms =
       static_cast<int>(std::min<size_t>(64, flags.policies.size() * flags.budgets.size()));
   return options;
+}
+
+const char* HalfName(TaskOptions::Half half) {
+  return half == TaskOptions::Half::kBoth    ? "both"
+         : half == TaskOptions::Half::kTuned ? "tuned"
+                                             : "held-out";
 }
 
 nlohmann::json SettingsOf(const Flags& flags) {
@@ -178,6 +231,8 @@ nlohmann::json SettingsOf(const Flags& flags) {
           {"length", flags.task.length},
           {"given", flags.task.given},
           {"seed", flags.task.seed},
+          {"half", HalfName(flags.task.half)},
+          {"form", flags.form},
           {"append", flags.append}};
 }
 
@@ -186,15 +241,16 @@ int Run(Flags flags) {
   const std::vector<std::string> texts = ReadTexts(flags.texts);
   flags.model_path = PathOfModel(flags.model);
   const std::unique_ptr<PlainForward> forward = OpenAnatomy(flags);
-  const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags));
-  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
-  const std::vector<Case> cases = MakeAllCases(flags, texts, **laboratory);
+  const ModelText model = OpenText(flags);
+  const std::vector<Case> cases = MakeAllCases(flags, texts, model.form, *model.tokenizer);
   if (!flags.write_cases.empty()) {
     if (!WriteFile(flags.write_cases, CasesAsJson(cases)))
       Fail("--write-cases: cannot write " + flags.write_cases);
     return 0;
   }
 
+  const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags, cases));
+  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
   const nlohmann::json settings = SettingsOf(flags);
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);

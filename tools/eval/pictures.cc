@@ -51,8 +51,9 @@ struct Subject {
 
   Trial MakeTrial() const {
     Trial trial;
-    trial.tokens = tokens;
-    trial.context = options.length;
+    const auto context_end = tokens.begin() + options.length;
+    trial.context.assign(tokens.begin(), context_end);
+    trial.dialogues = {{{.foreseen = {context_end, tokens.end()}}}};
     trial.traced = true;
     return trial;
   }
@@ -127,8 +128,8 @@ Json LossesAt(const Subject& subject, double budget, std::vector<std::string>* r
       AttentionLosses(subject.activations, subject.options.length - 1, held, subject.forward);
   std::vector<PolicyLoss> policies;
   for (size_t i = 0; i < measured.size(); ++i)
-    policies.push_back(
-        LossOf(arms[measured[i]].name, losses[i], outcomes[measured[i] + 1].nll - outcomes[0].nll));
+    policies.push_back(LossOf(arms[measured[i]].name, losses[i],
+                              outcomes[measured[i] + 1].first().nll - outcomes[0].first().nll));
   return LossesJson(budget, policies);
 }
 

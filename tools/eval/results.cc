@@ -25,12 +25,15 @@ constexpr double kDeviations = 1.96;
 Json ToJson(const CaseResult& m) {
   return {{"task", m.task},
           {"case", m.number},
+          {"question", m.question},
           {"arm", m.arm},
           {"budget", m.budget},
           {"nll", m.nll},
           {"agreement", m.agreement},
           {"divergence", m.divergence},
+          {"retrieval", m.retrieval},
           {"found", m.found},
+          {"depth", m.depth},
           {"text", m.text},
           {"entries", m.entries},
           {"retained_mass", m.retained_mass},
@@ -56,12 +59,15 @@ absl::StatusOr<CaseResult> FromJson(const Json& line) {
   absl::Status status;
   status.Update(Read(line, "task", &m.task));
   status.Update(Read(line, "case", &m.number));
+  status.Update(Read(line, "question", &m.question));
   status.Update(Read(line, "arm", &m.arm));
   status.Update(Read(line, "budget", &m.budget));
   status.Update(Read(line, "nll", &m.nll));
   status.Update(Read(line, "agreement", &m.agreement));
   status.Update(Read(line, "divergence", &m.divergence));
+  status.Update(Read(line, "retrieval", &m.retrieval));
   status.Update(Read(line, "found", &m.found));
+  status.Update(Read(line, "depth", &m.depth));
   status.Update(Read(line, "text", &m.text));
   status.Update(Read(line, "entries", &m.entries));
   status.Update(Read(line, "retained_mass", &m.retained_mass));
@@ -85,6 +91,25 @@ void MarkBest(std::vector<Summary>* summaries) {
     one.best = others > 0 && ahead == 0 && !one.arm.starts_with(kOracle);
   }
 }
+
+// Means of cases whose questions are measured one by one: questions of one case depend on each
+// other, cases do not.
+class CaseMeans {
+ public:
+  void Add(int number, double value) {
+    auto& [sum, count] = cases_[number];
+    sum += value;
+    ++count;
+  }
+  Estimate Over() const {
+    std::vector<double> means;
+    for (const auto& [number, of] : cases_) means.push_back(of.first / of.second);
+    return EstimateOf(means);
+  }
+
+ private:
+  std::map<int, std::pair<double, int>> cases_;
+};
 
 std::string WholeFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -150,17 +175,20 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
   return results;
 }
 
+Results::Key Results::KeyOf(const CaseResult& m) {
+  return {m.task, m.number, m.question, m.arm, m.budget};
+}
+
 // False if it is present already.
 bool Results::Insert(const CaseResult& m) {
-  if (!index_.emplace(Key{m.task, m.number, m.arm, m.budget}, measured_.size()).second)
-    return false;
+  if (!index_.emplace(KeyOf(m), measured_.size()).second) return false;
   measured_.push_back(m);
   return true;
 }
 
-bool Results::Has(const std::string& task, int number, const std::string& arm,
+bool Results::Has(const std::string& task, int number, int question, const std::string& arm,
                   double budget) const {
-  return index_.count({task, number, arm, budget}) > 0;
+  return index_.count({task, number, question, arm, budget}) > 0;
 }
 
 absl::Status Results::Add(const CaseResult& measured) {
@@ -175,43 +203,51 @@ const CaseResult* Results::Find(const Key& key) const {
   return at == index_.end() ? nullptr : &measured_[at->second];
 }
 
+// The full cache's result on the same question; null: not measured.
+const CaseResult* Results::FullOf(const CaseResult& m) const {
+  return Find({m.task, m.number, m.question, kFull, 1.0});
+}
+
 std::vector<Summary> Results::Summarize() const {
   struct Values {
-    std::vector<double> lost, agreement, divergence, found, mass;
+    CaseMeans lost, agreement, divergence, found, mass;
   };
   std::vector<Summary> summaries;
   std::vector<Values> values;
   for (const CaseResult& m : measured_) {
-    const CaseResult* full = Find({m.task, m.number, kFull, 1.0});
+    const CaseResult* full = FullOf(m);
     if (m.arm == kFull || full == nullptr) continue;
-    const CaseResult& base = *full;
     auto same = std::find_if(summaries.begin(), summaries.end(), [&](const Summary& s) {
       return s.task == m.task && s.arm == m.arm && s.budget == m.budget;
     });
     if (same == summaries.end()) {
-      summaries.push_back({.task = m.task, .arm = m.arm, .budget = m.budget});
+      summaries.push_back(
+          {.task = m.task, .arm = m.arm, .budget = m.budget, .retrieval = m.retrieval});
       summaries.back().kept.assign(m.kept.size(), 0.0);
       values.emplace_back();
       same = summaries.end() - 1;
     }
     Values& of = values[same - summaries.begin()];
-    of.lost.push_back(m.nll - base.nll);
-    of.agreement.push_back(m.agreement);
-    of.divergence.push_back(m.divergence);
-    of.mass.push_back(m.retained_mass);
-    if (!base.text.empty()) same->retrieval = true;
-    if (base.found > 0) of.found.push_back(m.found / base.found);
+    of.lost.Add(m.number, m.nll - full->nll);
+    of.agreement.Add(m.number, m.agreement);
+    of.divergence.Add(m.number, m.divergence);
+    of.mass.Add(m.number, m.retained_mass);
+    if (full->found > 0) {
+      of.found.Add(m.number, m.found / full->found);
+      ++same->questions;
+    }
     for (size_t i = 0; i < std::min(m.kept.size(), same->kept.size()); ++i)
       same->kept[i] += m.kept[i];
+    ++same->rows;
   }
   for (size_t i = 0; i < summaries.size(); ++i) {
     Summary& summary = summaries[i];
-    summary.lost = EstimateOf(values[i].lost);
-    summary.agreement = EstimateOf(values[i].agreement);
-    summary.divergence = EstimateOf(values[i].divergence);
-    summary.found = EstimateOf(values[i].found);
-    summary.retained_mass = EstimateOf(values[i].mass);
-    for (double& entries : summary.kept) entries /= summary.lost.count;
+    summary.lost = values[i].lost.Over();
+    summary.agreement = values[i].agreement.Over();
+    summary.divergence = values[i].divergence.Over();
+    summary.found = values[i].found.Over();
+    summary.retained_mass = values[i].mass.Over();
+    for (double& entries : summary.kept) entries /= summary.rows;
   }
   MarkBest(&summaries);
   return summaries;
@@ -223,17 +259,17 @@ std::vector<Difference> Results::Compare(const std::vector<std::string>& against
     for (const Summary& summary : Summarize()) {
       if (summary.arm == other) continue;
       Difference made = {summary.task, summary.arm, other, summary.budget, summary.retrieval};
-      std::vector<double> more;
+      CaseMeans more;
       for (const CaseResult& m : measured_) {
         if (m.task != made.task || m.arm != made.arm || m.budget != made.budget) continue;
-        const CaseResult* full = Find({m.task, m.number, kFull, 1.0});
-        const CaseResult* base = Find({m.task, m.number, other, m.budget});
+        const CaseResult* full = FullOf(m);
+        const CaseResult* base = Find({m.task, m.number, m.question, other, m.budget});
         if (full == nullptr || base == nullptr) continue;
-        if (!made.retrieval) more.push_back(m.nll - base->nll);
+        if (!made.retrieval) more.Add(m.number, m.nll - base->nll);
         if (made.retrieval && full->found > 0)
-          more.push_back((m.found - base->found) / full->found);
+          more.Add(m.number, (m.found - base->found) / full->found);
       }
-      made.more = EstimateOf(more);
+      made.more = more.Over();
       if (made.more.count > 0) differences.push_back(made);
     }
   }

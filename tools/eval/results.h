@@ -12,20 +12,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/eval/laboratory.h"
-#include "tools/eval/tasks.h"
 
 namespace hydrant::eval {
 
 struct CaseResult {
   std::string task;
-  int number = 0;
+  int number = 0;    // of the case
+  int question = 0;  // its place in the case
   std::string arm;
   double budget = 1.0;  // share of the context kept per KV head, on average
   double nll = 0;
   double agreement = 0;
   double divergence = 0;
-  double found = 0;  // share of the answers
+  bool retrieval = false;  // scored by `found`; else by `nll`
+  double found = 0;        // share of the answers, or whether the choice is right
+  double depth = -1;       // of the fact in the context, 0 to 1; -1: none
   std::string text;
   int64_t entries = 0;
   double retained_mass = 1;
@@ -40,7 +41,8 @@ struct Estimate {
 };
 Estimate EstimateOf(const std::vector<double>& values);
 
-// Summary of an arm at a budget over the cases of a task, paired with the full cache.
+// Summary of an arm at a budget over the cases of a task, paired with the full cache. A case with
+// several questions counts as their mean.
 struct Summary {
   std::string task, arm;
   double budget = 1.0;
@@ -49,9 +51,11 @@ struct Summary {
   Estimate lost = {};      // nats per token over the full cache
   Estimate agreement = {};
   Estimate divergence = {};
-  Estimate found = {};  // relative to the full cache
+  Estimate found = {};  // of the questions that the full cache answers, relative to it
+  int questions = 0;    // that the full cache answers
   Estimate retained_mass = {};
   std::vector<double> kept = {};  // [layers * KV heads] entries, mean over the cases
+  int rows = 0;                   // questions
 
   // The mean of `found`, or of `lost` negated: higher is better.
   double Score() const { return retrieval ? found.mean : -lost.mean; }
@@ -79,7 +83,8 @@ class Results {
   // removed.
   static absl::StatusOr<Results> Open(const std::string& path, const nlohmann::json& settings);
 
-  bool Has(const std::string& task, int number, const std::string& arm, double budget) const;
+  bool Has(const std::string& task, int number, int question, const std::string& arm,
+           double budget) const;
   // Appends to the file.
   absl::Status Add(const CaseResult& measured);
   // Tasks, arms and budgets in order of first measurement. full: the baseline arm.
@@ -89,8 +94,10 @@ class Results {
   std::vector<Difference> Compare(const std::vector<std::string>& against) const;
 
  private:
-  using Key = std::tuple<std::string, int, std::string, double>;
+  using Key = std::tuple<std::string, int, int, std::string, double>;
+  static Key KeyOf(const CaseResult& measured);
   bool Insert(const CaseResult& measured);
+  const CaseResult* FullOf(const CaseResult& measured) const;
   const CaseResult* Find(const Key& key) const;
 
   std::string path_;

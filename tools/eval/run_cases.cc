@@ -35,20 +35,33 @@ class ProgressBar {
   Clock::time_point start_ = Clock::now();
 };
 
-CaseResult CaseResultOf(const Case& asked, const std::string& arm, double budget,
+CaseResult CaseResultOf(const Case& asked, int question, const std::string& arm, double budget,
                         const Outcome& outcome) {
-  return {.task = asked.task,
+  const Question& judged = asked.questions[question];
+  const Answer& answer = outcome.answers[judged.dialogue][judged.exchange];
+  return {.task = judged.task,
           .number = asked.number,
+          .question = question,
           .arm = arm,
           .budget = budget,
-          .nll = outcome.nll,
-          .agreement = outcome.agreement,
-          .divergence = outcome.divergence,
-          .found = Found(asked, outcome.text),
-          .text = outcome.text,
+          .nll = answer.nll,
+          .agreement = answer.agreement,
+          .divergence = answer.divergence,
+          .retrieval = judged.judge != Judge::kForeseen,
+          .found = Score(judged, outcome),
+          .depth = judged.depth,
+          .text = answer.text,
           .entries = outcome.entries,
           .retained_mass = outcome.retained_mass,
           .kept = outcome.kept};
+}
+
+bool HasAll(const Results& results, const Case& asked, const std::string& arm, double budget) {
+  for (size_t i = 0; i < asked.questions.size(); ++i) {
+    const int question = static_cast<int>(i);
+    if (!results.Has(asked.questions[i].task, asked.number, question, arm, budget)) return false;
+  }
+  return true;
 }
 
 // Measures all missing results of the case with one prefill.
@@ -57,7 +70,7 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
   std::vector<double> budgets;
   for (const std::string& policy : flags.policies) {
     for (const double budget : flags.budgets) {
-      if (results->Has(asked.task, asked.number, policy, budget)) continue;
+      if (HasAll(*results, asked, policy, budget)) continue;
       arms.push_back(ParseArm(policy));
       arms.back().cache.cache_ratio = budget;
       budgets.push_back(budget);
@@ -67,20 +80,22 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
   const std::vector<Outcome> outcomes = laboratory->Run(asked.trial, arms);
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i].refused.ok()) continue;
-    const absl::Status status = results->Add(CaseResultOf(
-        asked, i == 0 ? "full" : arms[i - 1].name, i == 0 ? 1.0 : budgets[i - 1], outcomes[i]));
-    if (!status.ok()) Fail(std::string(status.message()));
+    for (size_t question = 0; question < asked.questions.size(); ++question) {
+      const absl::Status status = results->Add(
+          CaseResultOf(asked, static_cast<int>(question), i == 0 ? "full" : arms[i - 1].name,
+                       i == 0 ? 1.0 : budgets[i - 1], outcomes[i]));
+      if (!status.ok()) Fail(std::string(status.message()));
+    }
   }
 }
 
 }  // namespace
 
 std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string>& texts,
-                               const Laboratory& laboratory) {
+                               const PromptForm& form, const Tokenizer& tokenizer) {
   std::vector<Case> cases;
-  for (const std::string& task : flags.tasks) {
-    if (task == kNoTask) continue;
-    auto made = MakeCases(task, flags.task, texts, laboratory);
+  for (const std::string& task : TasksOf(flags)) {
+    auto made = MakeCases(task, flags.task, texts, form, tokenizer);
     if (!made.ok()) Fail(std::string(made.status().message()), kExitUsage);
     std::move(made->begin(), made->end(), std::back_inserter(cases));
   }

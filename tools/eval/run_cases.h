@@ -15,7 +15,7 @@ namespace hydrant::eval {
 
 // Interleaves the tasks, so that a partial run is a smaller version of the whole.
 std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string>& texts,
-                               const Laboratory& laboratory);
+                               const PromptForm& form, const Tokenizer& tokenizer);
 
 // With a progress bar on stderr. False: interrupted.
 bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,

@@ -318,8 +318,9 @@ class TinyLaboratory : public testing::Test {
     EXPECT_TRUE(laboratory.ok()) << laboratory.status();
     laboratory_ = *std::move(laboratory);
     forward_ = Forward(OpenTiny());
-    trial_.tokens = SomeTokens(150, laboratory_->config().vocab_size, 8);
-    trial_.context = 110;
+    tokens_ = SomeTokens(kContext + 40, laboratory_->config().vocab_size, 8);
+    trial_.context.assign(tokens_.begin(), tokens_.begin() + kContext);
+    trial_.dialogues = {{{.foreseen = {tokens_.begin() + kContext, tokens_.end()}}}};
     trial_.traced = true;
   }
 
@@ -331,30 +332,33 @@ class TinyLaboratory : public testing::Test {
   }
 
   std::unique_ptr<Laboratory> laboratory_;
+  static constexpr int kContext = 110;
   std::unique_ptr<PlainForward> forward_;
+  std::vector<TokenId> tokens_;  // the context and its continuation
   Trial trial_;
 };
 
 // The engine's cache, with its kernels, pages and evictions, and a mask over plain attention must
 // give the same predictions.
 TEST_F(TinyLaboratory, LocalWithHeavyHittersForetellsAsTheEnginesH2oDoes) {
-  const Activations plain = forward_->Read(trial_.tokens);
-  const auto collected = CollectedAttention(plain, trial_.context, &forward_->threads());
-  const double given = static_cast<double>(trial_.tokens.size()) - trial_.context;
-  const double first = forward_->NegativeLogLikelihoods(plain, trial_.tokens)[trial_.context - 1];
+  const Activations plain = forward_->Read(tokens_);
+  const auto collected = CollectedAttention(plain, kContext, &forward_->threads());
+  const double given = static_cast<double>(tokens_.size()) - kContext;
+  const double first = forward_->NegativeLogLikelihoods(plain, tokens_)[kContext - 1];
   for (const int budget : {12, 31}) {
     const std::vector<Outcome> outcomes = laboratory_->Run(trial_, {Named("h2o", budget)});
     const MaskRule rule = {.pattern = MaskPattern::kLocal,
                            .heavy_hitters = true,
                            .budget = budget,
-                           .tokens = static_cast<int>(trial_.tokens.size())};
+                           .tokens = static_cast<int>(tokens_.size())};
     const AttentionMask mask =
         MakeMask(rule, plain.layers, plain.kv_heads, plain.Group(), collected);
-    const Activations masked = forward_->Read(trial_.tokens, mask, &plain, trial_.context);
-    const std::vector<double> nlls = forward_->NegativeLogLikelihoods(masked, trial_.tokens);
+    const Activations masked = forward_->Read(tokens_, mask, &plain, kContext);
+    const std::vector<double> nlls = forward_->NegativeLogLikelihoods(masked, tokens_);
     const double nll = (first + std::accumulate(nlls.begin(), nlls.end(), 0.0)) / given;
-    EXPECT_NEAR(nll, outcomes[1].nll, 1e-4);
-    EXPECT_GT(std::abs(outcomes[0].nll - outcomes[1].nll), 1e-3) << "or nothing is compared";
+    EXPECT_NEAR(nll, outcomes[1].first().nll, 1e-4);
+    EXPECT_GT(std::abs(outcomes[0].first().nll - outcomes[1].first().nll), 1e-3)
+        << "or nothing is compared";
   }
 }
 
@@ -489,7 +493,7 @@ TEST(AttentionLoss, OfAHeadOfRandomNumbers) {
 }
 
 TEST_F(TinyLaboratory, EveryPolicysLossIsWithinTheBound) {
-  const Activations activations = forward_->Read(trial_.tokens);
+  const Activations activations = forward_->Read(tokens_);
   std::vector<Arm> arms;
   for (const PolicyInfo& info : ListPolicies()) {
     if (info.name != "full" && info.name != "subgen") arms.push_back(Named(info.name, 40));
@@ -499,8 +503,8 @@ TEST_F(TinyLaboratory, EveryPolicysLossIsWithinTheBound) {
     const std::vector<Outcome> outcomes = laboratory_->Run(trial_, arms);
     std::vector<HeldEntries> held;
     held.reserve(outcomes.size());
-    for (const Outcome& outcome : outcomes) held.push_back({&outcome.held, trial_.context});
-    const auto losses = AttentionLosses(activations, trial_.context - 1, held, forward_.get());
+    for (const Outcome& outcome : outcomes) held.push_back({&outcome.held, kContext});
+    const auto losses = AttentionLosses(activations, kContext - 1, held, forward_.get());
     for (const AttentionLoss& layer : losses[0]) {
       EXPECT_EQ(layer.loss, 0) << "of the full cache";
       EXPECT_EQ(layer.bound, 0);
@@ -549,9 +553,9 @@ TEST(ReplacementIndex, OfSequencesMadeByHand) {
 }
 
 TEST_F(TinyLaboratory, ClassesOfEntries) {
-  const Activations activations = forward_->Read(trial_.tokens);
+  const Activations activations = forward_->Read(tokens_);
   const std::vector<Outcome> outcomes = laboratory_->Run(trial_, {Named("h2o", 20)});
-  const HeldEntries held = {&outcomes[1].held, trial_.context};
+  const HeldEntries held = {&outcomes[1].held, kContext};
   const auto classify = [&](double gamma, std::vector<HeadClasses>* shown) {
     return ClassifyEntries(activations, held, gamma, &forward_->threads(), shown);
   };
@@ -569,7 +573,7 @@ TEST_F(TinyLaboratory, ClassesOfEntries) {
   std::vector<HeadClasses> shown = {{1, 0, {}}};
   const EntryClasses classes = classify(0.05, &shown)[1];
   ASSERT_EQ(shown[0].steps.size(), 40u);
-  const int query = trial_.context + 7, group = activations.Group();
+  const int query = kContext + 7, group = activations.Group();
   const GroupAttention keys(activations.Keys(1, 0), activations.tokens, activations.head_dim);
   std::vector<double> weights(query + 1), mean(query + 1, 0.0);
   for (int g = 0; g < group; ++g) {

@@ -1,16 +1,14 @@
-// Laboratory on a tiny model: many concurrent arms give the same results as single arms, tasks hide
-// their facts, and the oracle keeps the entries needed later.
+// Laboratory on a tiny model: many arms and dialogues give the same results as each alone, and the
+// oracle keeps the entries needed later.
 #include "tools/eval/laboratory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-#include <set>
-#include <span>
-#include <sstream>
-
-#include "tools/eval/tasks.h"
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace hydrant::eval {
 namespace {
@@ -41,12 +39,18 @@ Arm Named(const std::string& policy, int budget, bool is_oracle = false) {
   return arm;
 }
 
+std::vector<TokenId> Tokens(const Laboratory& laboratory, int count, int seed) {
+  std::vector<TokenId> tokens;
+  for (int i = seed; i < seed + count; ++i)
+    tokens.push_back((i * i * 7 + i * 3) % laboratory.config().vocab_size);
+  return tokens;
+}
+
 Trial MakeTrial(const Laboratory& laboratory, int context, int given, int generate) {
   Trial trial;
-  for (int i = 0; i < context + given; ++i)
-    trial.tokens.push_back((i * i * 7 + i * 3) % laboratory.config().vocab_size);
-  trial.context = context;
-  trial.generate = generate;
+  const std::vector<TokenId> all = Tokens(laboratory, context + given, 0);
+  trial.context.assign(all.begin(), all.begin() + context);
+  trial.dialogues = {{{.foreseen = {all.begin() + context, all.end()}, .generate = generate}}};
   return trial;
 }
 
@@ -58,11 +62,19 @@ std::vector<Arm> AllArms() {
   return arms;
 }
 
+void ExpectEqual(const std::vector<Answer>& a, const std::vector<Answer>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].nll, b[i].nll);
+    EXPECT_EQ(a[i].agreement, b[i].agreement);
+    EXPECT_EQ(a[i].divergence, b[i].divergence);
+    EXPECT_EQ(a[i].text, b[i].text);
+  }
+}
+
 void ExpectEqual(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.nll, b.nll);
-  EXPECT_EQ(a.agreement, b.agreement);
-  EXPECT_EQ(a.divergence, b.divergence);
-  EXPECT_EQ(a.text, b.text);
+  ASSERT_EQ(a.answers.size(), b.answers.size());
+  for (size_t i = 0; i < a.answers.size(); ++i) ExpectEqual(a.answers[i], b.answers[i]);
   EXPECT_EQ(a.kept, b.kept);
   EXPECT_EQ(a.retained_mass, b.retained_mass);
 }
@@ -73,7 +85,7 @@ TEST(Laboratory, CompanyChangesNothing) {
   const std::vector<Arm> arms = AllArms();
   const std::vector<Outcome> together = laboratory->Run(trial, arms);
   ASSERT_EQ(together.size(), arms.size() + 1);
-  EXPECT_EQ(together[0].divergence, 0.0);
+  EXPECT_EQ(together[0].first().divergence, 0.0);
   EXPECT_EQ(together[0].entries, 150 * static_cast<int64_t>(together[0].kept.size()));
   const auto crowded = Open(false, 4);  // in groups of four
   const std::vector<Outcome> grouped = crowded->Run(trial, arms);
@@ -92,7 +104,7 @@ TEST(Laboratory, AnAmpleBudgetIsTheFullCache) {
   const std::vector<Outcome> outcomes =
       laboratory->Run(MakeTrial(*laboratory, 100, 20, 5), {Named("h2o", 400)});
   ExpectEqual(outcomes[0], outcomes[1]);
-  EXPECT_EQ(outcomes[1].agreement, 1.0);
+  EXPECT_EQ(outcomes[1].first().agreement, 1.0);
 }
 
 // With `append` the compacted cache grows by every token.
@@ -101,7 +113,7 @@ TEST(Laboratory, AppendingKeepsNewEntries) {
   const Outcome evicts = Open()->Run(trial, {Named("h2o", 30)})[1];
   const Outcome appends = Open(true)->Run(trial, {Named("h2o", 30)})[1];
   EXPECT_EQ(evicts.kept, appends.kept) << "of the context";
-  EXPECT_NE(evicts.nll, appends.nll);
+  EXPECT_NE(evicts.first().nll, appends.first().nll);
 }
 
 TEST(Laboratory, TheOracleKeepsAsManyInEveryHead) {
@@ -111,7 +123,7 @@ TEST(Laboratory, TheOracleKeepsAsManyInEveryHead) {
                       {Named("oracle", 30, true), Named("random", 30), Named("reconstruct", 30)});
   for (const Outcome& outcome : outcomes) ASSERT_TRUE(outcome.refused.ok()) << outcome.refused;
   EXPECT_EQ(outcomes[1].kept, std::vector<int32_t>(outcomes[1].kept.size(), 30));
-  EXPECT_LT(outcomes[1].divergence, outcomes[2].divergence) << "than chance";
+  EXPECT_LT(outcomes[1].first().divergence, outcomes[2].first().divergence) << "than chance";
 }
 
 TEST(Laboratory, RefusalsAreOutcomes) {
@@ -129,96 +141,44 @@ TEST(Laboratory, MissingModelsAreNamed) {
   EXPECT_THAT(std::string(laboratory.status().message()), HasSubstr("no/such/model"));
 }
 
-std::string Text() {
-  std::string text;
-  for (int line = 0; line < 4000; ++line)
-    text += "line " + std::to_string(line * 7919 % 1000) + " of a text\n";
-  return text;
-}
-
-std::string TextOf(const Laboratory& laboratory, std::span<const TokenId> tokens) {
-  std::string text;
-  for (const TokenId token : tokens) text += laboratory.tokenizer().TokenBytes(token, true, false);
-  return text;
-}
-
-TEST(Tasks, EveryTaskHidesItsAnswer) {
+// Each dialogue goes on from the compressed context as if it were the only one.
+TEST(Laboratory, DialoguesDoNotTouchEachOther) {
   const auto laboratory = Open();
-  TaskOptions options;
-  options.cases = 3;
-  options.length = 300;
-  for (const TaskInfo& info : ListTasks()) {
-    SCOPED_TRACE(info.name);
-    const auto cases = MakeCases(info.name, options, {Text()}, *laboratory);
-    ASSERT_TRUE(cases.ok()) << cases.status();
-    ASSERT_EQ(cases->size(), 3u);
-    std::set<std::vector<TokenId>> different;
-    for (const Case& made : *cases) {
-      different.insert(made.trial.tokens);
-      const std::span<const TokenId> tokens = made.trial.tokens;
-      const std::string context = TextOf(*laboratory, tokens.first(made.trial.context));
-      if (made.answers.empty()) {
-        EXPECT_EQ(made.trial.context, 300);
-        EXPECT_EQ(made.trial.tokens.size(), 400u);
-        continue;
-      }
-      const bool seen = info.name.find("unseen") == std::string::npos;
-      EXPECT_EQ(seen, made.trial.context == static_cast<int>(made.trial.tokens.size()));
-      EXPECT_GE(made.trial.context, 240) << "of 300: lines are whole";
-      for (const std::string& answer : made.answers) EXPECT_THAT(context, HasSubstr(answer));
-      const std::string foretold =
-          TextOf(*laboratory, tokens) + TextOf(*laboratory, made.trial.expected);
-      EXPECT_TRUE(foretold.ends_with("is <" + made.answers.back()) ||
-                  foretold.ends_with(" " + made.answers.back()))
-          << foretold;
-      std::string all = "It is";
-      for (const std::string& answer : made.answers) all += " " + answer;
-      EXPECT_EQ(Found(made, all), 1.0);
-      EXPECT_EQ(Found(made, made.answers[0]), 1.0 / static_cast<double>(made.answers.size()));
-      EXPECT_EQ(Found(made, "I do not know."), 0.0);
-      EXPECT_GT(made.trial.generate, static_cast<int>(made.trial.expected.size()));
+  Trial trial = MakeTrial(*laboratory, 150, 0, 0);
+  trial.question_later = true;
+  trial.dialogues.clear();
+  for (int i = 0; i < 3; ++i) {
+    Dialogue dialogue;
+    for (int turn = 0; turn < 3; ++turn)
+      dialogue.push_back({.read = Tokens(*laboratory, 9 + i + turn, 31 * i + turn),
+                          .foreseen = Tokens(*laboratory, i, 5),
+                          .generate = 6});
+    trial.dialogues.push_back(dialogue);
+  }
+  const std::vector<Arm> arms = AllArms();
+  const std::vector<Outcome> together = laboratory->Run(trial, arms);
+  for (int i = 0; i < 3; ++i) {
+    Trial alone = trial;
+    alone.dialogues = {trial.dialogues[i]};
+    const std::vector<Outcome> outcomes = laboratory->Run(alone, arms);
+    for (size_t arm = 0; arm <= arms.size(); ++arm) {
+      SCOPED_TRACE(arm == 0 ? "full" : arms[arm - 1].name);
+      ASSERT_TRUE(together[arm].refused.ok()) << together[arm].refused;
+      ExpectEqual(together[arm].answers[i], outcomes[arm].answers[0]);
+      EXPECT_EQ(together[arm].kept, outcomes[arm].kept);
     }
-    EXPECT_EQ(different.size(), 3u);
-    const auto again = MakeCases(info.name, options, {Text()}, *laboratory);
-    for (int i = 0; i < 3; ++i) EXPECT_EQ((*cases)[i].trial.tokens, (*again)[i].trial.tokens);
   }
 }
 
-// All fields that another program needs.
-TEST(Tasks, CasesAreWrittenWhole) {
+// Tokens of the full cache's answer are given to all, and it agrees with itself.
+TEST(Laboratory, AnswersToFollowAreTheFullCaches) {
   const auto laboratory = Open();
-  TaskOptions options;
-  options.cases = 2;
-  options.length = 300;
-  std::vector<Case> cases;
-  for (const char* task : {"perplexity", "multivalue-unseen"}) {
-    const auto made = MakeCases(task, options, {Text()}, *laboratory);
-    ASSERT_TRUE(made.ok()) << made.status();
-    cases.insert(cases.end(), made->begin(), made->end());
-  }
-  std::istringstream lines(CasesAsJson(cases));
-  std::string line;
-  for (const Case& made : cases) {
-    ASSERT_TRUE(std::getline(lines, line));
-    const auto json = nlohmann::json::parse(line);
-    EXPECT_EQ(json.at("task"), made.task);
-    EXPECT_EQ(json.at("case"), made.number);
-    EXPECT_EQ(json.at("tokens").get<std::vector<TokenId>>(), made.trial.tokens);
-    EXPECT_EQ(json.at("context"), made.trial.context);
-    EXPECT_EQ(json.at("generate"), made.trial.generate);
-    EXPECT_EQ(json.at("expected").get<std::vector<TokenId>>(), made.trial.expected);
-    EXPECT_EQ(json.at("answers").get<std::vector<std::string>>(), made.answers);
-    EXPECT_EQ(json.at("answers").size(), made.task == "perplexity" ? 0u : 3u);
-  }
-  EXPECT_FALSE(std::getline(lines, line)) << line;
-}
-
-TEST(Tasks, ErrorsNameTheOption) {
-  const auto laboratory = Open();
-  EXPECT_THAT(std::string(MakeCases("perplexity", {}, {"short\n"}, *laboratory).status().message()),
-              HasSubstr("--text: too short"));
-  EXPECT_THAT(std::string(MakeCases("poetry", {}, {Text()}, *laboratory).status().message()),
-              HasSubstr("one of perplexity, needle"));
+  Trial trial = MakeTrial(*laboratory, 120, 0, 0);
+  trial.dialogues = {{{.read = Tokens(*laboratory, 8, 3), .follow = 12}}};
+  const std::vector<Outcome> followed = laboratory->Run(trial, {Named("local", 20)});
+  EXPECT_EQ(followed[0].first().agreement, 1.0);
+  EXPECT_LT(followed[1].first().agreement, 1.0);
+  EXPECT_GT(followed[1].first().divergence, 0.0);
 }
 
 }  // namespace

@@ -38,6 +38,11 @@ class ResultsTest : public ::testing::Test {
     return measured;
   }
 
+  static CaseResult Retrieved(CaseResult measured) {
+    measured.retrieval = true;
+    return measured;
+  }
+
   const std::string path_ = ::testing::TempDir() + "/results_test.jsonl";
 };
 
@@ -93,15 +98,38 @@ TEST_F(ResultsTest, CasesThatTheFullCacheMissesDoNotCount) {
   Results results = Open();
   for (int number = 0; number < 3; ++number) {
     CaseResult full = Of(number, "full", 1.0, 0, number == 2 ? 0.0 : 1.0);
-    full.text = "12345";
-    ASSERT_TRUE(results.Add(full).ok());
-    ASSERT_TRUE(results.Add(Of(number, "h2o", 0.2, 0, number == 1 ? 0.0 : 1.0)).ok());
+    ASSERT_TRUE(results.Add(Retrieved(full)).ok());
+    ASSERT_TRUE(results.Add(Retrieved(Of(number, "h2o", 0.2, 0, number == 1 ? 0.0 : 1.0))).ok());
   }
   const std::vector<Summary> summaries = results.Summarize();
   EXPECT_TRUE(summaries[0].retrieval);
   EXPECT_EQ(summaries[0].found.count, 2);
   EXPECT_DOUBLE_EQ(summaries[0].found.mean, 0.5);
   EXPECT_THAT(TextReport(summaries), HasSubstr("| h2o | 50 % of 2 |"));
+}
+
+// Three questions of one case and one of another: cases count alike, and a question that the full
+// cache misses does not count.
+TEST_F(ResultsTest, QuestionsOfACaseCountAsOne) {
+  Results results = Open();
+  const auto add = [&](int number, int question, bool full, bool found) {
+    for (const bool of_full : {true, false}) {
+      CaseResult measured = Of(number, of_full ? "full" : "h2o", of_full ? 1.0 : 0.2, 0,
+                               (of_full ? full : found) ? 1.0 : 0.0);
+      measured.question = question;
+      ASSERT_TRUE(results.Add(Retrieved(measured)).ok());
+    }
+  };
+  add(0, 0, true, true);
+  add(0, 1, true, false);
+  add(0, 2, false, true);
+  add(1, 0, true, true);
+  const std::vector<Summary> summaries = results.Summarize();
+  ASSERT_EQ(summaries.size(), 1u);
+  EXPECT_EQ(summaries[0].found.count, 2);
+  EXPECT_EQ(summaries[0].questions, 3);
+  EXPECT_DOUBLE_EQ(summaries[0].found.mean, (0.5 + 1.0) / 2);
+  EXPECT_TRUE(Open().Has("perplexity", 0, 2, "h2o", 0.2)) << "each has its own line";
 }
 
 // Losses of two arms on the same texts, and on others that only one of them has.
@@ -143,10 +171,12 @@ TEST_F(ResultsTest, FoundIsComparedOverTheFullCachesFinds) {
   Results results = Open();
   for (int number = 0; number < 5; ++number) {
     CaseResult full = Of(number, "full", 1.0, 0, number == 0 ? 0.0 : 0.5);
-    full.text = "12345";
-    ASSERT_TRUE(results.Add(full).ok());
-    ASSERT_TRUE(results.Add(Of(number, "h2o", 0.2, 0, number < 2 ? 0.5 : 0.0)).ok());
-    ASSERT_TRUE(results.Add(Of(number, "kvpress:TOVAPress", 0.2, 0, number > 2 ? 0.5 : 0.0)).ok());
+    ASSERT_TRUE(results.Add(Retrieved(full)).ok());
+    const auto add = [&](const char* arm, bool found) {
+      ASSERT_TRUE(results.Add(Retrieved(Of(number, arm, 0.2, 0, found ? 0.5 : 0.0))).ok());
+    };
+    add("h2o", number < 2);
+    add("kvpress:TOVAPress", number > 2);
   }
   const std::vector<Difference> differences = results.Compare({"h2o"});
   ASSERT_EQ(differences.size(), 1u);
@@ -170,8 +200,8 @@ TEST(DifferenceTest, ClearIsBeyondTheInterval) {
 }
 
 constexpr char kForeign[] =
-    R"({"arm": "kvpress:SnapKVPress", "task": "perplexity", "case": 0, "budget": 0.1, "nll": 2.75,)"
-    R"( "agreement": 0.5, "divergence": 0, "found": 0, "text": "", "entries": 9, "kept": [4, 5],)"
+    R"({"arm": "kvpress:SnapKVPress", "task": "perplexity", "case": 0, "question": 0, "budget": 0.1, "nll": 2.75,)"
+    R"( "agreement": 0.5, "divergence": 0, "retrieval": false, "found": 0, "depth": -1, "text": "", "entries": 9, "kept": [4, 5],)"
     R"( "retained_mass": 0.25})";
 
 TEST_F(ResultsTest, RowsOfOthersAreReadAsOurs) {
@@ -216,12 +246,13 @@ TEST_F(ResultsTest, GoesOnWhereItWas) {
   std::ofstream(path_, std::ios::app) << R"({"task": "perplexity", "case": 0, "arm": "lo)";
   {
     Results again = Open();
-    EXPECT_TRUE(again.Has("perplexity", 0, "h2o", 0.1));
-    EXPECT_FALSE(again.Has("perplexity", 0, "local", 0.1)) << "its line was not finished";
-    EXPECT_FALSE(again.Has("perplexity", 0, "h2o", 0.2));
+    EXPECT_TRUE(again.Has("perplexity", 0, 0, "h2o", 0.1));
+    EXPECT_FALSE(again.Has("perplexity", 0, 0, "local", 0.1)) << "its line was not finished";
+    EXPECT_FALSE(again.Has("perplexity", 0, 0, "h2o", 0.2));
     ASSERT_TRUE(again.Add(Of(1, "full", 1.0, 3.0)).ok());
   }
-  EXPECT_TRUE(Open().Has("perplexity", 1, "full", 1.0)) << "written in the unfinished line's place";
+  EXPECT_TRUE(Open().Has("perplexity", 1, 0, "full", 1.0))
+      << "written in the unfinished line's place";
   EXPECT_NEAR(Open().Summarize()[0].lost.mean, 0.5, 1e-12);
   const auto other = Results::Open(path_, {{"seed", 2}});
   EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
