@@ -66,7 +66,7 @@ endif()
 # Cases for another program; its answers are reported beside ours.
 set(asked --tasks perplexity,passkey-unseen --policies h2o)
 execute_process(COMMAND ${EVAL} ${common} ${asked} --write-cases ${WORK}/cases.jsonl RESULT_VARIABLE code)
-file(STRINGS ${WORK}/cases.jsonl lines REGEX "\"tokens\":")
+file(STRINGS ${WORK}/cases.jsonl lines REGEX "\"context\":")
 list(LENGTH lines count)
 if(NOT code EQUAL 0 OR NOT count EQUAL 4)
   message(FATAL_ERROR "--write-cases: code ${code}, ${count} cases instead of 4")
