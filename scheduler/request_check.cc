@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/kv_cache_manager.h"
+#include "engine/cache/prompt_scorer.h"
 #include "engine/text/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
 #include "scheduler/context.h"
@@ -260,9 +261,6 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
       " need a cache of ", total - 1, " tokens, the whole pool holds ", alone,
       ": lower max_tokens or the cache budget"));
 }
-
-// KVzip's instruction (arXiv 2505.23416, section 3.2), then the prompt again.
-constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
 
 absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer) {
   return tokenizer.Encode(kProbeInstruction,

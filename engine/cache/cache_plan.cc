@@ -215,7 +215,9 @@ bool CachePlan::ReadsProbe() const { return Compresses() && scorer->ReadsProbe()
 
 bool CachePlan::ScoresTurns() const { return AppendsRuns() && cap == kNoCap && policy->Evicts(); }
 
-bool CachePlan::ScoresPrompt() const { return scorer != DefaultScorer(); }
+bool CachePlan::ScoresPrompt() const {
+  return scorer != DefaultScorer() && scorer->ScoresAttention();
+}
 
 int32_t CachePlan::MassQueries() const {
   return static_cast<int32_t>(scorer->MeasuresMassByEcho()

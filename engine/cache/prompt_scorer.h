@@ -18,6 +18,10 @@
 
 namespace hydrant {
 
+// Between a prompt and its repetition (PromptScorer::ReadsProbe); after KVzip's (arXiv 2505.23416,
+// section 3.2).
+inline constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
+
 // Keys and values of a layer from a prompt's first token on: [kv_heads, ...] with head_stride.
 struct LayerKv {
   ArenaRows k = nullptr;
@@ -106,6 +110,9 @@ class PromptScorer {
   virtual bool MeasuresMassByEcho() const { return false; }
   // After the layer's prefill: [num_kv_heads, stride], one of the layer's arrays; null: no ranking.
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
+  // Whether every entry gets a score, from attention: a later turn adds its own to it. Else the
+  // prompt's entries start from 0 there.
+  virtual bool ScoresAttention() const { return true; }
   // How a later turn is scored; nullopt: by the total attention of its last kMassQueries queries.
   virtual std::optional<EchoScore> TurnScore() const { return std::nullopt; }
   // Factor applied to the scores when they are written into pages.

@@ -17,9 +17,6 @@
 namespace hydrant::eval {
 namespace {
 
-// The daemon's default.
-constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
-
 // Scores by the attention of the queries after the prompt, which a policy cannot know.
 class ContinuationScorer final : public PromptScorer {
  public:

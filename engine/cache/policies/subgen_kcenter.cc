@@ -11,6 +11,7 @@ namespace {
 class KCenterOrder final : public PromptScorer {
  public:
   std::string_view Name() const override { return "k-center"; }
+  bool ScoresAttention() const override { return false; }
   const float* Score(const PromptLayer& layer) const override {
     const CachePlan& plan = *layer.plan;
     if (!plan.Compresses()) return nullptr;

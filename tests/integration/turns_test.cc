@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/prompt_scorer.h"
 #include "tests/device.h"
 #include "tests/engine/run/random_model.h"
 #include "tests/integration/driven_server.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr int kTurns = 4;
 constexpr int kAnswerTokens = 7;
 
-class ConversationTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
+class TurnsTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 
@@ -68,7 +69,7 @@ class ConversationTest : public ::testing::TestWithParam<std::tuple<std::string,
                                              .num_layers = engine->limits().BudgetLayers(),
                                              .num_kv_heads = engine->limits().num_kv_heads,
                                              .goes_on = true});
-    const int slot = driver.Add(TurnOf(0), plan, 400);
+    const int slot = driver.Add(ReadingOf(plan), plan, 400);
     driver.PrefillAll(slot);
     driver.Step();
     std::vector<std::vector<TokenId>> answers;
@@ -83,6 +84,18 @@ class ConversationTest : public ::testing::TestWithParam<std::tuple<std::string,
       }
     }
     return answers;
+  }
+
+  // The first prompt, twice where the plan reads it twice.
+  std::vector<TokenId> ReadingOf(const CachePlan& plan) const {
+    const std::vector<TokenId> prompt = TurnOf(0);
+    std::vector<TokenId> reading = prompt;
+    if (!plan.ReadsProbe()) return reading;
+    const std::vector<TokenId> instruction = *FakeTokenizer().Encode(
+        kProbeInstruction, {.add_special_tokens = false, .parse_special_tokens = false});
+    reading.insert(reading.end(), instruction.begin(), instruction.end());
+    reading.insert(reading.end(), prompt.begin(), prompt.end());
+    return reading;
   }
 
   // A turn, behind the last generated token.
@@ -113,13 +126,13 @@ class ConversationTest : public ::testing::TestWithParam<std::tuple<std::string,
       5);
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, ConversationTest,
+INSTANTIATE_TEST_SUITE_P(Devices, TurnsTest,
                          DevicesWith({{"llama", DType::kF16}, {"gemma3_text", DType::kF16}}),
                          NameOfDeviceAndFamily);
 
-TEST_P(ConversationTest, SchedulerAndDriverAnswerAlike) { Compare(); }
+TEST_P(TurnsTest, SchedulerAndDriverAnswerAlike) { Compare(); }
 
-TEST_P(ConversationTest, AfterAPromptWithinItsBudget) {
+TEST_P(TurnsTest, AfterAPromptWithinItsBudget) {
   first_tokens_ = 10;
   Compare();
 }
