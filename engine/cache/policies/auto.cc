@@ -21,8 +21,10 @@ constexpr double kRatioBesideQuality = 0.1;
 constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
 // A retrieval question needs entries that one query attends to strongly rather than entries that
-// all queries attend to weakly.
+// all queries attend to weakly. In induction heads one query attends to every entry that strongly:
+// without a floor these few heads would take the budget of all.
 constexpr double kLaterQuestionMaxWeight = 30.0;
+constexpr double kLaterQuestionFloor = 0.2;
 
 // For requests that name a target and no policy. Acts as `echo`, the policy with the lowest loss on
 // continuations of the prompt. If the question is held back until the cache is compressed, the
@@ -54,11 +56,11 @@ class AutoPolicy final : public Policy {
       plan->resolve_at = ResolveAt::kAdmission;
       state->by_room = PlansByFreePages(spec, plan->prompt);
     }
-    const double max_weight =
-        plan->prompt.HasLaterQuestion() ? kLaterQuestionMaxWeight : kEchoMaxWeight;
-    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights, FillProbe(spec, max_weight, plan));
-    const bool twice =
-        plan->Compresses() && plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
+    const bool asked_twice = plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
+    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights,
+                             FillProbe(spec, asked_twice ? kLaterQuestionMaxWeight : kEchoMaxWeight,
+                                       plan, asked_twice ? kLaterQuestionFloor : 0.0));
+    const bool twice = plan->Compresses() && asked_twice;
     if (MayEvict(*plan)) {
       plan->scorer = std::make_shared<ProbeScorer>(
           weights, ProbeScorer::Passes{.second_reading = twice,

@@ -39,7 +39,7 @@ std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
 }
 
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
-                                       CachePlan* plan) {
+                                       CachePlan* plan, double default_floor) {
   HYDRANT_ASSIGN_OR_RETURN(const double sum,
                            RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMaxWeight));
   HYDRANT_ASSIGN_OR_RETURN(const double max,
@@ -55,7 +55,7 @@ absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max
   plan->rule.sinks = static_cast<int32_t>(std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
   HYDRANT_RETURN_IF_ERROR(FillDecodeCap(spec, plan));
-  HYDRANT_RETURN_IF_ERROR(FillSharing(spec, kModelFirst, plan, kNoFloor));
+  HYDRANT_RETURN_IF_ERROR(FillSharing(spec, kModelFirst, plan, default_floor));
   return ProbeWeights{static_cast<float>(sum), static_cast<float>(max), norms == "true"};
 }
 

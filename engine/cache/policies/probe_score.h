@@ -22,15 +22,15 @@ inline constexpr double kSecondReadingMaxWeight = 5.0;
 // Parameters of such a policy: budgets, protection, score weights, decode cap and budget sharing.
 std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
 // Fills in the plan by these parameters, except for the scorer, and returns the scorer's weights.
-// By default all heads of all layers share the budget, with no guaranteed part. Returns errors as
-// PlanCache() does.
+// By default all heads of all layers share the budget, with default_floor as the guaranteed part.
+// Returns errors as PlanCache() does.
 struct ProbeWeights {
   float sum = 1.0f;
   float max = 5.0f;
   bool value_norms = false;  // times the norm of the entry's value
 };
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
-                                       CachePlan* plan);
+                                       CachePlan* plan, double default_floor = 0.0);
 
 // Scores by the attention of the probing queries.
 class ProbeScorer final : public PromptScorer {

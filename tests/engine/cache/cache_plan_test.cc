@@ -860,6 +860,7 @@ TEST(CachePlan, AutoReadsTwiceIfAQuestionFollows) {
   EXPECT_EQ(plan.scorer->Name(), "probe+echo");
   EXPECT_TRUE(plan.ReadsProbe());
   EXPECT_EQ(ProbeOf(plan).max, 30.0f);
+  EXPECT_EQ(plan.share.floor_ppm, 200000);
   EXPECT_EQ(Reported(ReportOf(plan), "policy"), "reconstruct");
   EXPECT_EQ(Reported(ReportOf(plan), "why"),
             "all heads share 50 entries a head of 1000; its question comes later, so it is read "
