@@ -202,7 +202,8 @@ TEST_F(StateSlabsTest, ACompactionFreesSlabs) {
 TEST_F(StateSlabsTest, GrowthAfterACompactionUsesFreeStatesFirst) {
   const CachePlan plan = Plan(70, kScoreLines);
   ASSERT_TRUE(kv_cache_.TryOpen(Args(plan), &first_, &updates_));
-  kv_cache_.ApplyTurnReport(std::vector<int32_t>{12, 40}, 70, &first_);  // 3 and 10 pages: 13 in 2 slabs
+  kv_cache_.ApplyTurnReport(std::vector<int32_t>{12, 40}, 70,
+                            &first_);  // 3 and 10 pages: 13 in 2 slabs
   EXPECT_EQ(kv_cache_.PagesMissing(first_, 74), 2) << "and no slab";
   ASSERT_TRUE(kv_cache_.TryGrow(74, &first_, &updates_));
   EXPECT_EQ(first_.slabs.size(), 5u);
