@@ -114,6 +114,7 @@ class PromptScorer {
   // prompt's entries start from 0 there.
   virtual bool ScoresAttention() const { return true; }
   // How a later turn is scored; nullopt: by the total attention of its last kMassQueries queries.
+  // Score() then gives the same for the turn's own tokens.
   virtual std::optional<EchoScore> TurnScore() const { return std::nullopt; }
   // Factor applied to the scores when they are written into pages.
   virtual float Scale(const CachePlan& /*plan*/) const { return 1.0f; }

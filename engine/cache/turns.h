@@ -1,5 +1,5 @@
-// What a cache keeps when a conversation goes on: the ranges of tokens that were read behind the
-// compressed prompt, and the entries that each head keeps after one of them. Pure functions.
+// Turns of a conversation: ranges of tokens that a cache reads behind its compressed prompt, and the
+// number of entries that each head keeps after a range. Pure functions.
 #ifndef HYDRANT_ENGINE_CACHE_TURNS_H_
 #define HYDRANT_ENGINE_CACHE_TURNS_H_
 

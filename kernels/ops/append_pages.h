@@ -54,10 +54,10 @@ struct AppendPagesArgs {
   }
 };
 
-// Copies the scores of a (slot, layer)'s entries, in entry order, to rows (GatherScores) or from
-// rows (ScatterScores). Entries from scored_end on have no score: GatherScores reads 0. Attention adds to the rows (ColumnStatistic::prefix_out) tile by tile, so
-// scores do not depend on how a run is sliced. TimesValueLengths multiplies each row element by the
-// L2 norm of its entry's value as stored, with DeriveScores' kTimesLength's arithmetic.
+// Copies scores of a (slot, layer)'s entries, in entry order, to rows (GatherScores; 0 for positions
+// from scored_end on, which have none) or from rows (ScatterScores). Attention adds to the rows
+// (ColumnStatistic::prefix_out) tile by tile, so scores do not depend on how a run is sliced.
+// TimesValueLengths multiplies rows by the L2 norm of each entry's value, as kTimesLength does.
 struct ScoreRowsArgs {
   float* rows = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;     // elements

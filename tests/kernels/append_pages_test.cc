@@ -92,6 +92,19 @@ class AppendPagesTest : public BackendTest {
   size_t Row(int head) const { return before_.Head(kSlot, kLayer, head); }
   size_t Place(int head, int entry) const { return before_.Place(kSlot, kLayer, head, entry); }
 
+  // Rows of 310 for heads of at most 300 entries.
+  static ScoreRowsArgs RowsOf(float* rows, DevicePool* pool) {
+    ScoreRowsArgs args;
+    args.rows = rows;
+    args.stride = 310;
+    args.max_length = 300;
+    args.slot = kSlot;
+    args.layer = kLayer;
+    args.pages = pool->Pages();
+    args.tables = pool->Tables();
+    return args;
+  }
+
   void Run() {
     DevicePool pool(backend(), before_);
     auto k = Upload(k_), v = Upload(v_), sums = Upload(sums_);
@@ -256,14 +269,7 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   Make(c, 5);
   DevicePool pool(backend(), before_);
   auto rows = Upload(std::vector<float>(3 * 310, -5.0f));
-  ScoreRowsArgs args;
-  args.rows = rows.data();
-  args.stride = 310;
-  args.max_length = 300;
-  args.slot = kSlot;
-  args.layer = kLayer;
-  args.pages = pool.Pages();
-  args.tables = pool.Tables();
+  ScoreRowsArgs args = RowsOf(rows.data(), &pool);
   backend().GatherScores(args);
   std::vector<float> gathered = rows.Read();
   for (int h = 0; h < 3; ++h) {
@@ -295,15 +301,8 @@ TEST_P(AppendPagesTest, EntriesWithoutAScoreCountAsZero) {
   Make(c, 6);
   DevicePool pool(backend(), before_);
   auto rows = Upload(std::vector<float>(2 * 310, -5.0f));
-  ScoreRowsArgs args;
-  args.rows = rows.data();
-  args.stride = 310;
-  args.max_length = 300;
+  ScoreRowsArgs args = RowsOf(rows.data(), &pool);
   args.scored_end = 250;
-  args.slot = kSlot;
-  args.layer = kLayer;
-  args.pages = pool.Pages();
-  args.tables = pool.Tables();
   backend().GatherScores(args);
   const std::vector<float> gathered = rows.Read();
   int later = 0;
@@ -331,14 +330,7 @@ TEST_P(AppendPagesTest, RowsTimesTheLengthsOfValues) {
     DevicePool pool(backend(), before_);
     const std::vector<float> before = RandomFloats(3 * 310, 8);
     auto rows = Upload(before);
-    ScoreRowsArgs args;
-    args.rows = rows.data();
-    args.stride = 310;
-    args.max_length = 300;
-    args.slot = kSlot;
-    args.layer = kLayer;
-    args.pages = pool.Pages();
-    args.tables = pool.Tables();
+    ScoreRowsArgs args = RowsOf(rows.data(), &pool);
     backend().TimesValueLengths(args);
     const std::vector<float> after = rows.Read();
     std::vector<float> value(c.head_dim);

@@ -1,5 +1,4 @@
-// What is asked of every cache: a trial, and the questions by which its answers are judged. Plain
-// data.
+// A case of a task: a trial for every cache, and questions that judge the answers. Plain data.
 #ifndef HYDRANT_TOOLS_EVAL_CASE_H_
 #define HYDRANT_TOOLS_EVAL_CASE_H_
 

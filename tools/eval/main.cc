@@ -73,7 +73,7 @@ std::string PathOfModel(const std::string& model) {
   return *path;
 }
 
-// What makes texts of tokens, and questions of texts.
+// The model's tokenizer, and the form of questions to it.
 struct ModelText {
   std::unique_ptr<Tokenizer> tokenizer;
   PromptForm form;

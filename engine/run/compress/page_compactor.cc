@@ -68,7 +68,7 @@ void PageCompactor::CompactTurn(const TokenRun& run, const KvState& kv) {
   const int32_t tokens = run.first_position + run.NumTokens();
   PageCompaction compaction;
   compaction.share = plan.share;
-  compaction.max_length = tokens;
+  compaction.max_length = plan.EntriesAfter(tokens);
   const std::span<const int32_t> keep = run.turn->keep;
   if (plan.share.scope == BudgetScope::kHead) {
     compaction.keep.resize(limits_.BudgetLayers());

@@ -264,57 +264,46 @@ void PromptCompressor::Append(int layer, const TokenRun& run, const LayerKv& lay
                          .tables = at.group.tables()});
 }
 
-void PromptCompressor::BeginTurnEcho(Statistics* pass) {
+void PromptCompressor::BeginTurnEcho(const PagedPrefix& entries, Statistics* pass) {
+  const int64_t stride = limits_.max_model_len;
   for (size_t i = 0; i < entry_scores_.size(); ++i) {
-    backend_->Zero(entry_scores_[i].data(), entry_scores_[i].size() * sizeof(float));
-    (*pass)[i].prefix_out = entry_scores_[i].data();
-    (*pass)[i].prefix_stride = limits_.max_model_len;
+    float* const rows = entry_scores_[i].data();
+    for (int head = 0; head < limits_.num_kv_heads; ++head)
+      backend_->Zero(rows + head * stride, entries.max_entries * sizeof(float));
+    (*pass)[i].prefix_out = rows;
+    (*pass)[i].prefix_stride = stride;
   }
 }
 
 // Adds the scores of the turn's echo to those of the entries, and returns those of its own tokens.
 const float* PromptCompressor::ScoreTurn(const EchoScore& score, const GroupLayer& at,
                                          const TokenRun& run, const LayerKv& layer_kv) {
-  PromptLayer turn = LayerOf(run.slot, at, run, layer_kv);
-  turn.n = run.NumTokens();
-  DeriveScoresArgs derive = turn.Derivation();
-  derive.b = turn.statistics[1];
-  derive.weight_a = score.sum;
-  derive.weight_b = score.max;
-  backend_->DeriveScores(derive);
-  PagedPrefix entries = {.pages = at.group.PagesOf(run.slot),
-                         .tables = at.group.tables(),
-                         .slot = run.slot,
-                         .layer = at.layer,
-                         .max_entries = run.first_position};
-  const ScoreRowsArgs rows = EntryScores(entries);
-  DeriveScoresArgs of_entries = {.a = rows.rows,
-                                 .b = entry_scores_[1].data(),
-                                 .weight_a = score.sum,
-                                 .weight_b = score.max,
-                                 .num_kv_heads = limits_.num_kv_heads,
-                                 .n = entries.max_entries,
-                                 .out = rows.rows,
-                                 .stride = rows.stride};
-  backend_->DeriveScores(of_entries);
-  if (score.value_norms) {
-    DeriveScoresArgs weigh = turn.Derivation();
-    weigh.step = ScoreStep::kTimesLength;
-    weigh.a = turn.scores;
-    weigh.rows = layer_kv.v;
-    weigh.row_head_stride = layer_kv.head_stride;
-    weigh.dims = layer_kv.head_dim;
-    backend_->DeriveScores(weigh);
-    backend_->TimesValueLengths(rows);
-  }
+  const CachePlan& plan = at.group.plan(run.slot);
+  const ScoreRowsArgs rows = EntryScores({.pages = at.group.PagesOf(run.slot),
+                                          .tables = at.group.tables(),
+                                          .slot = run.slot,
+                                          .layer = at.layer,
+                                          .max_entries = plan.EntriesAfter(run.first_position)});
+  DeriveScoresArgs add = {.a = rows.rows,
+                          .b = entry_scores_[1].data(),
+                          .weight_a = score.sum,
+                          .weight_b = score.max,
+                          .num_kv_heads = limits_.num_kv_heads,
+                          .n = rows.max_length,
+                          .out = rows.rows,
+                          .stride = rows.stride};
+  backend_->DeriveScores(add);
+  if (score.value_norms) backend_->TimesValueLengths(rows);
   ScoreRowsArgs earned = rows;
   earned.rows = entry_scores_[1].data();
   earned.scored_end = run.turn->scored_end;
   backend_->GatherScores(earned);
-  of_entries.weight_a = of_entries.weight_b = 1.0f;
-  backend_->DeriveScores(of_entries);
+  add.weight_a = add.weight_b = 1.0f;
+  backend_->DeriveScores(add);
   backend_->ScatterScores(rows);
-  return turn.scores;
+  PromptLayer turn = LayerOf(run.slot, at, run, layer_kv);
+  turn.n = run.NumTokens();
+  return plan.scorer->Score(turn);
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {

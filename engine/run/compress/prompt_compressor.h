@@ -53,7 +53,7 @@ class PromptCompressor {
   void Compress(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
   // Scratch for the statistics of a turn's echo over the layer's entries: zeroed, and set as outputs
   // of the pass.
-  void BeginTurnEcho(Statistics* pass);
+  void BeginTurnEcho(const PagedPrefix& entries, Statistics* pass);
   // As Compress() for an appended run: entries and new tokens compete for each head's slots.
   void Append(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
   // Scratch for the scores of a layer's entries while attention adds to them.

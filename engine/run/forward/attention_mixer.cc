@@ -250,7 +250,7 @@ PagedPrefix AttentionMixer::EntriesBefore(const GroupLayer& at, const TokenRun& 
           .tables = at.group.tables(),
           .slot = run.slot,
           .layer = at.layer,
-          .max_entries = run.first_position,
+          .max_entries = at.group.plan(run.slot).EntriesAfter(run.first_position),
           .next_position = run.first_position};
 }
 
@@ -331,7 +331,7 @@ void AttentionMixer::Echo(int layer, const TokenRun& run, const KvState& kv) {
   args.precision = backend_->RankingDType(kv.pages().layout.dtype, model_->weight_dtype());
   if (!run.BuildsCache()) {
     args.prefix = &entries;
-    compressor_->BeginTurnEcho(&passes.front());
+    compressor_->BeginTurnEcho(entries, &passes.front());
   }
   for (const PromptCompressor::Statistics& pass : passes) {
     args.statistics = pass;

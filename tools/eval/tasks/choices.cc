@@ -12,7 +12,7 @@
 namespace hydrant::eval {
 namespace {
 
-// What is given, and how it goes on. Another item's end is a wrong one.
+// A sentence or its beginning, and the right end. The end of another item is a wrong one.
 struct Item {
   std::string_view given;
   std::string_view end;

@@ -90,21 +90,19 @@ Ids Composer::Opening() const { return form_->has_special_tokens ? OfForm(form_-
 int Composer::Room() const { return options_->length - static_cast<int>(Opening().size()); }
 
 Case Composer::BeginPlain(int number, const Ids& text, bool question_later) const {
-  Case made;
-  made.number = number;
-  if (text.empty()) return made;
-  made.trial.question_later = question_later;
-  made.trial.context = Bos();
-  Append(text, &made.trial.context);
-  return made;
+  return BeginWith(Bos(), number, text, question_later);
 }
 
 Case Composer::Begin(int number, const Ids& text, bool question_later) const {
+  return BeginWith(Opening(), number, text, question_later);
+}
+
+Case Composer::BeginWith(Ids opening, int number, const Ids& text, bool question_later) {
   Case made;
   made.number = number;
   if (text.empty()) return made;
   made.trial.question_later = question_later;
-  made.trial.context = Opening();
+  made.trial.context = std::move(opening);
   Append(text, &made.trial.context);
   return made;
 }

@@ -79,6 +79,7 @@ class Composer {
  private:
   Ids OfForm(std::string_view text) const;
   Ids Opening() const;
+  static Case BeginWith(Ids opening, int number, const Ids& text, bool question_later);
   Exchange Answering(Ids read, std::string_view cue, std::string_view expected, int generate) const;
 
   const TaskOptions* options_;
