@@ -109,6 +109,11 @@ ConnectionLimits LimitsOf(const GrpcServerOptions& options) {
           .max_held_bytes = options.max_held_bytes};
 }
 
+void SetHealth(grpc::Server* server, bool serving) {
+  grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+  for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
+}
+
 }  // namespace
 
 // The gRPC services of one address.
@@ -161,10 +166,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   builder.RegisterService(&contracts->orca);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
-  std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(contracts), std::move(server),
-                                                     std::move(gate), std::move(sockets), options));
-  started->SetServing(false);  // gRPC's health service begins as SERVING
-  return started;
+  // Before the first connection is accepted: gRPC's health service begins as SERVING.
+  SetHealth(server.get(), false);
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(contracts), std::move(server),
+                                                    std::move(gate), std::move(sockets), options));
 }
 
 GrpcServer::GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
@@ -186,10 +191,7 @@ GrpcServer::GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grp
 
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
-void GrpcServer::SetServing(bool serving) {
-  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
-}
+void GrpcServer::SetServing(bool serving) { SetHealth(server_.get(), serving); }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
   acceptor_->Stop();

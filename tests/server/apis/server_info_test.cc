@@ -1,6 +1,13 @@
 // Tokenize, Detokenize, GetModelInfo, GetServerInfo, health, and the port.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel_posix.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <filesystem>
+#include <future>
 
 #include "engine/cache/cache_plan.h"
 #include "tests/server/test_server.h"
@@ -135,6 +142,31 @@ TEST(Health, FollowsTheServer) {
     EXPECT_EQ(Health(server, name), HealthCheckResponse::NOT_SERVING);
   }
   EXPECT_EQ(Health(server, "other"), HealthCheckResponse::SERVICE_UNKNOWN);
+}
+
+// A connection that waits on the socket, with a health check sent, before the server accepts any.
+HealthCheckResponse::ServingStatus FirstHealth(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  while (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  }
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  return HealthOf(grpc::CreateInsecureChannelFromFd("server", fd), "");
+}
+
+TEST(Health, IsNotServingFromTheFirstConnectionOn) {
+  const std::string path = testing::TempDir() + "hydrant_health.sock";
+  for (int round = 0; round < 100; ++round) {
+    std::filesystem::remove(path);
+    EventRouter router;
+    Service service({}, &router);
+    auto health = std::async(std::launch::async, FirstHealth, path);
+    const auto server = GrpcServer::Start({.listen = "unix:" + path}, &service);
+    ASSERT_TRUE(server.ok()) << server.status();
+    ASSERT_EQ(health.get(), HealthCheckResponse::NOT_SERVING) << "round " << round;
+  }
 }
 
 TEST(GrpcServer, ASecondOneOnThePortFails) {
