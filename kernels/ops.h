@@ -21,6 +21,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/penalize.h"
 #include "kernels/ops/pool_scores.h"
+#include "kernels/ops/predict_scores.h"
 #include "kernels/ops/prefill_attention.h"
 #include "kernels/ops/prefix_blocks.h"
 #include "kernels/ops/retained_mass.h"
@@ -49,6 +50,8 @@
   OP(PrefillAttention, PrefillAttentionArgs)       \
   OP(DecodeAttention, DecodeAttentionArgs)         \
   OP(ReviseScores, ReviseScoresArgs)               \
+  OP(PredictScores, PredictScoresArgs)             \
+  OP(StoreNewScores, StoreNewScoresArgs)           \
   OP(DeriveScores, DeriveScoresArgs)               \
   OP(PoolScores, PoolScoresArgs)                   \
   OP(KCenter, KCenterArgs)                         \

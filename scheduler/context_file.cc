@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/cache/prompt_scorer.h"
 #include "kernels/kv_pages.h"
 #include "kernels/status_macros.h"
 
@@ -23,6 +24,10 @@ static_assert(std::endian::native == std::endian::little);
 // The prefix is common to all versions; the last character is the version.
 constexpr std::string_view kMagic = "HYDRCTX2";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
+
+// A bit beside PromptShape::fits_two_passes, the lowest: the plan's scores are predicted, and the
+// predictor's id follows.
+constexpr uint8_t kPredictsScores = 2;
 
 // More than any request can have.
 constexpr uint64_t kMaxParams = 64;
@@ -155,7 +160,7 @@ CacheSpec GetSpec(Reader* reader) {
   return spec;
 }
 
-void AddContext(const Context& context, Writer* writer) {
+void AddContext(const Context& context, const ContextHome& home, Writer* writer) {
   writer->Add(std::string_view(context.id.salt));
   writer->Add(std::string_view(context.id.handle));
   writer->AddAll(std::span(context.tokens));
@@ -172,7 +177,10 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add<int64_t>(prompt.tokens);
   writer->Add<int64_t>(prompt.question_tokens);
   writer->Add<uint8_t>(prompt.question_later);
-  writer->Add<uint8_t>(prompt.fits_two_passes);
+  // Another predictor's scores do not compare with those of the entries.
+  const bool predicts = context.first_plan.scorer->Predicts();
+  writer->Add<uint8_t>((prompt.fits_two_passes ? 1 : 0) | (predicts ? kPredictsScores : 0));
+  if (predicts) writer->Add<uint32_t>(home.limits.score_predictor);
   writer->Add(std::string_view(SaveDecision(context.first_plan)));
 }
 
@@ -207,7 +215,11 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   prompt.question_tokens = reader->Get<int64_t>();
   prompt.question_later = reader->Get<uint8_t>() != 0;
   prompt.goes_on = true;
-  prompt.fits_two_passes = reader->Get<uint8_t>() != 0;
+  const auto flags = reader->Get<uint8_t>();
+  prompt.fits_two_passes = (flags & 1) != 0;
+  prompt.predicts_scores = (flags & kPredictsScores) != 0;
+  if (prompt.predicts_scores && reader->Get<uint32_t>() != home.limits.score_predictor && reader->ok())
+    return absl::FailedPreconditionError("it was scored by another score predictor");
   const std::string decision = reader->GetText();
   const auto known = static_cast<int64_t>(context->tokens.size());
   const bool holds_together =
@@ -518,7 +530,7 @@ std::string EncodeContext(const Context& context, const OffloadedCache& offloade
   const std::span<const int32_t> lengths(heads.lengths, memory.num_heads);
   Writer head;
   AddHome(home, &head);
-  AddContext(context, &head);
+  AddContext(context, home, &head);
   head.AddAll(std::span<const HeadSpan>(offloaded.spans));
   head.AddAll(lengths);
   head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));

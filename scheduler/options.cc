@@ -13,7 +13,7 @@ namespace hydrant {
 namespace {
 
 // A prompt long enough that every budget compresses it.
-constexpr PromptShape kLongPrompt = {.tokens = 1 << 24};
+constexpr PromptShape kLongPrompt = {.tokens = 1 << 24, .predicts_scores = true};
 
 absl::Status CheckSpec(const CacheSpec& spec) { return PlanCache(spec, kLongPrompt).status(); }
 

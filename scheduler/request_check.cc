@@ -415,6 +415,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens,
       .question_later = request.prefill_only,
+      .predicts_scores = limits.score_predictor != 0,
       .goes_on = !request.keep_as.handle.empty()};
   prompt.fits_two_passes =
       prompt.HasLaterQuestion() && FitsTwoPasses(prompt.tokens, limits, tokenizer);

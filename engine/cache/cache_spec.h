@@ -46,6 +46,7 @@ struct PromptShape {
   int64_t question_tokens = 0;   // of a question after the prompt, unknown to its compression
   bool question_later = false;   // the question comes after the prompt, in these tokens or others
   bool fits_two_passes = false;  // there is room for a second pass over the prompt
+  bool predicts_scores = false;  // the model has a score predictor
   // The cache is kept: another turn may compress it even if the prompt is within its budget.
   bool goes_on = false;
 

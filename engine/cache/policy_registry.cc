@@ -32,6 +32,7 @@ const std::vector<const Policy*>& Table() {
       NewCo2Policy().release(),
       NewReconstructPolicy().release(),
       NewEchoPolicy().release(),
+      NewLearnedPolicy().release(),
       NewAutoPolicy().release(),
       NewSubGenPolicy().release(),
       NewSubGenKCenterPolicy().release(),

@@ -58,6 +58,7 @@ std::unique_ptr<Policy> NewAdaH2oPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
 std::unique_ptr<Policy> NewReconstructPolicy();
 std::unique_ptr<Policy> NewEchoPolicy();
+std::unique_ptr<Policy> NewLearnedPolicy();
 std::unique_ptr<Policy> NewAutoPolicy();
 std::unique_ptr<Policy> NewSubGenPolicy();
 std::unique_ptr<Policy> NewSubGenKCenterPolicy();

@@ -15,11 +15,20 @@ PrefixKey Derived(PrefixKey key, uint8_t what, int index) {
   return key;
 }
 
+// Tells the numbers of two predictors apart.
+void XorInto(uint32_t id, PrefixKey* key) {
+  for (size_t i = 0; i < sizeof(id); ++i) (*key)[4 + i] ^= static_cast<uint8_t>(id >> (8 * i));
+}
+
 constexpr uint8_t kQueries = 1;
 constexpr uint8_t kSums = 2;  // and the values after it
 
-uint8_t SumsOf(const ColumnStatistic& statistic) {
-  constexpr int kReductions = 4;
+constexpr int kReductions = 4;
+constexpr uint8_t kPredicted = 128;
+
+uint8_t SumsOf(const PromptStatistic& one) {
+  if (one.predicted) return kPredicted;
+  const ColumnStatistic& statistic = *one.reading;
   return static_cast<uint8_t>(kSums + static_cast<int>(statistic.kind) * kReductions +
                               static_cast<int>(statistic.reduce));
 }
@@ -27,10 +36,13 @@ uint8_t SumsOf(const ColumnStatistic& statistic) {
 }  // namespace
 
 PrefixLayout::PrefixLayout(const CachePlan& plan, int read, const EngineLimits& limits)
-    : sums_a_block_(limits.sums_a_prefix_block), sums_end_(read) {
+    : predictor_(limits.score_predictor),
+      sums_a_block_(limits.sums_a_prefix_block),
+      sums_end_(read) {
   last_start_ = static_cast<int>(plan.prompt.tokens) - 1;  // its logits give the next token
   for (const PromptStatistic& one : StatisticsOf(plan, read)) {
     if (one.echo.has_value()) parts_ = 1 + limits.query_blocks;
+    if (one.predicted) sums_.push_back(one);
     if (!one.reading.has_value() || one.reading->end_query <= 0) continue;  // no queries
     const ColumnStatistic& reading = *one.reading;
     if (reading.first_query > 0) {
@@ -108,8 +120,11 @@ void PrefixLayout::AddSums(std::span<const PrefixKey> keys, int checkpoint,
   if (checkpoint == 0) return;
   const PrefixKey& key = keys[checkpoint / kPrefixBlockTokens - 1];
   for (const PromptStatistic& one : sums_) {
-    for (int i = 0; i < BlocksOfOne(checkpoint); ++i)
-      to->push_back(Derived(key, SumsOf(*one.reading), i));
+    for (int i = 0; i < BlocksOfOne(checkpoint); ++i) {
+      PrefixKey derived = Derived(key, SumsOf(one), i);
+      if (one.predicted) XorInto(predictor_, &derived);
+      to->push_back(derived);
+    }
   }
 }
 

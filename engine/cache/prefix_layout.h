@@ -2,7 +2,8 @@
 // plan needs:
 //
 //   token blocks   [K and V | queries][K and V | queries] ...        queries: only for an echo
-//   sum blocks     [up to a checkpoint][up to the next one] ...      only for column statistics
+//   sum blocks     [up to a checkpoint][up to the next one] ...      only for column statistics, and
+//                                                                    for predicted scores
 //
 // Keys and values serve every plan. An echo needs all queries of the prompt, so the queries of
 // cached tokens are kept as well, before RoPE. A statistic over all queries continues from its sums
@@ -64,6 +65,7 @@ class PrefixLayout {
   void AddSums(std::span<const PrefixKey> keys, int checkpoint, std::vector<PrefixKey>* to) const;
   int BlocksOfOne(int checkpoint) const { return (checkpoint + sums_a_block_ - 1) / sums_a_block_; }
 
+  uint32_t predictor_ = 0;
   int parts_ = 1;
   int sums_a_block_ = 1;
   int last_start_ = 0;  // tokens from here on need a prefill in any case

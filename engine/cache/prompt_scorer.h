@@ -45,7 +45,7 @@ struct PromptLayer {
   // [num_kv_heads, stride] each, in the order of the scorer's Statistics(); undefined past these.
   // If the plan compresses, the last one belongs to retained mass.
   std::array<float*, kMaxColumnStatistics> statistics = {};
-  float* scores = nullptr;  // [num_kv_heads, stride] room for scores
+  float* scores = nullptr;  // [num_kv_heads, stride] room for scores, or predicted ones
   int32_t* kept = nullptr;  // [num_kv_heads, stride] positions; free for use before the Select step
   int32_t* keep = nullptr;  // [num_kv_heads] entries; free for use before the Budget step
   // Observations of the scorer: the i-th of the layer, [num_kv_heads], at i * observation_stride.
@@ -106,6 +106,9 @@ class PromptScorer {
   // shares its array with the i-th of the prefill: both are of one kind, and are added or their
   // maximum taken. Costs attention without values, no matrix product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
+  // Whether PromptLayer::scores holds scores predicted from the tokens' hidden states
+  // (kernels/ops/predict_scores.h) when Score() is called.
+  virtual bool Predicts() const { return false; }
   // Whether retained mass is measured by an echo's queries instead of the prompt's last ones.
   virtual bool MeasuresMassByEcho() const { return false; }
   // After the layer's prefill: [num_kv_heads, stride], one of the layer's arrays; null: no ranking.

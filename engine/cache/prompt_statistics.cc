@@ -24,6 +24,7 @@ std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
     if (i < reading.size()) all[i].reading = reading[i];
     if (i < echo.size()) all[i].echo = echo[i];
   }
+  if (plan.scorer->Predicts()) all.push_back({.place = kPredictedScores, .predicted = true});
   if (!MeasuresMass(plan)) return all;
   PromptStatistic mass = {.place = kMassStatistic};
   const auto n = static_cast<int32_t>(plan.prompt.tokens);

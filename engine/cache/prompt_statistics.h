@@ -11,14 +11,18 @@
 
 namespace hydrant {
 
-// Statistics gathered in one array: of the prefill, of its echo, or of both together.
+// Statistics gathered in one array: of the prefill, of its echo, or of both together; or predicted
+// scores.
 struct PromptStatistic {
-  int place = 0;  // index in PromptLayer::statistics
+  int place = 0;  // index in PromptLayer::statistics, or kPredictedScores
   std::optional<ColumnStatistic> reading = {}, echo = {};
+  bool predicted = false;
 };
 
 // The place of the statistic by which retained mass is measured, the last queries' attention.
 inline constexpr int kMassStatistic = kMaxColumnStatistics - 1;
+// The place of predicted scores, PromptLayer::scores.
+inline constexpr int kPredictedScores = kMaxColumnStatistics;
 // Whether retained mass is measured. Samples represent other entries and have no mass of their own.
 bool MeasuresMass(const CachePlan& plan);
 // Whether it is measured and stored per entry in pages: the plan compacts there, and the compaction

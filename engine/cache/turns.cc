@@ -36,6 +36,7 @@ std::vector<int32_t> KeepAfterAppend(const TokenRange& turn, const CachePlan& pl
 
 int32_t ScoredEnd(const TokenRange& turn, const CachePlan& plan,
                   std::span<const TokenRange> ranges) {
+  if (plan.rule.predicted) return turn.begin;
   int32_t end = plan.ScoresPrompt() ? static_cast<int32_t>(plan.prompt.tokens) : 0;
   for (const TokenRange& range : ranges) {
     if (range.end <= turn.begin) end = std::max(end, range.end);

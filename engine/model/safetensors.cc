@@ -103,20 +103,36 @@ absl::Status ParseEntry(const json& value, uint64_t data_bytes, Entry* entry) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Entry>> ParseHeader(std::string_view text, uint64_t data_bytes) {
-  const absl::StatusOr<json> header = ParseJsonObject(text);
-  if (!header.ok()) return WithContext(header.status(), "header");
+struct Header {
   std::vector<Entry> entries;
-  for (const auto& [name, value] : header->items()) {
-    if (name == "__metadata__") continue;  // free text
+  std::map<std::string, std::string, std::less<>> metadata;
+};
+
+// Values that are no text are left out.
+void ParseMetadata(const json& value, Header* header) {
+  if (!value.is_object()) return;
+  for (const auto& [name, text] : value.items()) {
+    if (text.is_string()) header->metadata[name] = text.get<std::string>();
+  }
+}
+
+absl::StatusOr<Header> ParseHeader(std::string_view text, uint64_t data_bytes) {
+  const absl::StatusOr<json> parsed = ParseJsonObject(text);
+  if (!parsed.ok()) return WithContext(parsed.status(), "header");
+  Header header;
+  for (const auto& [name, value] : parsed->items()) {
+    if (name == "__metadata__") {
+      ParseMetadata(value, &header);
+      continue;
+    }
     Entry entry;
     entry.name = name;
     if (absl::Status s = ParseEntry(value, data_bytes, &entry); !s.ok()) {
       return WithContext(s, absl::StrCat("tensor ", Quoted(name)));
     }
-    entries.push_back(std::move(entry));
+    header.entries.push_back(std::move(entry));
   }
-  return entries;
+  return header;
 }
 
 // Tensors without elements may lie anywhere; they share no bytes.
@@ -177,9 +193,10 @@ absl::Status SafetensorsFile::Load(std::span<const uint8_t> bytes) {
   std::string text;
   HYDRANT_RETURN_IF_ERROR(reader.ReadString("the header", kMaxHeaderBytes, &text));
   const std::span<const uint8_t> data = bytes.subspan(reader.position());
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseHeader(text, data.size()));
-  HYDRANT_RETURN_IF_ERROR(CheckNoOverlap(entries));
-  for (const Entry& entry : entries) {
+  HYDRANT_ASSIGN_OR_RETURN(Header header, ParseHeader(text, data.size()));
+  HYDRANT_RETURN_IF_ERROR(CheckNoOverlap(header.entries));
+  metadata_ = std::move(header.metadata);
+  for (const Entry& entry : header.entries) {
     tensors_[entry.name] = {entry.type, entry.shape,
                             data.subspan(entry.begin, entry.end - entry.begin)};
   }
@@ -205,6 +222,11 @@ void SafetensorsFile::ReleasePages() const {
 
 absl::Status SafetensorsFile::CheckUnchanged() const {
   return file_ == nullptr ? absl::OkStatus() : file_->CheckUnchanged();
+}
+
+std::string SafetensorsFile::Metadata(const std::string& name) const {
+  const auto found = metadata_.find(name);
+  return found == metadata_.end() ? std::string() : found->second;
 }
 
 std::vector<std::string> SafetensorsFile::Names() const {

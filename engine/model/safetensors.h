@@ -43,6 +43,8 @@ class SafetensorsFile {
   absl::StatusOr<TensorView> Find(const std::string& name) const;
   absl::StatusOr<RawTensor> FindRaw(const std::string& name) const;
   std::vector<std::string> Names() const;
+  // A text of the header's __metadata__; "" if there is none of this name.
+  std::string Metadata(const std::string& name) const;
   absl::Status CheckUnchanged() const;  // as MappedFile::CheckUnchanged()
   void ReleasePages() const;            // as MappedFile::ReleasePages()
 
@@ -52,6 +54,7 @@ class SafetensorsFile {
 
   std::unique_ptr<MappedFile> file_;  // null if the caller owns the bytes
   std::map<std::string, RawTensor, std::less<>> tensors_;
+  std::map<std::string, std::string, std::less<>> metadata_;
 };
 
 }  // namespace hydrant

@@ -162,7 +162,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->limits = limits;
   HYDRANT_RETURN_IF_ERROR(impl->Allocate());
   HYDRANT_ASSIGN_OR_RETURN(impl->forward, Forward::Create(impl->backend.get(), impl->model.get(),
-                                                          &impl->act, limits, layout.dtype));
+                                                          &impl->act, limits, layout.dtype,
+                                                          options.score_predictor.get()));
 
   // The pool comes last: it may take all memory that is left.
   if (!requested_blocks.has_value()) {
@@ -304,6 +305,7 @@ GraphShape Engine::Impl::ShapeOf(std::span<const TokenRun> decoded) const {
     shape.max_entries = std::max(shape.max_entries, entries);
     shape.weighted = shape.weighted || plan.rule.weighted;
     shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
+    shape.predicted = shape.predicted || plan.rule.predicted;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
     shape.max_in_window =
         std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.Window())));
@@ -505,6 +507,7 @@ EngineParts Engine::Parts() const {
           .kv = impl_->kv.get(),
           .num_layers = impl_->limits.num_layers,
           .num_kv_heads = impl_->limits.num_kv_heads,
+          .forward = impl_->forward.get(),
           .logits = impl_->logits.data(),
           .num_logits = static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size};
 }

@@ -18,6 +18,8 @@
 
 namespace hydrant {
 
+struct ScorePredictor;  // engine/run/forward/score_predictor.h
+
 struct EngineOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "reference"
   int num_threads = 1;
@@ -50,6 +52,8 @@ struct EngineOptions {
   std::optional<int> max_model_len;  // unset: the model's context
   int max_shared_statistics = 0;     // EngineLimits::max_shared_statistics
   int max_held_tokens = 0;           // EngineLimits::max_held_tokens
+  // Of the model; null: none.
+  std::shared_ptr<const ScorePredictor> score_predictor = nullptr;
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048
 };
@@ -70,6 +74,7 @@ struct EngineMemory {
   }
 };
 
+class Forward;
 class KvState;
 
 // The parts of an engine that hold caches and logits; borrowed from it.
@@ -78,6 +83,7 @@ struct EngineParts {
   const KvState* kv = nullptr;
   int num_layers = 0;
   int num_kv_heads = 0;
+  Forward* forward = nullptr;
   const float* logits = nullptr;  // of the last enqueued step, on the device
   size_t num_logits = 0;
 };

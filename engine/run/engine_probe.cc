@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
+#include "engine/run/forward/forward.h"
 #include "engine/run/pool/kv_state.h"
 #include "kernels/entry_state.h"
 #include "kernels/page_row.h"
@@ -88,6 +90,31 @@ std::vector<int32_t> EngineProbe::ReadLengths(int slot) const {
                                heads * sizeof(int32_t));
   }
   return lengths;
+}
+
+std::vector<float> EngineProbe::ReadScores(int slot, int layer, int head, int tokens,
+                                           float missing) const {
+  const KvPages pages = parts_.kv->At(layer).group.PagesOf(slot);
+  const KvLayout& layout = pages.layout;
+  const Rows rows = RowsOf(slot, layer, head);
+  std::vector<float> scores(tokens, missing), of_page(layout.block_size);
+  std::vector<int32_t> positions(layout.block_size);
+  for (int first = 0; first < rows.length; first += layout.block_size) {
+    const PageIds* blocks = rows.blocks.data();
+    const int count = std::min(layout.block_size, rows.length - first);
+    parts_.backend->CopyToHost(positions.data(), pages.positions + PageIndex(layout, blocks, first),
+                               count * sizeof(int32_t));
+    parts_.backend->CopyToHost(of_page.data(), pages.scores + StateIndex(layout, blocks, first),
+                               count * sizeof(float));
+    for (int i = 0; i < count; ++i) {
+      if (positions[i] < tokens) scores[positions[i]] = of_page[i];
+    }
+  }
+  return scores;
+}
+
+void EngineProbe::ObserveLayers(LayerObserver observer) const {
+  parts_.forward->SetObserver(std::move(observer));
 }
 
 std::vector<float> EngineProbe::ReadLogits() const {

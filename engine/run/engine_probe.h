@@ -4,6 +4,7 @@
 #define HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "engine/run/engine.h"
@@ -30,6 +31,11 @@ class EngineProbe {
   std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;
   // [layers * KV heads] entries
   std::vector<int32_t> ReadLengths(int slot) const;
+  // The scores of a head by position, [tokens]; `missing` where it holds no entry.
+  std::vector<float> ReadScores(int slot, int layer, int head, int tokens, float missing) const;
+  // Replaces the observer of layer inputs; null: none (Forward::SetObserver).
+  using LayerObserver = std::function<void(int layer, const TokenRun& run, const float* hidden)>;
+  void ObserveLayers(LayerObserver observer) const;
   // Logits of the step enqueued last, after biases, masks and penalties: of Batch::sampled.
   std::vector<float> ReadLogits() const;
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/cache/state_slabs.h"
+#include "engine/run/forward/score_predictor.h"
 #include "engine/run/pool/kv_state.h"
 #include "engine/run/step_results.h"
 #include "fmt/format.h"
@@ -181,6 +182,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
   SetWindow(config, &limits);
   limits.max_shared_statistics = options.max_shared_statistics;
   limits.max_held_tokens = options.max_held_tokens;
+  if (options.score_predictor != nullptr) limits.score_predictor = options.score_predictor->Id();
   if (limits.max_held_tokens < 0 || limits.max_held_tokens > limits.prefill_rows) {
     return absl::InvalidArgumentError(fmt::format("max_held_tokens: {} is outside [0, {}]",
                                                   limits.max_held_tokens, limits.prefill_rows));

@@ -14,6 +14,7 @@
 #include "kernels/cpu/eviction/derive_scores.h"
 #include "kernels/cpu/eviction/kcenter.h"
 #include "kernels/cpu/eviction/pool_scores.h"
+#include "kernels/cpu/eviction/predict_scores.h"
 #include "kernels/cpu/eviction/retained_mass.h"
 #include "kernels/cpu/eviction/select.h"
 #include "kernels/cpu/eviction/subgen.h"
@@ -97,6 +98,9 @@ class CpuBackend final : public HostBackend {
     });
   }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
+  void PredictScores(const PredictScoresArgs& args) override {
+    cpu::PredictScores(args, threads_);
+  }
   void DeriveScores(const DeriveScoresArgs& args) override { cpu::DeriveScores(args, threads_); }
   void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }

@@ -130,6 +130,10 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--tokenizer", options->tokenizer_path,
                   "A folder or file with the tokenizer; default: the model's own")
       ->group(group);
+  app->add_option("--score-predictor", options->score_predictor,
+                  "A file of hydrant-eval fit, for policy learned, or none; default: "
+                  "MODEL.scores.safetensors, if it is there")
+      ->group(group);
   app->add_option("--served-model-name", options->served_model_name,
                   "The name clients may use; default: the hub's, or the file's or folder's without "
                   "its ending, where a GGUF file's own name is taken as well")
@@ -464,7 +468,7 @@ absl::Status CheckServedName(const std::string& name) {
 
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   for (std::string* path :
-       {&options->tokenizer_path, &options->trace_steps, &options->engine.swap_directory,
+       {&options->tokenizer_path, &options->score_predictor, &options->trace_steps, &options->engine.swap_directory,
         &options->security.auth_tokens, &options->security.tls.certificate,
         &options->security.tls.key, &options->security.tls.client_ca})
     *path = WithHome(std::move(*path));

@@ -24,6 +24,7 @@ struct DaemonOptions {
   std::string model_path;  // or "hf:ORG/NAME", a model of the Hugging Face hub
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer_path;     // "": the model's own
+  std::string score_predictor;    // FindScorePredictor()
   std::string served_model_name;  // "": the hub's name, else from the file or folder
   bool generation_config = true;  // take sampling defaults from the model's files
   std::string listen = "127.0.0.1:50051";

@@ -17,7 +17,8 @@
 #include "server/startup/machine_limits.h"
 #include "server/startup/model_argument.h"
 #include "server/startup/model_fetch.h"
-#include "server/startup/model_fingerprint.h"
+#include "engine/run/forward/score_predictor.h"
+#include "engine/run/model_fingerprint.h"
 #include "server/wire/request_conversion.h"
 #include "server/wire/status_details.h"
 
@@ -189,6 +190,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 
   EngineOptions engine_options = options.engine;
   engine_options.sampled_vocab = static_cast<int>(loaded->tokenizer->VocabSize());
+  HYDRANT_ASSIGN_OR_RETURN(
+      engine_options.score_predictor,
+      FindScorePredictor(options.score_predictor, options.model_path, source->config(),
+                         HexOf(loaded->served.fingerprint)));
   const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
   engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
   engine_options.prefix_cache_memory_bytes =

@@ -117,6 +117,30 @@ TEST_F(ContextFileTest, SaysAllOfAContext) {
   EXPECT_TRUE(read.pinned);
 }
 
+// Scores of different predictors do not compare. Other policies need none.
+TEST_F(ContextFileTest, PredictedScoresNeedTheirPredictor) {
+  ContextHome with = server_->Home(), another = with, without = with;
+  ASSERT_NE(with.limits.score_predictor, 0u);
+  another.limits.score_predictor ^= 1;
+  without.limits.score_predictor = 0;
+  for (const char* policy : {"learned", "auto", "h2o"}) {
+    SCOPED_TRACE(policy);
+    const std::string file = FileOf(MakeRequest(policy));
+    const auto read = DecodeContext(file, with);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->context->plan.rule.predicted, std::string_view(policy) != "h2o");
+    for (const ContextHome* home : {&another, &without}) {
+      const absl::Status status = DecodeContext(file, *home).status();
+      if (std::string_view(policy) == "h2o") {
+        EXPECT_TRUE(status.ok()) << status;
+        continue;
+      }
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+      EXPECT_THAT(status.message(), HasSubstr("another score predictor"));
+    }
+  }
+}
+
 TEST_F(ContextFileTest, IsAsSmallAsItsEntries) {
   const size_t compressed = FileOf(MakeRequest("h2o", 200)).size();
   const size_t full = FileOf(MakeRequest("full", 200)).size();

@@ -23,6 +23,7 @@
 #include "scheduler/invariants.h"
 #include "scheduler/request_check.h"
 #include "scheduler/scheduler.h"
+#include "tests/engine/run/random_model.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {
@@ -74,6 +75,12 @@ inline EngineOptions InvariantOptions(const std::string& device, DType kv_dtype)
   return options;
 }
 
+// For policy learned; auto then predicts scores, too.
+inline EngineOptions WithPredictor(EngineOptions options, const ModelSource& model) {
+  options.score_predictor = MakeRandomPredictor(model.config());
+  return options;
+}
+
 inline std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<TokenId> tokens(count);
@@ -95,7 +102,7 @@ struct Answer {
 class Server {
  public:
   Server(const std::shared_ptr<const ModelSource>& model, const EngineOptions& options) {
-    auto engine = Engine::Create(model, options, nullptr);
+    auto engine = Engine::Create(model, WithPredictor(options, *model), nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     scheduler_ = std::make_unique<Scheduler>(engine_->limits(), SchedulerOptions(), &tokenizer_);

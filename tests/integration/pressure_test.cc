@@ -228,7 +228,8 @@ TEST_P(PressureTest, WhichPoliciesCanBeCut) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
   const std::set<std::string> can = {
       "h2o",        "tova",      "local",       "random",  "snapkv",      "streaming", "co2",
-      "ada-snapkv", "pyramidkv", "ada-pyramid", "ada-h2o", "reconstruct", "echo",      "auto"};
+      "ada-snapkv", "pyramidkv", "ada-pyramid", "ada-h2o", "reconstruct", "echo",      "auto",
+      "learned"};
   for (const PolicyInfo& policy : ListPolicies()) {
     Request request = MakeRequest(policy.name, 1);
     const auto alone = MakeServer(4000, 0);

@@ -62,12 +62,13 @@ class TurnsTest : public ::testing::TestWithParam<std::tuple<std::string, Family
   }
 
   std::vector<std::vector<TokenId>> ByDriver(const std::string& policy) const {
-    const auto engine = *Engine::Create(model_, Options(), nullptr);
+    const auto engine = *Engine::Create(model_, WithPredictor(Options(), *model_), nullptr);
     eval::EngineDriver driver(engine.get(), 3);
     const CacheSpec spec = SpecOf(policy);
     const CachePlan plan = *PlanCache(spec, {.tokens = first_tokens_,
                                              .num_layers = engine->limits().BudgetLayers(),
                                              .num_kv_heads = engine->limits().num_kv_heads,
+                                             .predicts_scores = true,
                                              .goes_on = true});
     const int slot = driver.Add(ReadingOf(plan), plan, 400);
     driver.PrefillAll(slot);

@@ -56,6 +56,7 @@ std::unique_ptr<Engine> MakeEngine(const PoolShape& shape) {
   const std::shared_ptr<const ModelSource> model = ModelOf(shape);
   const ModelConfig& config = model->config();
   EngineOptions options;
+  options.score_predictor = MakeRandomPredictor(config);
   options.num_threads = 1;
   options.batch_invariant = true;
   if (ModelPath() == nullptr) {

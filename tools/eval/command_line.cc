@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/cache/kv_cache_dtype.h"
 #include "kernels/standard_streams.h"
+#include "tools/eval/model_files.h"
 
 namespace hydrant::eval {
 namespace {
@@ -72,10 +73,13 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
          "--out", flags->out,
          "folder of results.jsonl, results.csv and report.html; a run that was stopped goes on")
       ->capture_default_str();
+  app->add_option("--score-predictor", flags->score_predictor,
+                  "file of `hydrant-eval fit`, for policy learned; the one beside the model if it "
+                  "is there");
   app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
   app->add_option("--dtype", flags->dtype,
-                  "of the weights: bfloat16, float32, stored, q8_0, q4_0, fp8")
-      ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0", "fp8"}))
+                  "of the weights, or stored: as in the file")
+      ->check(CLI::IsMember(WeightDTypeNames()))
       ->capture_default_str();
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
       ->check(CLI::IsMember(KvCacheDTypeNames()))
@@ -162,7 +166,8 @@ void CheckFlags(const Flags& flags) {
     if (arm.cache.policy == "full")
       Fail("--policies: full is always there, to be compared with", kExitUsage);
     // Any budget is enough to check names and parameters.
-    const auto plan = PlanCache(arm.cache, {flags.task.length, 1, 1});
+    const auto plan =
+        PlanCache(arm.cache, {.tokens = flags.task.length, .predicts_scores = true});
     if (!plan.ok())
       Fail(fmt::format("--policies: {}: {}", policy, std::string(plan.status().message())),
            kExitUsage);

@@ -51,6 +51,7 @@ struct Flags {
   std::string out = "eval-results";
   std::string write_cases;
   std::string form = "auto";
+  std::string score_predictor;
   std::string device = "cpu";
   std::string dtype = "bfloat16";
   std::string kv_cache_dtype = "float32";

@@ -10,6 +10,8 @@
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "engine/run/engine_probe.h"
+#include "engine/run/forward/score_predictor.h"
+#include "engine/run/model_fingerprint.h"
 #include "kernels/status_macros.h"
 #include "tools/eval/dialogue.h"
 #include "tools/eval/engine_driver.h"
@@ -77,6 +79,11 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
                                                 : TokenizerFromPath(source->folder()));
   EngineOptions engine = options.engine;
   engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
+  HYDRANT_ASSIGN_OR_RETURN(const Sha256Digest fingerprint,
+                           ModelFingerprint(*source, *impl->tokenizer));
+  HYDRANT_ASSIGN_OR_RETURN(engine.score_predictor,
+                           FindScorePredictor(options.score_predictor, model, source->config(),
+                                              HexOf(fingerprint)));
   engine.max_num_seqs = 2 * (options.max_arms + 1);  // each may be forked for a dialogue
   engine.max_shared_statistics = 3 * (options.max_arms + 1);
   // Room for a prefill, one with a probe, and the oracle's.
@@ -116,6 +123,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
                                                     .num_kv_heads = limits.num_kv_heads,
                                                     .question_later = trial.question_later,
                                                     .fits_two_passes = fits_two_passes,
+                                                    .predicts_scores = limits.score_predictor != 0,
                                                     .goes_on = !trial.dialogues.empty()});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<ContinuationScorer>();

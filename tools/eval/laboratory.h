@@ -20,6 +20,8 @@ namespace hydrant::eval {
 struct LaboratoryOptions {
   EngineOptions engine;
   int max_arms = 32;  // per Run(), without the full cache and the oracles
+  // As for FindScorePredictor().
+  std::string score_predictor;
   // Nothing is evicted after the compaction of the context, as in most published comparisons; co2
   // and other policies that start uncompressed follow their own rule.
   bool append = false;

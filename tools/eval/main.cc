@@ -4,18 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/cache/kv_cache_dtype.h"
-#include "engine/model/hub/byte_text.h"
-#include "engine/model/hub/pull.h"
 #include "engine/model/model_source.h"
 #include "engine/text/chat/chat_template.h"
 #include "engine/text/chat/chat_template_files.h"
@@ -24,7 +19,9 @@
 #include "tools/eval/anatomy.h"
 #include "tools/eval/command_line.h"
 #include "tools/eval/dialogue.h"
+#include "tools/eval/fit/fit_command.h"
 #include "tools/eval/laboratory.h"
+#include "tools/eval/model_files.h"
 #include "tools/eval/pictures.h"
 #include "tools/eval/prompt_form.h"
 #include "tools/eval/report.h"
@@ -34,44 +31,6 @@
 
 namespace hydrant::eval {
 namespace {
-
-std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
-  std::vector<std::string> texts;
-  for (const std::string& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) Fail(fmt::format("--text: cannot read {}", path), kExitUsage);
-    texts.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
-  return texts;
-}
-
-// Prints the progress of a download, a line every ten seconds.
-class FetchProgress final : public hub::PullListener {
- public:
-  void OnPlan(const hub::PullPlan& plan) override {
-    meter_.emplace(plan.total_bytes, plan.present_bytes, shown_);
-  }
-  void OnProgress(const std::string& file, int64_t bytes) override {
-    const auto now = std::chrono::steady_clock::now();
-    meter_->Update(bytes, now);
-    if (now - shown_ < std::chrono::seconds(10)) return;
-    shown_ = now;
-    PrintErr("{}: {}\n", meter_->Text(), file);
-  }
-  void OnNote(const std::string& line) override { PrintErr("{}\n", line); }
-  bool Cancelled() override { return Interrupted(); }
-
- private:
-  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
-  std::optional<hub::TransferMeter> meter_;  // set by the plan
-};
-
-std::string PathOfModel(const std::string& model) {
-  FetchProgress progress;
-  const auto path = hub::ResolveModelPath(model, &progress);
-  if (!path.ok()) Fail("--model: " + std::string(path.status().message()));
-  return *path;
-}
 
 // The model's tokenizer, and the form of questions to it.
 struct ModelText {
@@ -97,12 +56,9 @@ PromptForm FormOf(const Flags& flags, const ModelSource& source) {
 }
 
 ModelText OpenText(const Flags& flags) {
-  const auto source = OpenModel(flags.model_path, LoadFormat::kAuto);
-  if (!source.ok()) Fail(std::string(source.status().message()));
-  auto tokenizer = (*source)->gguf() != nullptr ? TokenizerFromGguf(*(*source)->gguf())
-                                                : TokenizerFromPath((*source)->folder());
-  if (!tokenizer.ok()) Fail("--model: " + std::string(tokenizer.status().message()));
-  return {*std::move(tokenizer), FormOf(flags, **source)};
+  ModelFiles files = OpenModelFiles(flags.model_path);
+  PromptForm form = FormOf(flags, *files.source);
+  return {std::move(files.tokenizer), std::move(form)};
 }
 
 // Called before any work, so that an unsupported model is refused at once; null: not requested.
@@ -197,14 +153,10 @@ int LongestSequence(const Flags& flags, const std::vector<Case>& cases) {
 LaboratoryOptions OptionsOf(const Flags& flags, const std::vector<Case>& cases) {
   LaboratoryOptions options;
   options.append = flags.append;
+  options.score_predictor = flags.score_predictor;
   options.engine.device = flags.device;
   options.engine.num_threads = flags.threads;
-  options.engine.dtype = flags.dtype == "float32"  ? WeightDType::kFloat32
-                         : flags.dtype == "stored" ? WeightDType::kStored
-                         : flags.dtype == "q8_0"   ? WeightDType::kQ8_0
-                         : flags.dtype == "q4_0"   ? WeightDType::kQ4_0
-                         : flags.dtype == "fp8"    ? WeightDType::kFp8
-                                                   : WeightDType::kBFloat16;
+  options.engine.dtype = WeightDTypeOf(flags.dtype);
   options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
   options.engine.max_model_len = LongestSequence(flags, cases);
@@ -267,9 +219,14 @@ int Run(Flags flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
+  FitFlags fit_flags;
   CLI::App app("hydrant-eval: what each cache policy costs on a model and texts of yours");
   AddFlags(&app, &flags);
+  CLI::App* fit = app.add_subcommand(
+      "fit", "Fit the model's score predictor, which policies learned and auto use");
+  AddFitFlags(fit, &fit_flags);
   CLI11_PARSE(app, argc, argv);
+  if (fit->parsed()) return RunFit(fit_flags);
   if (flags.quick && app.count("--cases") == 0) flags.task.cases = 12;
   if (flags.quick && app.count("--budgets") == 0) flags.budgets = {0.1, 0.2, 0.4};
   if (flags.list_policies || flags.list_tasks) {

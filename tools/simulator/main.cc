@@ -108,9 +108,14 @@ absl::StatusOr<SimulationOptions> OptionsOf(const Flags& flags) {
   HYDRANT_ASSIGN_OR_RETURN(options.replica.limits,
                            LimitsOf(flags.shape, flags.engine, flags.fold_heads));
   HYDRANT_ASSIGN_OR_RETURN(options.mix, ParseMix(flags.mix));
+  // auto acts as learned, too, where the model has a predictor.
+  const bool learned = std::ranges::any_of(
+      options.mix, [](const Arm& arm) { return arm.request.cache.policy == "learned"; });
+  if (learned) options.replica.limits.engine.score_predictor = 1;
   HYDRANT_RETURN_IF_ERROR(CheckMix(options.mix, {.tokens = flags.shape.max_context,
                                                  .num_layers = flags.shape.num_layers,
-                                                 .num_kv_heads = flags.shape.num_kv_heads}));
+                                                 .num_kv_heads = flags.shape.num_kv_heads,
+                                                 .predicts_scores = true}));
   return options;
 }
 

@@ -29,7 +29,8 @@ constexpr double kLaterQuestionFloor = 0.2;
 // For requests that name a target and no policy. Acts as `echo`, the policy with the lowest loss on
 // continuations of the prompt. If the question is held back until the cache is compressed, the
 // prompt is prefilled a second time, where there is room, and scored by the queries of both passes:
-// retrieval improves, continuations get slightly worse. The budget (docs/results/quality.md):
+// retrieval improves, continuations get slightly worse. With a score predictor it acts as
+// `learned:echo=true` instead, in one pass. The budget (docs/results/quality.md):
 //   memory target    max_cache_tokens or cache_ratio: the heads share that many entries
 //   quality target   min_retained_mass: the heads share a tenth; a head keeps more until it retains
 //                    that part of the echo's attention, so that a prompt with concentrated
@@ -56,7 +57,9 @@ class AutoPolicy final : public Policy {
       plan->resolve_at = ResolveAt::kAdmission;
       state->by_room = PlansByFreePages(spec, plan->prompt);
     }
-    const bool asked_twice = plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
+    const bool learned = plan->prompt.predicts_scores;
+    const bool asked_twice =
+        !learned && plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
     HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights,
                              FillProbe(spec, asked_twice ? kLaterQuestionMaxWeight : kEchoMaxWeight,
                                        plan, asked_twice ? kLaterQuestionFloor : 0.0));
@@ -65,7 +68,9 @@ class AutoPolicy final : public Policy {
       plan->scorer = std::make_shared<ProbeScorer>(
           weights, ProbeScorer::Passes{.second_reading = twice,
                                        .echo = true,
-                                       .mass_by_echo = spec.min_retained_mass.has_value()});
+                                       .mass_by_echo = spec.min_retained_mass.has_value(),
+                                       .predicted = learned});
+      plan->rule.predicted = learned && !plan->rule.scored;
     }
     Choose(spec, *plan, twice, state.get());
     plan->state = std::move(state);
@@ -168,11 +173,13 @@ class AutoPolicy final : public Policy {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);
     }
-    if (plan.prompt.HasLaterQuestion()) {
+    if (plan.prompt.predicts_scores) {
+      why += "; predicted scores are added to those of the echo";
+    } else if (plan.prompt.HasLaterQuestion()) {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }
-    state->policy = twice ? "reconstruct" : "echo";
+    state->policy = plan.prompt.predicts_scores ? "learned" : twice ? "reconstruct" : "echo";
   }
 };
 

@@ -72,6 +72,7 @@ std::vector<ColumnStatistic> SumAndMax(const CachePlan& plan, int32_t first_quer
 }  // namespace
 
 std::string_view ProbeScorer::Name() const {
+  if (passes_.predicted) return passes_.echo ? "predicted+echo" : "predicted";
   if (!passes_.second_reading) return "echo";
   return passes_.echo ? "probe+echo" : "probe";
 }
@@ -88,20 +89,28 @@ std::vector<ColumnStatistic> ProbeScorer::Echo(const CachePlan& plan) const {
 }
 
 const float* ProbeScorer::Score(const PromptLayer& layer) const {
+  if (!passes_.second_reading && !passes_.echo) return layer.scores;  // predicted
+  float* const attention = passes_.predicted ? layer.statistics[0] : layer.scores;
   DeriveScoresArgs add = layer.Derivation();
   add.b = layer.statistics[1];
   add.weight_a = weights_.sum;
   add.weight_b = weights_.max;
+  add.out = attention;
   layer.backend->DeriveScores(add);
   if (weights_.value_norms) {
     DeriveScoresArgs weigh = layer.Derivation();
     weigh.step = ScoreStep::kTimesLength;
-    weigh.a = layer.scores;
+    weigh.a = weigh.out = attention;
     weigh.rows = layer.kv.v;
     weigh.row_head_stride = layer.kv.head_stride;
     weigh.dims = layer.kv.head_dim;
     layer.backend->DeriveScores(weigh);
   }
+  if (!passes_.predicted) return attention;
+  DeriveScoresArgs both = layer.Derivation();
+  both.b = layer.scores;
+  both.weight_b = 1.0f;
+  layer.backend->DeriveScores(both);
   return layer.scores;
 }
 

@@ -19,6 +19,8 @@ namespace hydrant {
 inline constexpr double kEchoMaxWeight = 10.0;
 inline constexpr double kSecondReadingMaxWeight = 5.0;
 
+inline constexpr std::string_view kFalseFirst[] = {"false", "true"};  // of a parameter
+
 // Parameters of such a policy: budgets, protection, score weights, decode cap and budget sharing.
 std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
 // Fills in the plan by these parameters, except for the scorer, and returns the scorer's weights.
@@ -32,13 +34,14 @@ struct ProbeWeights {
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
                                        CachePlan* plan, double default_floor = 0.0);
 
-// Scores by the attention of the probing queries.
+// Scores by the attention of the probing queries, or by a predictor alone if there are none.
 class ProbeScorer final : public PromptScorer {
  public:
   struct Passes {
     bool second_reading = false;  // the queries of a second pass; echo may be set as well
     bool echo = false;            // the prompt's own queries, rotated to positions after it
     bool mass_by_echo = false;    // retained mass is measured on the echo's attention
+    bool predicted = false;       // added to the score of a predictor
   };
   ProbeScorer(const ProbeWeights& weights, const Passes& passes)
       : weights_(weights), passes_(passes) {}
@@ -48,9 +51,11 @@ class ProbeScorer final : public PromptScorer {
 
   std::string_view Name() const override;
   bool ReadsProbe() const override { return passes_.second_reading; }
+  bool Predicts() const override { return passes_.predicted; }
   bool MeasuresMassByEcho() const override { return passes_.mass_by_echo; }
   // A turn is not read twice.
   std::optional<EchoScore> TurnScore() const override {
+    if (passes_.predicted && !passes_.echo) return std::nullopt;
     return EchoScore{weights_.sum, weights_.max, weights_.value_norms};
   }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override;

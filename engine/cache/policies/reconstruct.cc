@@ -10,8 +10,6 @@
 namespace hydrant {
 namespace {
 
-constexpr std::string_view kFalseFirst[] = {"false", "true"};
-
 // After KVzip (arXiv 2505.23416, section 3): the model prefills the prompt, an instruction to
 // repeat it, and the prompt again. The context can be reconstructed from the entries that the
 // second pass attends to, whatever the question. KVzip ranks by the maximum over the second pass's

@@ -59,7 +59,8 @@ absl::Status PromptCompressor::Allocate() {
 }
 
 bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatistic& b) {
-  return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
+  return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo) &&
+         a.predicted == b.predicted;
 }
 
 // The distinct statistics of the run's slots; the i-th is gathered in shared_[i].
@@ -80,25 +81,26 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const GroupStat
 // For an appended run: the attention that each new entry receives, if it ranks entries.
 std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const GroupState& group,
                                                                      const TokenRun& run) const {
-  if (run.commit != Commit::kAppend) return {};
   const DecodeRule& rule = group.plan(run.slot).rule;
-  if (TurnScoreOf(group, run).has_value()) {
-    std::vector<Gathered> echoes;
-    for (const ColumnStatistic& statistic : EchoStatistics(rule.reduce)) {
-      Gathered& echo = echoes.emplace_back();
-      echo.echo = statistic;
-      echo.out = statistics_[echoes.size() - 1].data() + run.arena_begin;
-    }
-    return echoes;
+  std::vector<Gathered> received;
+  if (rule.predicted) {
+    received.push_back({{.place = kPredictedScores, .predicted = true},
+                        ArrayOf(kPredictedScores, run)});
   }
+  if (run.commit != Commit::kAppend) return received;
+  if (TurnScoreOf(group, run).has_value()) {
+    int place = 0;
+    for (const ColumnStatistic& statistic : EchoStatistics(rule.reduce)) {
+      received.push_back({{.place = place, .echo = statistic}, ArrayOf(place, run)});
+      ++place;
+    }
+  }
+  if (!received.empty()) return received;
   const bool is_turn = IsScoredTurn(group, run);
   if (!is_turn && (!rule.scored || rule.by_position)) return {};
-  Gathered received;
-  received.reading = ColumnStatistic{.reduce = rule.reduce};
-  if (is_turn)
-    received.reading->first_query = static_cast<int32_t>(run.tokens.size()) - kMassQueries;
-  received.out = statistics_[0].data() + run.arena_begin;
-  return {received};
+  ColumnStatistic sum = {.reduce = rule.reduce};
+  if (is_turn) sum.first_query = static_cast<int32_t>(run.tokens.size()) - kMassQueries;
+  return {{{.reading = sum}, ArrayOf(0, run)}};
 }
 
 // All statistics to gather for the run, with their arrays.
@@ -109,7 +111,7 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const Group
   std::vector<Gathered> all;
   for (const PromptStatistic& one :
        StatisticsOf(group.plan(run.slot), static_cast<int>(run.tokens.size())))
-    all.push_back({one, statistics_[one.place].data() + run.arena_begin});
+    all.push_back({one, ArrayOf(one.place, run)});
   return all;
 }
 
@@ -139,6 +141,13 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const GroupSt
 std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const GroupState& group,
                                                                        const TokenRun& run) const {
   return PassesOf(group, run, true);
+}
+
+float* PromptCompressor::PredictedScores(const GroupState& group, const TokenRun& run) const {
+  for (const Gathered& one : GatheredBy(group, run)) {
+    if (one.predicted) return one.out;
+  }
+  return nullptr;
 }
 
 void PromptCompressor::Begin(int layer, const TokenRun& run, const KvState& kv) {
@@ -187,7 +196,7 @@ void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
   const int a_block = kv.prefix().SumsAHead();
   size_t next = 0;
   for (const PromptStatistic& one : layout.sums()) {
-    float* const sums = statistics_[one.place].data() + run.arena_begin;
+    float* const sums = ArrayOf(one.place, run);
     for (int begin = 0; begin < tokens; begin += a_block) {
       if (next == blocks.size()) return;
       float* const kept = kv.prefix().SumsAt(blocks[next++], layer);
@@ -205,7 +214,7 @@ void PromptCompressor::TakeShared(const GroupState& group, const TokenRun& run, 
        StatisticsOf(group.plan(slot), static_cast<int>(run.tokens.size()))) {
     const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
     const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
-    float* to = statistics_[one.place].data() + run.arena_begin;
+    float* to = ArrayOf(one.place, run);
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
       backend_->CopyOnDevice(to + row, from + row, run.tokens.size() * sizeof(float));
@@ -248,14 +257,15 @@ void PromptCompressor::Append(int layer, const TokenRun& run, const LayerKv& lay
                               const KvState& kv) {
   const GroupLayer at = kv.At(layer);
   const std::optional<EchoScore> echo = TurnScoreOf(at.group, run);
+  const bool predicted = at.group.plan(run.slot).rule.predicted;
   const float* scores = echo.has_value() ? ScoreTurn(*echo, at, run, layer_kv)
-                                         : statistics_[0].data() + run.arena_begin;
+                                         : ArrayOf(predicted ? kPredictedScores : 0, run);
   backend_->AppendPages({.k = layer_kv.k,
                          .v = layer_kv.v,
                          .kv_head_stride = layer_kv.head_stride,
                          .sums = scores,
                          .sum_stride = arena_tokens_,
-                         .write_scores = IsScoredTurn(at.group, run),
+                         .write_scores = predicted || IsScoredTurn(at.group, run),
                          .num_tokens = static_cast<int>(run.tokens.size()),
                          .first_position = run.first_position,
                          .slot = run.slot,

@@ -48,6 +48,9 @@ class PromptCompressor {
   std::vector<Statistics> Passes(const GroupState& group, const TokenRun& run) const;
   // The passes of the echo of the run's prompt; none where no slot needs an echo.
   std::vector<Statistics> EchoPasses(const GroupState& group, const TokenRun& run) const;
+  // Where the predicted scores of the run's tokens go, [kv_heads, arena] from its first token on;
+  // null: no slot needs them.
+  float* PredictedScores(const GroupState& group, const TokenRun& run) const;
   // Called after the whole layer has run: writes the kept entries of each slot, by its plan in the
   // layer's group.
   void Compress(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
@@ -55,6 +58,7 @@ class PromptCompressor {
   // of the pass.
   void BeginTurnEcho(const PagedPrefix& entries, Statistics* pass);
   // As Compress() for an appended run: entries and new tokens compete for each head's slots.
+  // Predicted scores of its tokens are in PredictedScores().
   void Append(int layer, const TokenRun& run, const LayerKv& layer_kv, const KvState& kv);
   // Scratch for the scores of a layer's entries while attention adds to them.
   ScoreRowsArgs EntryScores(const PagedPrefix& entries);
@@ -90,6 +94,10 @@ class PromptCompressor {
   template <typename Move>
   void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int tokens,
                const TokenRun& run, const KvState& kv, const Move& move) const;
+  // The array of a place (PromptStatistic::place), from the run's first token on.
+  float* ArrayOf(int place, const TokenRun& run) const {
+    return (place == kPredictedScores ? scores_ : statistics_[place]).data() + run.arena_begin;
+  }
   void TakeShared(const GroupState& group, const TokenRun& run, int slot);
   const float* ScoreTurn(const EchoScore& score, const GroupLayer& at, const TokenRun& run,
                          const LayerKv& layer_kv);
@@ -109,7 +117,7 @@ class PromptCompressor {
   // [kv_heads, arena] each: statistics gathered once for several slots, then copied to statistics_
   // for one slot after another.
   std::vector<DeviceArray<float>> shared_;
-  DeviceArray<float> scores_;                       // [kv_heads, arena]
+  DeviceArray<float> scores_;                       // [kv_heads, arena], predicted before others
   std::array<DeviceArray<float>, 2> entry_scores_;  // [kv_heads, max_model_len] each
   DeviceArray<int32_t> kept_;                       // [kv_heads, arena]
   DeviceArray<float> mass_;                         // [slots, layers, kv_heads]

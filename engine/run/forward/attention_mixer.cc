@@ -12,14 +12,15 @@ absl::StatusOr<std::unique_ptr<AttentionMixer>> AttentionMixer::Create(Backend* 
                                                                        const Transformer* model,
                                                                        const Activations* act,
                                                                        const EngineLimits& limits,
-                                                                       DType page_dtype) {
+                                                                       DType page_dtype,
+                                                                       const ScorePredictor* predictor) {
   std::unique_ptr<AttentionMixer> mixer(
       new AttentionMixer(backend, model, act, limits, page_dtype));
-  HYDRANT_RETURN_IF_ERROR(mixer->Allocate(limits));
+  HYDRANT_RETURN_IF_ERROR(mixer->Allocate(limits, predictor));
   return mixer;
 }
 
-absl::Status AttentionMixer::Allocate(const EngineLimits& limits) {
+absl::Status AttentionMixer::Allocate(const EngineLimits& limits, const ScorePredictor* predictor) {
   const ModelConfig& config = model_->config();
   const size_t tokens = arena_tokens_;
   const size_t rows = limits.max_num_seqs;
@@ -33,6 +34,14 @@ absl::Status AttentionMixer::Allocate(const EngineLimits& limits) {
   allocate(decoded_v_, rows * config.KvDim());
   allocate(later_positions_, tokens);
   allocate(later_q_, BytesOf(dtype_, tokens * config.QDim()));
+  if (predictor != nullptr) {
+    allocate(predictor_weights_, predictor->weights.size());
+    allocate(predictor_biases_, predictor->biases.size());
+    allocate(decoded_scores_, rows * config.num_kv_heads);
+    if (!status.ok()) return status;
+    predictor_weights_.Write(*backend_, 0, predictor->weights);
+    predictor_biases_.Write(*backend_, 0, predictor->biases);
+  }
   if (status.ok()) status = prefix_.Allocate(backend_, limits);
   if (status.ok())
     status = held_.Allocate(backend_, limits, config.num_heads, config.head_dim, dtype_);
@@ -75,6 +84,8 @@ void AttentionMixer::EndLayer(int layer, const TokenRun& run, const KvState& kv)
       break;
     case Commit::kLater:
       held_.SaveKv(layer, run.slot, run.NumTokens(), layer_kv);
+      if (float* const scores = compressor_->PredictedScores(kv.At(layer).group, run))
+        held_.SaveScores(layer, run.slot, run.NumTokens(), scores, arena_tokens_);
       break;
     case Commit::kDecode:
       HYDRANT_CHECK(false);  // never in the arena
@@ -108,6 +119,7 @@ TokenRows AttentionMixer::RawQueries(int row) const {
 
 void AttentionMixer::Mix(int layer, const RowSet& rows, bool prepared, const KvState& kv) {
   if (rows.decoded != nullptr) return MixDecoded(layer, rows, prepared, kv);
+  PredictPieces(layer, rows, kv);
   model_->ProjectQkv(layer, rows.hidden, rows.num_rows, *act_, prepared);
   int row = 0;
   for (const RunPiece& piece : rows.pieces) {
@@ -115,6 +127,33 @@ void AttentionMixer::Mix(int layer, const RowSet& rows, bool prepared, const KvS
     row += piece.rows();
   }
   Attend(layer, rows.pieces, kv);
+}
+
+// scores: [kv_heads, stride]
+void AttentionMixer::Predict(int layer, const float* hidden, int rows, float* scores,
+                             int64_t stride) {
+  const ModelConfig& config = model_->config();
+  const int64_t head = int64_t{layer} * config.num_kv_heads;
+  backend_->PredictScores({.x = hidden,
+                           .num_rows = rows,
+                           .width = config.hidden_size,
+                           .weights = predictor_weights_.data() + head * config.hidden_size,
+                           .biases = predictor_biases_.data() + head,
+                           .num_kv_heads = config.num_kv_heads,
+                           .out = scores,
+                           .stride = stride});
+}
+
+// Predicts scores of the tokens of runs with a plan that ranks by them.
+void AttentionMixer::PredictPieces(int layer, const RowSet& rows, const KvState& kv) {
+  const GroupState& group = kv.At(layer).group;
+  const float* hidden = rows.hidden;
+  for (const RunPiece& piece : rows.pieces) {
+    float* const scores = compressor_->PredictedScores(group, *piece.run);
+    if (scores != nullptr)
+      Predict(layer, hidden, piece.rows(), scores + piece.begin, arena_tokens_);
+    hidden += static_cast<int64_t>(piece.rows()) * model_->config().hidden_size;
+  }
 }
 
 void AttentionMixer::MixDecoded(int layer, const RowSet& rows, bool prepared, const KvState& kv) {
@@ -128,6 +167,17 @@ void AttentionMixer::MixDecoded(int layer, const RowSet& rows, bool prepared, co
                             .v = decoded_v_.data(),
                             .row_stride = config.KvDim(),
                             .head_stride = config.head_dim});
+  if (bounds.predicted) {
+    const int64_t stride = decoded_scores_.size() / config.num_kv_heads;
+    Predict(layer, rows.hidden, rows.num_rows, decoded_scores_.data(), stride);
+    backend_->StoreNewScores({.num_rows = rows.num_rows,
+                              .slots = decoded.slots,
+                              .layer = at.layer,
+                              .scores = decoded_scores_.data(),
+                              .stride = stride,
+                              .pages = kv.pages(),
+                              .tables = at.group.tables()});
+  }
   if (bounds.weighted) {
     page_compactor().samples().Insert(rows.num_rows, decoded.slots, decoded.positions, at.layer,
                                       kv);
@@ -215,7 +265,8 @@ void AttentionMixer::Attend(int layer, std::span<const RunPiece> pieces, const K
     } else {
       const std::vector<PromptCompressor::Statistics> passes =
           compressor_->Passes(at.group, *piece.run);
-      const bool sums = passes.front().front().out != nullptr;
+      const bool sums = passes.front().front().out != nullptr ||
+                        compressor_->PredictedScores(at.group, *piece.run) != nullptr;
       // A piece's sums are saved before the next piece of its prompt adds to them.
       if (sums && !summed.empty() && summed.back()->run == piece.run) attend();
       for (const PromptCompressor::Statistics& pass : passes) {
@@ -289,6 +340,8 @@ void AttentionMixer::CommitHeld(int layer, const TokenRun& run, const KvState& k
     if (group.kind == GroupKind::kWindow) args.window = group.window;
     AttendToEntries(at, run, kv, args);
   }
+  if (float* const scores = compressor_->PredictedScores(at.group, run))
+    held_.LoadScores(layer, run.slot, run.NumTokens(), scores, arena_tokens_);
   compressor_->Append(layer, run, layer_kv, kv);
 }
 

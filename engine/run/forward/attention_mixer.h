@@ -14,6 +14,7 @@
 #include "engine/run/forward/held_runs.h"
 #include "engine/run/forward/mixer.h"
 #include "engine/run/forward/prefix_transfer.h"
+#include "engine/run/forward/score_predictor.h"
 #include "engine/run/forward/transformer.h"
 #include "engine/run/pool/kv_state.h"
 #include "engine/run/step/batch.h"
@@ -24,12 +25,14 @@ namespace hydrant {
 
 class AttentionMixer final : public Mixer {
  public:
-  // page_dtype: the dtype of the pool's pages. Borrows backend, model and act.
+  // page_dtype: the dtype of the pool's pages. predictor: null if limits.score_predictor is 0.
+  // Borrows backend, model and act.
   static absl::StatusOr<std::unique_ptr<AttentionMixer>> Create(Backend* backend,
                                                                 const Transformer* model,
                                                                 const Activations* act,
                                                                 const EngineLimits& limits,
-                                                                DType page_dtype);
+                                                                DType page_dtype,
+                                                                const ScorePredictor* predictor);
 
   // Called before a part of a run enters the first layer.
   void Begin(const TokenRun& run, const KvState& kv);
@@ -53,8 +56,10 @@ class AttentionMixer final : public Mixer {
         arena_tokens_(limits.prefill_arena_tokens),
         max_rows_(limits.prefill_rows),
         max_positions_(limits.max_model_len) {}
-  absl::Status Allocate(const EngineLimits& limits);
+  absl::Status Allocate(const EngineLimits& limits, const ScorePredictor* predictor);
   void MixDecoded(int layer, const RowSet& rows, bool prepared, const KvState& kv);
+  void Predict(int layer, const float* hidden, int rows, float* scores, int64_t stride);
+  void PredictPieces(int layer, const RowSet& rows, const KvState& kv);
   void Rotate(int layer, const RunPiece& piece, int row, const KvState& kv);
   void Attend(int layer, std::span<const RunPiece> pieces, const KvState& kv);
   PrefillAttentionArgs AttentionOf(int layer, const RunPiece& piece, int row,
@@ -86,6 +91,9 @@ class AttentionMixer final : public Mixer {
   int max_positions_;
   DeviceArray<uint8_t> k_, v_;                // [kv_heads, arena, head_dim], of the current layer
   DeviceArray<float> decoded_k_, decoded_v_;  // [max_num_seqs, kv_dim]
+  // Empty without a score predictor.
+  DeviceArray<float> predictor_weights_, predictor_biases_;
+  DeviceArray<float> decoded_scores_;  // [kv_heads, max_num_seqs]
   // For echoes: [arena] the position right after each token's prompt, and [arena, heads, head_dim]
   // the layer's queries rotated to it.
   DeviceArray<int32_t> later_positions_;

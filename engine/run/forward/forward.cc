@@ -10,13 +10,15 @@ namespace hydrant {
 absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(Backend* backend, const Transformer* model,
                                                          const Activations* act,
                                                          const EngineLimits& limits,
-                                                         DType page_dtype) {
+                                                         DType page_dtype,
+                                                         const ScorePredictor* predictor) {
   std::unique_ptr<Forward> forward(new Forward(backend, model, act, limits));
-  HYDRANT_RETURN_IF_ERROR(forward->Allocate(limits, page_dtype));
+  HYDRANT_RETURN_IF_ERROR(forward->Allocate(limits, page_dtype, predictor));
   return forward;
 }
 
-absl::Status Forward::Allocate(const EngineLimits& limits, DType page_dtype) {
+absl::Status Forward::Allocate(const EngineLimits& limits, DType page_dtype,
+                               const ScorePredictor* predictor) {
   const size_t tokens = arena_tokens_;
   const size_t width = model_->config().hidden_size;
   absl::Status status;
@@ -30,7 +32,8 @@ absl::Status Forward::Allocate(const EngineLimits& limits, DType page_dtype) {
   allocate(decoded_hidden_, limits.max_num_seqs * width);
   if (!status.ok()) return status;
   HYDRANT_ASSIGN_OR_RETURN(attention_,
-                           AttentionMixer::Create(backend_, model_, act_, limits, page_dtype));
+                           AttentionMixer::Create(backend_, model_, act_, limits, page_dtype,
+                                                  predictor));
   return absl::OkStatus();
 }
 
@@ -84,7 +87,9 @@ void Forward::RunLayers(const Pass& pass, const KvState& kv) {
       return run->part.layer_begin <= layer && layer < run->part.layer_end;
     });
     for (const TokenRun* run : at_layer) {
-      if (run->BeginsLayer()) MixerOf(layer).BeginLayer(layer, *run, kv);
+      if (!run->BeginsLayer()) continue;
+      if (observer_) observer_(layer, *run, Hidden(*run));
+      MixerOf(layer).BeginLayer(layer, *run, kv);
     }
     for (const std::vector<RunPiece>& set : SplitIntoSets(at_layer)) RunPieces(layer, set, kv);
     for (const TokenRun* run : at_layer) {

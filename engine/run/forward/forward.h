@@ -10,8 +10,10 @@
 #define HYDRANT_ENGINE_RUN_FORWARD_FORWARD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,11 +30,13 @@ namespace hydrant {
 class Forward {
  public:
   // A pass of the matrix products takes at most limits.prefill_rows rows; act has room for them.
-  // page_dtype: the dtype of the pool's pages. Borrows backend, model and act.
+  // page_dtype: the dtype of the pool's pages; predictor: as for AttentionMixer. Borrows backend,
+  // model and act.
   static absl::StatusOr<std::unique_ptr<Forward>> Create(Backend* backend, const Transformer* model,
                                                          const Activations* act,
                                                          const EngineLimits& limits,
-                                                         DType page_dtype);
+                                                         DType page_dtype,
+                                                         const ScorePredictor* predictor);
 
   // Decodes rows of tokens. REQUIRES: ids hold no kNoToken
   void Decode(const DecodedRows& rows, const KvState& kv);
@@ -47,6 +51,11 @@ class Forward {
   const float* Hidden(const TokenRun& run) const {
     return hidden_.data() + static_cast<size_t>(run.arena_begin) * model_->config().hidden_size;
   }
+
+  // Called with a layer's input, [tokens, hidden] on the device from the run's first token on,
+  // before the layer's first part runs. It is complete if that part is the whole run.
+  using LayerObserver = std::function<void(int layer, const TokenRun& run, const float* hidden)>;
+  void SetObserver(LayerObserver observer) { observer_ = std::move(observer); }
 
   AttentionMixer& attention() { return *attention_; }
   const AttentionMixer& attention() const { return *attention_; }
@@ -67,7 +76,8 @@ class Forward {
         act_(act),
         arena_tokens_(limits.prefill_arena_tokens),
         max_rows_(limits.prefill_rows) {}
-  absl::Status Allocate(const EngineLimits& limits, DType page_dtype);
+  absl::Status Allocate(const EngineLimits& limits, DType page_dtype,
+                        const ScorePredictor* predictor);
   // All layers of this model have the same mixer.
   Mixer& MixerOf(int /*layer*/) { return *attention_; }
   void RunLayers(const Pass& pass, const KvState& kv);
@@ -89,6 +99,7 @@ class Forward {
   DeviceArray<float> gathered_;        // [max_rows, hidden], of rows that are not contiguous
   DeviceArray<float> decoded_hidden_;  // [max_num_seqs, hidden]
   std::unique_ptr<AttentionMixer> attention_;
+  LayerObserver observer_;  // null: none
 };
 
 }  // namespace hydrant

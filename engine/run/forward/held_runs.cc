@@ -21,6 +21,8 @@ absl::Status HeldRuns::Allocate(Backend* backend, const EngineLimits& limits, in
   allocate(q_, num_heads);
   allocate(k_, num_kv_heads_);
   allocate(v_, num_kv_heads_);
+  if (status.ok() && limits.score_predictor != 0)
+    status = scores_.Allocate(*backend, rows * num_kv_heads_);
   return status;
 }
 
@@ -40,6 +42,22 @@ void HeldRuns::SaveKv(int layer, int slot, int num_tokens, const LayerKv& from) 
                            (from.k + head * from.head_stride).data, bytes);
     backend_->CopyOnDevice((v + head * to.head_stride).data,
                            (from.v + head * from.head_stride).data, bytes);
+  }
+}
+
+void HeldRuns::SaveScores(int layer, int slot, int num_tokens, const float* scores,
+                          int64_t stride) {
+  for (int64_t head = 0; head < num_kv_heads_; ++head) {
+    backend_->CopyOnDevice(ScoresAt(layer, slot, head), scores + head * stride,
+                           num_tokens * sizeof(float));
+  }
+}
+
+void HeldRuns::LoadScores(int layer, int slot, int num_tokens, float* scores,
+                          int64_t stride) const {
+  for (int64_t head = 0; head < num_kv_heads_; ++head) {
+    backend_->CopyOnDevice(scores + head * stride, ScoresAt(layer, slot, head),
+                           num_tokens * sizeof(float));
   }
 }
 

@@ -25,6 +25,10 @@ class HeldRuns {
   // Copies keys and values of the slot's first `num_tokens` tokens.
   void SaveKv(int layer, int slot, int num_tokens, const LayerKv& from);
 
+  // Copies predicted scores, [kv_heads, stride], of the slot's first `num_tokens` tokens; and back.
+  void SaveScores(int layer, int slot, int num_tokens, const float* scores, int64_t stride);
+  void LoadScores(int layer, int slot, int num_tokens, float* scores, int64_t stride) const;
+
   ArenaRows Queries(int layer, int slot) const { return At(q_, RowOf(layer, slot) * num_heads_); }
   // Keys and values of a slot, shaped like the arena's `from`.
   LayerKv Kv(int layer, int slot, const LayerKv& from) const;
@@ -37,6 +41,10 @@ class HeldRuns {
   int64_t HeadStride() const { return int64_t{num_slots_} * max_tokens_ * head_dim_; }
   MutableArenaRows At(const DeviceArray<uint8_t>& array, int64_t row) const {
     return MutableArenaRows(array.data(), dtype_) + row * head_dim_;
+  }
+  float* ScoresAt(int layer, int slot, int64_t head) const {
+    return scores_.data() +
+           ((layer * int64_t{num_kv_heads_} + head) * num_slots_ + slot) * max_tokens_;
   }
   MutableArenaRows KvAt(const DeviceArray<uint8_t>& array, int layer, int slot) const {
     return At(array, (int64_t{layer} * num_kv_heads_ * num_slots_ + slot) * max_tokens_);
@@ -51,6 +59,7 @@ class HeldRuns {
   int head_dim_ = 0;
   DeviceArray<uint8_t> q_;      // [layers, slots, max_tokens, heads, head_dim]
   DeviceArray<uint8_t> k_, v_;  // [layers, kv_heads, slots, max_tokens, head_dim]
+  DeviceArray<float> scores_;   // [layers, kv_heads, slots, max_tokens]; empty without a predictor
 };
 
 }  // namespace hydrant

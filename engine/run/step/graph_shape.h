@@ -19,6 +19,7 @@ struct GroupShape {
   int mean_entries = 0;
   bool weighted = false;
   bool revised = false;
+  bool predicted = false;
 };
 
 struct GraphShape {
@@ -26,7 +27,8 @@ struct GraphShape {
   int max_entries = 0;
   int max_scored_entries = 0;
   bool weighted = false;
-  bool revised = false;  // some row's rule revises scores
+  bool revised = false;    // some row's rule revises scores
+  bool predicted = false;  // some row's rule has predicted scores
   int mean_entries = 0;
   int max_in_window = 0;  // maximum of entries in the window group
   // Which kinds of sampling the step includes; kNotHere: tokens are sampled after it.
@@ -35,7 +37,7 @@ struct GraphShape {
 
   GroupShape Of(GroupKind kind) const {
     if (kind == GroupKind::kWindow) return {max_in_window, max_in_window, max_in_window};
-    return {max_entries, max_scored_entries, mean_entries, weighted, revised};
+    return {max_entries, max_scored_entries, mean_entries, weighted, revised, predicted};
   }
 
   // Unique among shapes that RoundedUp() returns.
@@ -46,7 +48,8 @@ struct GraphShape {
     return static_cast<uint64_t>(rows) | static_cast<uint64_t>(sampling) << 24 |
            log(max_entries) << 32 | log(max_scored_entries) << 40 |
            static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49 |
-           log(max_in_window) << 50 | log(mean_entries) << 56;
+           log(max_in_window) << 50 | log(mean_entries) << 56 |
+           static_cast<uint64_t>(predicted) << 62;
   }
 };
 
@@ -63,6 +66,7 @@ inline GraphShape RoundedUp(const GraphShape& shape, int max_rows) {
           power(shape.max_scored_entries),
           shape.weighted,
           shape.revised,
+          shape.predicted,
           power(shape.mean_entries),
           power(shape.max_in_window),
           shape.sampling};

@@ -32,6 +32,12 @@ CacheSpec Spec(std::string policy) {
   return spec;
 }
 
+// A prompt on a model with a score predictor where the policy needs one.
+PromptShape ShapeFor(std::string_view policy, PromptShape prompt) {
+  prompt.predicts_scores = policy == "learned";
+  return prompt;
+}
+
 std::string ErrorOf(const CacheSpec& spec, int64_t prompt_tokens = 100) {
   const absl::StatusOr<CachePlan> plan = PlanCache(spec, {prompt_tokens});
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
@@ -1051,26 +1057,67 @@ void ExpectLengthsAgree(const CachePlan& plan) {
   }
 }
 
+TEST(CachePlan, LearnedNeedsAPredictor) {
+  CacheSpec spec = Spec("learned");
+  spec.max_cache_tokens = 100;
+  EXPECT_THAT(ErrorOf(spec, 300),
+              AllOf(StartsWith("cache.policy: learned needs a score predictor"),
+                    HasSubstr("hydrant-eval fit"), HasSubstr("--score-predictor")));
+  PromptShape prompt = {300, 4, 2};
+  prompt.predicts_scores = true;
+  const CachePlan plan = *PlanCache(spec, prompt);
+  EXPECT_EQ(plan.scorer->Name(), "predicted");
+  EXPECT_TRUE(plan.rule.predicted);
+  EXPECT_FALSE(plan.ReadsProbe());
+  EXPECT_TRUE(plan.AppendsRuns());
+  spec.params = {{"echo", "true"}};
+  EXPECT_EQ(PlanCache(spec, prompt)->scorer->Name(), "predicted+echo");
+  // With a cap H2O's rule goes on from the prompt's scores.
+  spec.params = {{"decode_cap", "120"}};
+  const CachePlan capped = *PlanCache(spec, prompt);
+  EXPECT_EQ(capped.scorer->Name(), "predicted");
+  EXPECT_FALSE(capped.rule.predicted);
+  spec.params = {{"echo", "both"}};
+  EXPECT_THAT(std::string(PlanCache(spec, prompt).status().message()),
+              StartsWith("cache.params.echo: 'both'"));
+}
+
+// One reading suffices, also where a question comes later.
+TEST(CachePlan, AutoTakesAPredictorInPlaceOfASecondReading) {
+  CacheSpec spec = Spec("auto");
+  spec.cache_ratio = 0.2;
+  PromptShape prompt = {.tokens = 2000, .num_layers = 4, .num_kv_heads = 2, .question_later = true};
+  prompt.fits_two_passes = true;
+  EXPECT_EQ(PlanCache(spec, prompt)->scorer->Name(), "probe+echo");
+  prompt.predicts_scores = true;
+  const CachePlan plan = *PlanCache(spec, prompt);
+  EXPECT_EQ(plan.scorer->Name(), "predicted+echo");
+  EXPECT_TRUE(plan.rule.predicted);
+  EXPECT_FALSE(plan.ReadsProbe());
+  EXPECT_EQ(Reported(ReportOf(plan), "policy"), "learned");
+  EXPECT_THAT(Reported(ReportOf(plan), "why"), HasSubstr("predicted scores"));
+}
+
 TEST(CachePlan, PoliciesThatCanShrink) {
   const std::set<std::string> always = {"local",   "streaming", "h2o",   "tova",
                                         "ada-h2o", "co2",       "random"},
                               where_asked = {"snapkv",      "pyramidkv",   "ada-snapkv",
                                              "ada-pyramid", "reconstruct", "echo",
-                                             "auto"};
+                                             "learned",     "auto"};
   for (const PolicyInfo& info : ListPolicies()) {
     CacheSpec spec = Spec(info.name);
     if (info.name != "full") spec.max_cache_tokens = 100;
     if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a compaction is pending
     for (const bool asked : {false, true}) {
       spec.evictable = asked;
-      const absl::StatusOr<CachePlan> plan = PlanCache(spec, {300, 4, 2});
+      const absl::StatusOr<CachePlan> plan = PlanCache(spec, ShapeFor(info.name, {300, 4, 2}));
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(CanShrink(*plan),
                 always.contains(info.name) || (asked && where_asked.contains(info.name)))
           << info.name << (asked ? ", asked for" : "");
     }
     spec.min_retained_mass = 0.9;
-    const absl::StatusOr<CachePlan> reserved = PlanCache(spec, {300, 4, 2});
+    const absl::StatusOr<CachePlan> reserved = PlanCache(spec, ShapeFor(info.name, {300, 4, 2}));
     EXPECT_FALSE(reserved.ok() && CanShrink(*reserved)) << info.name;
   }
   // An open plan may shrink if the plans that it may become may shrink.
@@ -1166,7 +1213,8 @@ TEST(CachePlan, SpansAndBoundsAgree) {
     if (random() % 3 == 0 && spec.policy == "reconstruct") spec.params["decode_cap"] = "70";
     const PromptShape prompt = {.tokens = static_cast<int64_t>(1 + random() % 200),
                                 .num_layers = static_cast<int>(1 + random() % 5),
-                                .num_kv_heads = static_cast<int>(1 + random() % 4)};
+                                .num_kv_heads = static_cast<int>(1 + random() % 4),
+                                .predicts_scores = spec.policy == "learned"};
     const absl::StatusOr<CachePlan> made = PlanCache(spec, prompt);
     if (!made.ok()) {
       EXPECT_TRUE(spec.min_retained_mass.has_value()) << made.status();
@@ -1238,7 +1286,8 @@ TEST(CachePlan, ADecidedPlanIsRestored) {
     for (const int64_t tokens : {3, 100, 1000}) {
       for (const int layers : {0, 3}) {
         for (const int room : {0, 1, 2, 3, 9}) {
-          const PromptShape prompt = {.tokens = tokens, .num_layers = layers, .num_kv_heads = 2};
+          const PromptShape prompt =
+              ShapeFor(policy.name, {.tokens = tokens, .num_layers = layers, .num_kv_heads = 2});
           CacheSpec spec = Spec(policy.name);
           if (policy.name != "full" && policy.name != "auto") spec.max_cache_tokens = 40;
           SCOPED_TRACE(testing::Message() << policy.name << " of " << tokens << " in " << layers
@@ -1266,7 +1315,7 @@ TEST(CachePlan, ImpossibleDecisionsAreRefused) {
         CacheSpec spec = Spec(policy.name);
         if (policy.name != "full" && policy.name != "auto") spec.max_cache_tokens = 40;
         if (policy.name == "co2") spec.params["self_tuning"] = "true";
-        const auto plan = RestorePlan(spec, {tokens, 3, 2}, decision);
+        const auto plan = RestorePlan(spec, ShapeFor(policy.name, {tokens, 3, 2}), decision);
         EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument)
             << policy.name << " '" << decision << "'";
       }
@@ -1281,9 +1330,10 @@ TEST(CachePlan, WithoutABudgetItIsAFifth) {
     if (policy.name == "full" || policy.name == "auto")
       continue;  // full has no budget; auto takes the free room
     CacheSpec spec = Spec(policy.name.c_str());
-    const auto unset = PlanCache(spec, {2000, 3, 2});
+    const PromptShape prompt = ShapeFor(policy.name, {2000, 3, 2});
+    const auto unset = PlanCache(spec, prompt);
     spec.cache_ratio = 0.2;
-    const auto fifth = PlanCache(spec, {2000, 3, 2});
+    const auto fifth = PlanCache(spec, prompt);
     ASSERT_TRUE(unset.ok()) << policy.name << ": " << unset.status();
     EXPECT_EQ(unset->budget, fifth->budget) << policy.name;
     EXPECT_EQ(unset->cap, fifth->cap) << policy.name;
@@ -1361,7 +1411,8 @@ TEST(CachePlan, RefusalsNameTheRequestedNumbers) {
         spec.policy = policy.name;
         if (one != &CacheSpec::max_cache_tokens) spec.cache_ratio = 0.5;
         spec.*one = spec.*other = kLimit;
-        const absl::Status status = PlanCache(spec, {.tokens = 1000}).status();
+        const absl::Status status =
+            PlanCache(spec, ShapeFor(policy.name, {.tokens = 1000})).status();
         if (status.ok()) continue;
         ++refused;
         EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("21474836")))

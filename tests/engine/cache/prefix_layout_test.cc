@@ -32,7 +32,10 @@ CachePlan PlanOf(const std::string& policy, int tokens,
   if (policy != "full") spec.max_cache_tokens = 20;
   spec.params = {params.begin(), params.end()};
   const absl::StatusOr<CachePlan> plan =
-      PlanCache(spec, {.tokens = tokens, .num_layers = 2, .num_kv_heads = 2});
+      PlanCache(spec, {.tokens = tokens,
+                       .num_layers = 2,
+                       .num_kv_heads = 2,
+                       .predicts_scores = policy == "learned"});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -90,6 +93,27 @@ TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
        {std::pair{1280, 1248}, {1247, 1024}, {1024, 1024}, {1023, 512}, {512, 512}, {511, 0}}) {
     EXPECT_EQ(UsableOf(layout, std::span(keys).first(alike / kBlock), there), usable) << alike;
   }
+}
+
+// Predicted scores are stored as sums are, apart for each predictor; with an echo also queries.
+TEST(PrefixLayoutTest, PredictedScoresBeginAtACheckpoint) {
+  EngineLimits limits = Limits();
+  const std::vector<PrefixKey> keys = KeysOf(1300);
+  const auto layout = [&](uint32_t predictor, std::map<std::string, std::string> params) {
+    limits.score_predictor = predictor;
+    return PrefixLayout(PlanOf("learned", 1300, params), 1300, limits);
+  };
+  const PrefixLayout one = layout(1, {});
+  EXPECT_EQ(one.parts(), 1);
+  EXPECT_EQ(layout(1, {{"echo", "true"}}).parts(), 4);
+  ASSERT_EQ(one.sums().size(), 1u);
+  const std::vector<int32_t> checkpoints = one.Checkpoints(40, 0, 0);
+  EXPECT_EQ(checkpoints, (std::vector<int32_t>{512, 1024, 1248, 1280}));
+  const std::vector<PrefixKey> left = one.KeysFrom(keys, 0, checkpoints);
+  const std::set<PrefixKey> there(left.begin(), left.end());
+  EXPECT_EQ(there.size(), left.size());
+  EXPECT_EQ(UsableOf(one, keys, there), 1248);
+  EXPECT_EQ(UsableOf(layout(2, {}), keys, there), 0);
 }
 
 TEST(PrefixLayoutTest, AMissingBlockOfAnyKindEndsTheUsablePrefix) {

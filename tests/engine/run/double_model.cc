@@ -116,12 +116,14 @@ Vector Slice(const Vector& x, int index, int width) {
 
 }  // namespace
 
-DoubleModel::DoubleModel(const ModelSource& source)
+DoubleModel::DoubleModel(const ModelSource& source,
+                         std::shared_ptr<const ScorePredictor> predictor)
     : config_(source.config()),
       embedding_(ToMatrix(*source.Embedding())),
       positions_(ToMatrix(*source.Positions())),
       output_(ToMatrix(config_.tied_embeddings ? *source.Embedding() : *source.Output())),
-      final_norm_{ToVector(*source.FinalNorm()), ToVector(*source.FinalNormBias())} {
+      final_norm_{ToVector(*source.FinalNorm()), ToVector(*source.FinalNormBias())},
+      predictor_(std::move(predictor)) {
   for (int i = 0; i < config_.num_layers; ++i) {
     const LayerTensors t = *source.Layer(i);
     layers_.push_back({{ToVector(t.attn_norm), ToVector(t.attn_norm_bias)},
@@ -279,6 +281,15 @@ double DoubleModel::SinkLogit(int layer, int head) const {
   return config_.sink_logits ? layers_[layer].sink_logits[head] : kNoLogit;
 }
 
+double DoubleModel::PredictedScore(int layer, int kv_head, const Vector& hidden) const {
+  const double rms = std::sqrt(Dot(hidden.data(), hidden.data(), hidden.size()) / hidden.size());
+  const size_t index = layer * config_.num_kv_heads + kv_head;
+  double product = 0;
+  for (size_t i = 0; i < hidden.size(); ++i)
+    product += predictor_->weights[index * hidden.size() + i] * hidden[i];
+  return std::exp(predictor_->biases[index] + product / rms);
+}
+
 double DoubleModel::LogitOf(const double* query, const Vector& key) const {
   const double logit = Dot(query, key.data(), key.size()) * config_.AttentionScale();
   const double cap = config_.attention_softcap;
@@ -321,7 +332,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
                         plan_.scorer->Name() == "below-mean";
   const bool both = plan_.scorer->Name() == "probe+echo";
   const bool probed = plan_.scorer->Name() == "probe" || both;
-  const bool echoed = plan_.scorer->Name() == "echo" || both;
+  const bool with_echo = plan_.scorer->Name() == "predicted+echo";
+  const bool predicted = plan_.scorer->Name() == "predicted" || with_echo;
+  const bool echoed = plan_.scorer->Name() == "echo" || both || with_echo;
   const int first_summed = windowed ? n - WindowOf(plan_) : probed ? n - kept : 0;
   Matrix hidden;
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
@@ -340,8 +353,11 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       model_->RotateQueries(l, &q, i);
       model_->Rotate(l, &k, i);
       queries.push_back(q);
-      for (int h = 0; h < config.num_kv_heads; ++h)
+      for (int h = 0; h < config.num_kv_heads; ++h) {
         heads[h].entries.push_back({i, Slice(k, h, d), Slice(v, h, d)});
+        if (predicted)
+          heads[h].entries.back().earned = model_->PredictedScore(l, h, hidden[i]);
+      }
     }
     for (int i = 0; i < n; ++i) {
       const int first = in_window ? std::max(0, i + 1 - config.Window()) : 0;
@@ -399,6 +415,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       head.entries.resize(kept);
       if (probed || echoed) MakeScores(&head);
       for (Entry& entry : head.entries) {
+        if (predicted) entry.score = entry.earned + (with_echo ? entry.score : 0.0);
         entry.score *= plan_.scorer->Scale(plan_);
         entry.earned = entry.score;
       }
@@ -789,6 +806,8 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
       std::erase_if(head.entries,
                     [&](const Entry& e) { return e.position == head.victim_position; });
       head.entries.push_back({position, Slice(k, h, d), Slice(v, h, d)});
+      if (plan_.rule.predicted && !in_window)
+        head.entries.back().earned = model_->PredictedScore(l, h, hidden);
       Matrix weights;
       for (int g = 0; g < group; ++g) {
         Vector logits;
@@ -816,7 +835,9 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         Vector received;
         for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
         head.entries[j].score =
-            plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(received);
+            plan_.rule.predicted
+                ? head.entries[j].earned
+                : plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(received);
         CountIfBelowMean(Reduce(received), static_cast<int>(head.entries.size()), position,
                          &head.entries[j]);
       }
@@ -967,8 +988,11 @@ void DoubleModel::Sequence::ReadRun(int l, int position, Matrix* hidden, const T
     const Vector v = Apply(layer.wv, normed);
     model_->RotateQueries(l, &queries.back(), position + i);
     model_->Rotate(l, &k, position + i);
-    for (int h = 0; h < config.num_kv_heads; ++h)
+    for (int h = 0; h < config.num_kv_heads; ++h) {
       heads[h].entries.push_back({position + i, Slice(k, h, d), Slice(v, h, d)});
+      if (plan_.rule.predicted)
+        heads[h].entries.back().earned = model_->PredictedScore(l, h, (*hidden)[i]);
+    }
   }
   for (int i = 0; i < n; ++i) {
     if (turn != nullptr && i == std::max(0, n - 32)) {  // earlier queries do not count
@@ -978,7 +1002,12 @@ void DoubleModel::Sequence::ReadRun(int l, int position, Matrix* hidden, const T
     }
     model_->FinishLayer(layer, Attend(l, queries[i], n - 1 - i, &heads), &(*hidden)[i]);
   }
-  if (turn != nullptr) ScoreTurn(l, position, unrotated, *turn);
+  if (turn != nullptr) return ScoreTurn(l, position, unrotated, *turn);
+  for (Head& head : heads) {
+    for (Entry& entry : head.entries) {
+      if (plan_.rule.predicted) entry.score = entry.earned;
+    }
+  }
 }
 
 // Scores hold the attention of the turn's last 32 queries. Adds what the entries had.
@@ -986,10 +1015,13 @@ void DoubleModel::Sequence::ScoreTurn(int l, int position, const Matrix& unrotat
                                       const TurnRun& turn) {
   const bool echoes = plan_.scorer->TurnScore().has_value();
   const int n = static_cast<int>(unrotated.size());
-  if (echoes) {
-    for (Head& head : HeadsOf(l)) {
-      for (Entry& entry : head.entries) entry.score = entry.most = 0;
+  const bool predicted = plan_.rule.predicted;
+  for (Head& head : HeadsOf(l)) {
+    for (Entry& entry : head.entries) {
+      if (echoes || predicted) entry.score = entry.most = 0;
     }
+  }
+  if (echoes) {
     Matrix later = unrotated;
     for (Vector& query : later) model_->RotateQueries(l, &query, position + n);
     AddEcho(l, later, std::numeric_limits<int>::max());
@@ -997,7 +1029,7 @@ void DoubleModel::Sequence::ScoreTurn(int l, int position, const Matrix& unrotat
   for (Head& head : HeadsOf(l)) {
     if (echoes) MakeScores(&head);
     for (Entry& entry : head.entries) {
-      if (entry.position < turn.scored_end) entry.score += entry.earned;
+      if (predicted || entry.position < turn.scored_end) entry.score += entry.earned;
       entry.earned = entry.score;
     }
   }

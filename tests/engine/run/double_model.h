@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/model/model_source.h"
+#include "engine/run/forward/score_predictor.h"
 #include "engine/run/step/batch.h"
 
 namespace hydrant {
@@ -22,13 +23,15 @@ class DoubleModel {
     Vector bias;  // may be empty
   };
 
-  explicit DoubleModel(const ModelSource& source);
+  // predictor: for plans with predicted scores.
+  explicit DoubleModel(const ModelSource& source,
+                       std::shared_ptr<const ScorePredictor> predictor = nullptr);
 
   struct Entry {
     int position;
     Vector key, value;  // key: rotated by its position; before RoPE under a rolling rule
     double score = 0;
-    double earned = 0;  // by the prompt and by turns, if turns are scored
+    double earned = 0;  // by the prompt and by turns, if turns are scored; or predicted
     double most = 0;    // the largest weight that one query head gave it
     double late = 0;    // sum of the retained-mass queries' weights, mean over the group
     double numerator = 0, denominator = 0;  // log weights
@@ -136,6 +139,8 @@ class DoubleModel {
   void AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const;
   void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;
+  // hidden: the layer's input.
+  double PredictedScore(int layer, int kv_head, const Vector& hidden) const;
   double SinkLogit(int layer, int head) const;
   double LogitOf(const double* query, const Vector& key) const;
 
@@ -143,6 +148,7 @@ class DoubleModel {
   Matrix embedding_, positions_, output_;
   Norm final_norm_;
   std::vector<Layer> layers_;
+  std::shared_ptr<const ScorePredictor> predictor_;
 };
 
 }  // namespace hydrant

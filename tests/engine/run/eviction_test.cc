@@ -44,6 +44,11 @@ bool Close(double a, double b) {
   return std::abs(a - b) <= kMargin * std::max(std::abs(a), std::abs(b));
 }
 
+// Whether entries have scores at every step.
+bool HasScores(const CachePlan& plan) {
+  return plan.rule.predicted || (plan.rule.scored && !plan.rule.by_position);
+}
+
 double ScoreAt(const DoubleModel::Head& head, int position) {
   for (const DoubleModel::Entry& entry : head.entries) {
     if (entry.position == position) return entry.score;
@@ -128,6 +133,7 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
   options.num_blocks_override = 512;
   options.max_num_seqs = 2;
   options.max_held_tokens = 8;
+  options.score_predictor = MakeRandomPredictor(model->config());
   // A rolling stream runs past max_model_len.
   if (c.params.count("rolling") > 0) options.max_model_len = std::max(c.prompt, c.budget) + 1;
   return Engine::Create(model, options, nullptr).value();
@@ -142,7 +148,10 @@ absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  return PlanCache(spec, {c.prompt, limits.BudgetLayers(), limits.num_kv_heads});
+  return PlanCache(spec, {.tokens = c.prompt,
+                          .num_layers = limits.BudgetLayers(),
+                          .num_kv_heads = limits.num_kv_heads,
+                          .predicts_scores = spec.policy == "learned"});
 }
 
 std::vector<TokenId> Draw(int count, int vocab_size, std::mt19937_64* rng) {
@@ -167,7 +176,7 @@ struct Pair {
         model(MakeRandomModel(config, seed)),
         engine(EngineOf(device, model, c)),
         plan(PlanOf(c, engine->limits(), evictable).value()),
-        truth(*model),
+        truth(*model, MakeRandomPredictor(config)),
         expected(&truth, plan),
         driver(engine.get(), seed),
         rng(seed) {}
@@ -210,7 +219,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
         if (HasFatalFailure()) return;
         CompareHead(
             actual, &pair.expected.head(layer, head),
-            pair.plan.rule.scored && !pair.plan.rule.by_position && !pair.expected.InWindow(layer),
+            HasScores(pair.plan) && !pair.expected.InWindow(layer),
             &excused);
         if (HasFatalFailure()) return;
       }
@@ -279,6 +288,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
         keep.push_back(least + static_cast<int32_t>(pair.rng() % (held - least + 1)));
       }
       if (compacts) {
+        if (pair.plan.rule.predicted) scored_end = position;
         const TurnRun turn = {.scored_end = scored_end, .keep = keep};
         pair.driver.Append(pair.slot, tokens, turn);
         logits = pair.expected.AppendTurn(tokens, position, turn);
@@ -292,7 +302,7 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
     position += count;
     const std::vector<float> actual = pair.driver.Logits(pair.slot);
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
-    const bool scored = compacts ? count > 1 : pair.plan.rule.scored && !pair.plan.rule.by_position;
+    const bool scored = compacts ? count > 1 : HasScores(pair.plan);
     for (int layer = 0; layer < pair.config.num_layers; ++layer) {
       for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
@@ -402,7 +412,7 @@ void HoldRuns(const std::string& device, const Case& c, bool behind_the_commit) 
         const HeadState state = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
         AdoptTies(state, of_truth, &excused);
-        const bool scored = pair.plan.rule.scored && !pair.plan.rule.by_position;
+        const bool scored = HasScores(pair.plan);
         CompareHead(state, of_truth, scored && !pair.expected.InWindow(layer), &excused);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -441,7 +451,8 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   for (const char* name :
-       {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "echo, cut", "windows"}) {
+       {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "echo, cut", "learned",
+        "learned, cut", "windows"}) {
     SCOPED_TRACE(name);
     const bool cut = std::string(name).ends_with(", cut"), windows = std::string(name) == "windows";
     const std::string policy =
@@ -485,7 +496,7 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
         const HeadState a = EngineProbe(*engine).ReadHead(0, layer, head);
         const HeadState b = EngineProbe(*engine).ReadHead(1, layer, head);
         EXPECT_EQ(a.positions, b.positions);
-        if (plan.rule.scored && !(windows && layer + 1 < config.num_layers)) {
+        if (HasScores(plan) && !(windows && layer + 1 < config.num_layers)) {
           EXPECT_EQ(a.scores, b.scores);
         }
         EXPECT_EQ(a.keys, b.keys);
@@ -723,6 +734,23 @@ const Case kCases[] = {
     {"EchoDecodeCap", 6, 2, "echo", 20, -1, 4, 96, {{"decode_cap", "30"}}},
     {"EchoOpt", 4, 4, "echo", 33, -1, -1, 65, {}, "opt"},
     {"EchoNeox", 4, 4, "echo", 33, -1, -1, 65, {}, "gpt_neox"},
+    {"LearnedGqa", 6, 2, "learned", 24, -1, -1, 60},
+    {"LearnedMha", 4, 4, "learned", 17, 1, 3, 33, {{"budget_scope", "head"}}},
+    {"LearnedMqaLayer", 4, 1, "learned", 16, -1, -1, 47, {{"budget_scope", "layer"}}},
+    {"LearnedEcho", 6, 2, "learned", 24, -1, -1, 60, {{"echo", "true"}}},
+    {"LearnedEchoHead",
+     4,
+     4,
+     "learned",
+     17,
+     -1,
+     4,
+     65,
+     {{"echo", "true"}, {"budget_scope", "head"}, {"value_norms", "false"}}},
+    {"LearnedDecodeCap", 6, 2, "learned", 20, -1, 4, 96, {{"decode_cap", "30"}}},
+    {"LearnedOpt", 4, 4, "learned", 33, -1, -1, 65, {}, "opt"},
+    {"LearnedNeox", 4, 4, "learned", 33, -1, -1, 65, {{"echo", "true"}}, "gpt_neox"},
+    {"LearnedScaledResidual", 6, 2, "learned", 24, -1, -1, 60, {}, "granitemoeshared"},
     {"H2oSumOfSquares", 6, 2, "h2o", 32, -1, -1, 80, {{"group_reduce", "sum_of_squares"}}},
     {"H2oOpt", 4, 4, "h2o", 33, -1, -1, 65, {}, "opt"},
     {"H2oNeox", 4, 4, "h2o", 33, -1, -1, 65, {}, "gpt_neox"},

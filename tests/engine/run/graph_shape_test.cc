@@ -21,7 +21,8 @@ namespace {
 constexpr uint32_t kSeed = 11;
 constexpr int kMaxRows = 256;
 
-CachePlan PlanOf(const CacheSpec& spec, const PromptShape& prompt) {
+CachePlan PlanOf(const CacheSpec& spec, PromptShape prompt) {
+  prompt.predicts_scores = spec.policy == "learned";
   absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
   EXPECT_TRUE(plan.ok()) << spec.policy << ": " << plan.status();
   return plan.ok() ? *std::move(plan) : CachePlan();

@@ -274,4 +274,14 @@ std::shared_ptr<const ModelSource> MakeRandomModel(const ModelConfig& config, ui
   return std::make_shared<RandomModel>(config, seed);
 }
 
+std::shared_ptr<const ScorePredictor> MakeRandomPredictor(const ModelConfig& config) {
+  auto predictor = std::make_shared<ScorePredictor>(ScorePredictor::ShapedLike(config));
+  std::mt19937_64 rng(config.num_heads);
+  std::normal_distribution<float> normal;
+  for (float& weight : predictor->weights)
+    weight = 2 * normal(rng) / std::sqrt(static_cast<float>(config.hidden_size));
+  for (float& bias : predictor->biases) bias = normal(rng);
+  return predictor;
+}
+
 }  // namespace hydrant

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/model/model_source.h"
+#include "engine/run/forward/score_predictor.h"
 
 namespace hydrant {
 
@@ -20,6 +21,9 @@ ModelConfig InFamily(ModelConfig config, const std::string& architecture);
 
 // Query and key weights are scaled up so that attention has clear heavy hitters.
 std::shared_ptr<const ModelSource> MakeRandomModel(const ModelConfig& config, uint64_t seed);
+
+// Scores of random directions, which differ by factors of about ten.
+std::shared_ptr<const ScorePredictor> MakeRandomPredictor(const ModelConfig& config);
 
 }  // namespace hydrant
 

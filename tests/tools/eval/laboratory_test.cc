@@ -57,7 +57,8 @@ Trial MakeTrial(const Laboratory& laboratory, int context, int given, int genera
 std::vector<Arm> AllArms() {
   std::vector<Arm> arms;
   for (const PolicyInfo& info : ListPolicies()) {
-    if (info.name != "full") arms.push_back(Named(info.name, 40));
+    if (info.name == "full" || info.name == "learned") continue;  // no predictor here
+    arms.push_back(Named(info.name, 40));
   }
   return arms;
 }

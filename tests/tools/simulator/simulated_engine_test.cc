@@ -68,7 +68,9 @@ class PolicyTest : public testing::Test {
   Counts Run(const std::string& text, int steps_in_flight) {
     Counts counts;
     const std::vector<Arm> mix = ParseMix(text).value();
-    Replica replica(Options(steps_in_flight), random_());
+    ReplicaOptions options = Options(steps_in_flight);
+    if (text.find("learned") != std::string::npos) options.limits.engine.score_predictor = 1;
+    Replica replica(options, random_());
     TimeUs now = 0;
     const int requests = 120;
     for (int sent = 0; sent < requests || replica.NextAt().has_value();) {

@@ -1,6 +1,6 @@
 // Identifies a model by its contents, so that saved caches are not used with another model.
-#ifndef HYDRANT_SERVER_STARTUP_MODEL_FINGERPRINT_H_
-#define HYDRANT_SERVER_STARTUP_MODEL_FINGERPRINT_H_
+#ifndef HYDRANT_ENGINE_RUN_MODEL_FINGERPRINT_H_
+#define HYDRANT_ENGINE_RUN_MODEL_FINGERPRINT_H_
 
 #include "absl/status/statusor.h"
 #include "engine/cache/sha256.h"
@@ -17,4 +17,4 @@ absl::StatusOr<Sha256Digest> ModelFingerprint(const ModelSource& source,
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SERVER_STARTUP_MODEL_FINGERPRINT_H_
+#endif  // HYDRANT_ENGINE_RUN_MODEL_FINGERPRINT_H_

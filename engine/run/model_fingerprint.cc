@@ -1,4 +1,4 @@
-#include "server/startup/model_fingerprint.h"
+#include "engine/run/model_fingerprint.h"
 
 #include <algorithm>
 #include <cstring>
