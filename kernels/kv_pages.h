@@ -103,9 +103,9 @@ struct DecodeRule {
   int32_t recent = 0;    // counts the incoming token
   bool rolling = false;  // REQUIRES: scored
   Revision revision = Revision::kNone;
-  int32_t history = 0;    // for kBelowMean: number of steps before the cap that count
-  uint64_t seed = 0;      // of the random scores
-  bool weighted = false;  // entries have log weights; false: all are 0, and none are read
+  int32_t history = 0;     // for kBelowMean: number of steps before the cap that count
+  uint64_t seed = 0;       // of the random scores
+  bool weighted = false;   // entries have log weights; false: all are 0, and none are read
   bool predicted = false;  // appended entries get predicted scores (kernels/ops/predict_scores.h)
 
   // Whether state changes at every step. If not, it is written once with the

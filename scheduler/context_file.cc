@@ -218,7 +218,8 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   const auto flags = reader->Get<uint8_t>();
   prompt.fits_two_passes = (flags & 1) != 0;
   prompt.predicts_scores = (flags & kPredictsScores) != 0;
-  if (prompt.predicts_scores && reader->Get<uint32_t>() != home.limits.score_predictor && reader->ok())
+  if (prompt.predicts_scores && reader->Get<uint32_t>() != home.limits.score_predictor &&
+      reader->ok())
     return absl::FailedPreconditionError("it was scored by another score predictor");
   const std::string decision = reader->GetText();
   const auto known = static_cast<int64_t>(context->tokens.size());

@@ -161,9 +161,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
                                        DefaultedDType(options), limits.max_model_len, progress));
   impl->limits = limits;
   HYDRANT_RETURN_IF_ERROR(impl->Allocate());
-  HYDRANT_ASSIGN_OR_RETURN(impl->forward, Forward::Create(impl->backend.get(), impl->model.get(),
-                                                          &impl->act, limits, layout.dtype,
-                                                          options.score_predictor.get()));
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->forward, Forward::Create(impl->backend.get(), impl->model.get(), &impl->act, limits,
+                                     layout.dtype, options.score_predictor.get()));
 
   // The pool comes last: it may take all memory that is left.
   if (!requested_blocks.has_value()) {

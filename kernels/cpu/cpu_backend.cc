@@ -98,9 +98,7 @@ class CpuBackend final : public HostBackend {
     });
   }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
-  void PredictScores(const PredictScoresArgs& args) override {
-    cpu::PredictScores(args, threads_);
-  }
+  void PredictScores(const PredictScoresArgs& args) override { cpu::PredictScores(args, threads_); }
   void DeriveScores(const DeriveScoresArgs& args) override { cpu::DeriveScores(args, threads_); }
   void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }

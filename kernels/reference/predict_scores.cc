@@ -19,8 +19,8 @@ void PredictScores(const PredictScoresArgs& args) {
       double product = 0.0;
       for (int d = 0; d < args.width; ++d) product += double{weights[d]} * x[d];
       const double log_score = args.biases[h] + (rms > 0.0 ? product / rms : 0.0);
-      args.out[h * args.stride + i] = static_cast<float>(
-          std::exp(std::clamp<double>(log_score, -kMaxLogScore, kMaxLogScore)));
+      args.out[h * args.stride + i] =
+          static_cast<float>(std::exp(std::clamp<double>(log_score, -kMaxLogScore, kMaxLogScore)));
     }
   }
 }

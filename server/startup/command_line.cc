@@ -467,10 +467,10 @@ absl::Status CheckServedName(const std::string& name) {
 }
 
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
-  for (std::string* path :
-       {&options->tokenizer_path, &options->score_predictor, &options->trace_steps, &options->engine.swap_directory,
-        &options->security.auth_tokens, &options->security.tls.certificate,
-        &options->security.tls.key, &options->security.tls.client_ca})
+  for (std::string* path : {&options->tokenizer_path, &options->score_predictor,
+                            &options->trace_steps, &options->engine.swap_directory,
+                            &options->security.auth_tokens, &options->security.tls.certificate,
+                            &options->security.tls.key, &options->security.tls.client_ca})
     *path = WithHome(std::move(*path));
   options->model_path = ModelOfArgument(options->model_path);
   HYDRANT_RETURN_IF_ERROR(CheckServedName(options->served_model_name));

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "engine/run/engine.h"
+#include "engine/run/forward/score_predictor.h"
+#include "engine/run/model_fingerprint.h"
 #include "engine/text/chat/chat_template_files.h"
 #include "kernels/byte_text.h"
 #include "kernels/host_memory.h"
@@ -17,8 +19,6 @@
 #include "server/startup/machine_limits.h"
 #include "server/startup/model_argument.h"
 #include "server/startup/model_fetch.h"
-#include "engine/run/forward/score_predictor.h"
-#include "engine/run/model_fingerprint.h"
 #include "server/wire/request_conversion.h"
 #include "server/wire/status_details.h"
 
@@ -158,6 +158,22 @@ void DropUnwritableSwap(EngineOptions* options) {
   options->swap_space_bytes = 0;
 }
 
+// Without a predictor, requests without a policy of their own would all be refused.
+absl::Status CheckDefaultCaches(const DaemonOptions& options, const EngineLimits& limits) {
+  const auto check = [&](const char* flag, const DefaultCache& cache) -> absl::Status {
+    if (cache.spec.policy != "learned" || limits.score_predictor != 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(fmt::format(
+        "{} {}: the model has no score predictor; make one with hydrant-eval fit, beside the model "
+        "or named by --score-predictor",
+        flag, cache.text));
+  };
+  absl::Status status = check("--default-cache-policy", options.default_cache);
+  for (const DaemonOptions::ListenAs& more : options.listen_as) {
+    if (status.ok()) status = check("--listen-as", more.cache);
+  }
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
@@ -190,10 +206,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 
   EngineOptions engine_options = options.engine;
   engine_options.sampled_vocab = static_cast<int>(loaded->tokenizer->VocabSize());
-  HYDRANT_ASSIGN_OR_RETURN(
-      engine_options.score_predictor,
-      FindScorePredictor(options.score_predictor, options.model_path, source->config(),
-                         HexOf(loaded->served.fingerprint)));
+  auto predictor = FindScorePredictor(options.score_predictor, options.model_path, source->config(),
+                                      HexOf(loaded->served.fingerprint));
+  if (!predictor.ok()) return Within("--score-predictor", predictor.status());
+  engine_options.score_predictor = *std::move(predictor);
   const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
   engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
   engine_options.prefix_cache_memory_bytes =
@@ -206,6 +222,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
+  HYDRANT_RETURN_IF_ERROR(CheckDefaultCaches(options, (*engine)->limits()));
   HYDRANT_RETURN_IF_ERROR(
       CheckPool((*engine)->limits(), static_cast<int64_t>((*engine)->kv_layout().PageBytes())));
 

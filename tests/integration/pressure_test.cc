@@ -226,10 +226,10 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
 // The list of docs/guide/api.md.
 TEST_P(PressureTest, WhichPoliciesCanBeCut) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
-  const std::set<std::string> can = {
-      "h2o",        "tova",      "local",       "random",  "snapkv",      "streaming", "co2",
-      "ada-snapkv", "pyramidkv", "ada-pyramid", "ada-h2o", "reconstruct", "echo",      "auto",
-      "learned"};
+  const std::set<std::string> can = {"h2o",       "tova",        "local",   "random",
+                                     "snapkv",    "streaming",   "co2",     "ada-snapkv",
+                                     "pyramidkv", "ada-pyramid", "ada-h2o", "reconstruct",
+                                     "echo",      "auto",        "learned"};
   for (const PolicyInfo& policy : ListPolicies()) {
     Request request = MakeRequest(policy.name, 1);
     const auto alone = MakeServer(4000, 0);

@@ -118,7 +118,8 @@ TEST_P(PredictScoresTest, StoresScoresOfNewEntriesOfPredictedRowsBelowTheirCap) 
   device.ReadBack(&after);
   ChangedPlaces changed(pool);
   const auto expect = [&](int slot, int head, float score) {
-    const size_t place = pool.Place(slot, kLayer, head, pool.lengths[pool.Head(slot, kLayer, head)]);
+    const size_t place =
+        pool.Place(slot, kLayer, head, pool.lengths[pool.Head(slot, kLayer, head)]);
     EXPECT_EQ(after.scores[pool.State(place)], score) << "slot " << slot << " head " << head;
     changed.state[place] = true;
   };

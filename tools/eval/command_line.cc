@@ -77,8 +77,7 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
                   "file of `hydrant-eval fit`, for policy learned; the one beside the model if it "
                   "is there");
   app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
-  app->add_option("--dtype", flags->dtype,
-                  "of the weights, or stored: as in the file")
+  app->add_option("--dtype", flags->dtype, "of the weights, or stored: as in the file")
       ->check(CLI::IsMember(WeightDTypeNames()))
       ->capture_default_str();
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
@@ -166,8 +165,7 @@ void CheckFlags(const Flags& flags) {
     if (arm.cache.policy == "full")
       Fail("--policies: full is always there, to be compared with", kExitUsage);
     // Any budget is enough to check names and parameters.
-    const auto plan =
-        PlanCache(arm.cache, {.tokens = flags.task.length, .predicts_scores = true});
+    const auto plan = PlanCache(arm.cache, {.tokens = flags.task.length, .predicts_scores = true});
     if (!plan.ok())
       Fail(fmt::format("--policies: {}: {}", policy, std::string(plan.status().message())),
            kExitUsage);

@@ -81,9 +81,9 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
   engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
   HYDRANT_ASSIGN_OR_RETURN(const Sha256Digest fingerprint,
                            ModelFingerprint(*source, *impl->tokenizer));
-  HYDRANT_ASSIGN_OR_RETURN(engine.score_predictor,
-                           FindScorePredictor(options.score_predictor, model, source->config(),
-                                              HexOf(fingerprint)));
+  HYDRANT_ASSIGN_OR_RETURN(
+      engine.score_predictor,
+      FindScorePredictor(options.score_predictor, model, source->config(), HexOf(fingerprint)));
   engine.max_num_seqs = 2 * (options.max_arms + 1);  // each may be forked for a dialogue
   engine.max_shared_statistics = 3 * (options.max_arms + 1);
   // Room for a prefill, one with a probe, and the oracle's.

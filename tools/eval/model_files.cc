@@ -38,12 +38,10 @@ class FetchProgress final : public hub::PullListener {
   std::optional<hub::TransferMeter> meter_;  // set by the plan
 };
 
-const std::map<std::string, WeightDType> kWeightDTypes = {{"bfloat16", WeightDType::kBFloat16},
-                                                          {"float32", WeightDType::kFloat32},
-                                                          {"stored", WeightDType::kStored},
-                                                          {"q8_0", WeightDType::kQ8_0},
-                                                          {"q4_0", WeightDType::kQ4_0},
-                                                          {"fp8", WeightDType::kFp8}};
+const std::map<std::string, WeightDType> kWeightDTypes = {
+    {"bfloat16", WeightDType::kBFloat16}, {"float32", WeightDType::kFloat32},
+    {"stored", WeightDType::kStored},     {"q8_0", WeightDType::kQ8_0},
+    {"q4_0", WeightDType::kQ4_0},         {"fp8", WeightDType::kFp8}};
 
 }  // namespace
 

@@ -18,12 +18,13 @@ namespace {
 class LearnedPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    PolicyInfo info = {"learned",
-                       "keeps by scores that a fitted predictor gives; needs a file of hydrant-eval "
-                       "fit",
-                       ProbeParameters(kEchoMaxWeight)};
-    info.parameters.push_back({"echo", "the scores of echo, by the weights above, are added",
-                               "false", "true, false"});
+    PolicyInfo info = {
+        "learned",
+        "keeps by scores that a fitted predictor gives; needs a file of hydrant-eval "
+        "fit",
+        ProbeParameters(kEchoMaxWeight)};
+    info.parameters.push_back(
+        {"echo", "the scores of echo, by the weights above, are added", "false", "true, false"});
     return info;
   }
 

@@ -84,8 +84,8 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const Group
   const DecodeRule& rule = group.plan(run.slot).rule;
   std::vector<Gathered> received;
   if (rule.predicted) {
-    received.push_back({{.place = kPredictedScores, .predicted = true},
-                        ArrayOf(kPredictedScores, run)});
+    received.push_back(
+        {{.place = kPredictedScores, .predicted = true}, ArrayOf(kPredictedScores, run)});
   }
   if (run.commit != Commit::kAppend) return received;
   if (TurnScoreOf(group, run).has_value()) {

@@ -8,12 +8,9 @@
 
 namespace hydrant {
 
-absl::StatusOr<std::unique_ptr<AttentionMixer>> AttentionMixer::Create(Backend* backend,
-                                                                       const Transformer* model,
-                                                                       const Activations* act,
-                                                                       const EngineLimits& limits,
-                                                                       DType page_dtype,
-                                                                       const ScorePredictor* predictor) {
+absl::StatusOr<std::unique_ptr<AttentionMixer>> AttentionMixer::Create(
+    Backend* backend, const Transformer* model, const Activations* act, const EngineLimits& limits,
+    DType page_dtype, const ScorePredictor* predictor) {
   std::unique_ptr<AttentionMixer> mixer(
       new AttentionMixer(backend, model, act, limits, page_dtype));
   HYDRANT_RETURN_IF_ERROR(mixer->Allocate(limits, predictor));

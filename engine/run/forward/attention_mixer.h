@@ -27,12 +27,9 @@ class AttentionMixer final : public Mixer {
  public:
   // page_dtype: the dtype of the pool's pages. predictor: null if limits.score_predictor is 0.
   // Borrows backend, model and act.
-  static absl::StatusOr<std::unique_ptr<AttentionMixer>> Create(Backend* backend,
-                                                                const Transformer* model,
-                                                                const Activations* act,
-                                                                const EngineLimits& limits,
-                                                                DType page_dtype,
-                                                                const ScorePredictor* predictor);
+  static absl::StatusOr<std::unique_ptr<AttentionMixer>> Create(
+      Backend* backend, const Transformer* model, const Activations* act,
+      const EngineLimits& limits, DType page_dtype, const ScorePredictor* predictor);
 
   // Called before a part of a run enters the first layer.
   void Begin(const TokenRun& run, const KvState& kv);

@@ -31,9 +31,8 @@ absl::Status Forward::Allocate(const EngineLimits& limits, DType page_dtype,
   allocate(gathered_, max_rows_ * width);
   allocate(decoded_hidden_, limits.max_num_seqs * width);
   if (!status.ok()) return status;
-  HYDRANT_ASSIGN_OR_RETURN(attention_,
-                           AttentionMixer::Create(backend_, model_, act_, limits, page_dtype,
-                                                  predictor));
+  HYDRANT_ASSIGN_OR_RETURN(
+      attention_, AttentionMixer::Create(backend_, model_, act_, limits, page_dtype, predictor));
   return absl::OkStatus();
 }
 

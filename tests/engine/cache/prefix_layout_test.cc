@@ -31,11 +31,10 @@ CachePlan PlanOf(const std::string& policy, int tokens,
   spec.policy = policy;
   if (policy != "full") spec.max_cache_tokens = 20;
   spec.params = {params.begin(), params.end()};
-  const absl::StatusOr<CachePlan> plan =
-      PlanCache(spec, {.tokens = tokens,
-                       .num_layers = 2,
-                       .num_kv_heads = 2,
-                       .predicts_scores = policy == "learned"});
+  const absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = tokens,
+                                                          .num_layers = 2,
+                                                          .num_kv_heads = 2,
+                                                          .predicts_scores = policy == "learned"});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }

@@ -116,8 +116,7 @@ Vector Slice(const Vector& x, int index, int width) {
 
 }  // namespace
 
-DoubleModel::DoubleModel(const ModelSource& source,
-                         std::shared_ptr<const ScorePredictor> predictor)
+DoubleModel::DoubleModel(const ModelSource& source, std::shared_ptr<const ScorePredictor> predictor)
     : config_(source.config()),
       embedding_(ToMatrix(*source.Embedding())),
       positions_(ToMatrix(*source.Positions())),
@@ -355,8 +354,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       queries.push_back(q);
       for (int h = 0; h < config.num_kv_heads; ++h) {
         heads[h].entries.push_back({i, Slice(k, h, d), Slice(v, h, d)});
-        if (predicted)
-          heads[h].entries.back().earned = model_->PredictedScore(l, h, hidden[i]);
+        if (predicted) heads[h].entries.back().earned = model_->PredictedScore(l, h, hidden[i]);
       }
     }
     for (int i = 0; i < n; ++i) {
@@ -834,10 +832,9 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
       for (size_t j = 0; j < head.entries.size(); ++j) {
         Vector received;
         for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
-        head.entries[j].score =
-            plan_.rule.predicted
-                ? head.entries[j].earned
-                : plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(received);
+        head.entries[j].score = plan_.rule.predicted ? head.entries[j].earned
+                                                     : plan_.rule.decay * head.entries[j].score +
+                                                           plan_.rule.gain * Reduce(received);
         CountIfBelowMean(Reduce(received), static_cast<int>(head.entries.size()), position,
                          &head.entries[j]);
       }

@@ -217,10 +217,8 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
         HeadState actual = EngineProbe(*pair.engine).ReadHead(pair.slot, layer, head);
         if (pair.plan.rule.rolling) RanksToPositions(pair.expected.head(layer, head), &actual);
         if (HasFatalFailure()) return;
-        CompareHead(
-            actual, &pair.expected.head(layer, head),
-            HasScores(pair.plan) && !pair.expected.InWindow(layer),
-            &excused);
+        CompareHead(actual, &pair.expected.head(layer, head),
+                    HasScores(pair.plan) && !pair.expected.InWindow(layer), &excused);
         if (HasFatalFailure()) return;
       }
     }
@@ -450,9 +448,8 @@ ModelConfig WithWindow(const char* family, int window, bool everywhere) {
 TEST(AppendedRuns, SlicingChangesNoBit) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  for (const char* name :
-       {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "echo, cut", "learned",
-        "learned, cut", "windows"}) {
+  for (const char* name : {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut", "echo, cut",
+                           "learned", "learned, cut", "windows"}) {
     SCOPED_TRACE(name);
     const bool cut = std::string(name).ends_with(", cut"), windows = std::string(name) == "windows";
     const std::string policy =

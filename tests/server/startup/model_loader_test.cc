@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/run/engine.h"
+#include "engine/run/forward/score_predictor.h"
 #include "tests/engine/model/tiny_model.h"
 #include "tools/eval/engine_driver.h"
 
@@ -90,6 +91,39 @@ TEST_F(ModelLoaderTest, IsServedByTheFoldersNameAndKnowsTheFilesOwn) {
   ASSERT_NE(loaded, nullptr);
   EXPECT_EQ(loaded->served.name, "given");
   EXPECT_EQ(loaded->served.own_name, "");
+}
+
+// The predictor in the model's folder, another one, or none.
+TEST_F(ModelLoaderTest, AScorePredictorIsFoundAndChecked) {
+  auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.limits.score_predictor, 0u);
+  const ScorePredictor predictor = ScorePredictor::ShapedLike(loaded->served.config);
+  const std::string model = HexOf(loaded->served.fingerprint);
+  const std::string path = folder_ + "/scores.safetensors";
+  ASSERT_TRUE(WriteScorePredictor(predictor, model, path).ok());
+  loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.limits.score_predictor, predictor.Id());
+  options_.score_predictor = "none";
+  loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->served.limits.score_predictor, 0u);
+
+  options_.default_cache = {.text = "learned:cache_ratio=0.2", .spec = {}};
+  options_.default_cache.spec.policy = "learned";
+  EXPECT_THAT(std::string(LoadModel(options_, [](double) {}).status().message()),
+              AllOf(HasSubstr("--default-cache-policy learned:cache_ratio=0.2"),
+                    HasSubstr("hydrant-eval fit")));
+  options_.score_predictor = folder_ + "/nothing";
+  EXPECT_THAT(std::string(LoadModel(options_, [](double) {}).status().message()),
+              AllOf(HasSubstr("--score-predictor"), HasSubstr("/nothing'")));
+  options_.score_predictor = path;
+  ASSERT_TRUE(WriteScorePredictor(predictor, "another", path).ok());
+  EXPECT_THAT(std::string(LoadModel(options_, [](double) {}).status().message()),
+              HasSubstr("made for another model"));
+  options_.score_predictor.clear();
+  EXPECT_FALSE(LoadModel(options_, [](double) {}).ok()) << "nothing is served in silence";
 }
 
 TEST_F(ModelLoaderTest, TheFilesSamplingIsTheDefault) {

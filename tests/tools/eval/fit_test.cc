@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/cache/prompt_scorer.h"
-#include "engine/run/engine_probe.h"
 #include "engine/model/model_source.h"
+#include "engine/run/engine_probe.h"
 #include "tools/eval/engine_driver.h"
 #include "tools/eval/fit/pages.h"
 #include "tools/eval/fit/ridge.h"
@@ -83,7 +83,8 @@ struct TinyModel {
     options.max_shared_statistics = kMaxColumnStatistics * kPageCaches;
     engine = *Engine::Create(source, options, nullptr);
     text = std::string(kText);
-    while (text.size() < 60000) text += " " + std::to_string(text.size()) + " " + std::string(kText);
+    while (text.size() < 60000)
+      text += " " + std::to_string(text.size()) + " " + std::string(kText);
   }
   std::vector<TokenId> Encode(std::string_view words) const {
     return *tokenizer->Encode(words, {.add_special_tokens = false, .parse_special_tokens = false});
@@ -134,9 +135,9 @@ TEST(ReadPage, GivesTheStatisticsOfThePolicies) {
     spec.max_cache_tokens = 99;
     spec.params = {{"budget_scope", "head"}, {"sum_weight", "1"}, {"max_weight", "3"}};
     const EngineLimits& limits = model.engine->limits();
-    const CachePlan plan = *PlanCache(spec, {.tokens = 100,
-                                             .num_layers = limits.BudgetLayers(),
-                                             .num_kv_heads = limits.num_kv_heads});
+    const CachePlan plan = *PlanCache(
+        spec,
+        {.tokens = 100, .num_layers = limits.BudgetLayers(), .num_kv_heads = limits.num_kv_heads});
     EngineDriver driver(model.engine.get(), 5);
     std::vector<TokenId> reading = page;
     if (!echo) {

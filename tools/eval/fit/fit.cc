@@ -45,8 +45,8 @@ PageNumbers TargetsOf(const std::vector<PageLayer>& page, float max_weight) {
     const HeadAttention &again = layer.repetition[head], &echo = layer.echo[head];
     const float sum = again.sum[token] + echo.sum[token];
     const float max = std::max(again.max[token], echo.max[token]);
-    const bool unknown = again.sum[token] < 0 || echo.sum[token] < 0 || again.max[token] < 0 ||
-                         echo.max[token] < 0;
+    const bool unknown =
+        again.sum[token] < 0 || echo.sum[token] < 0 || again.max[token] < 0 || echo.max[token] < 0;
     return unknown ? 0.0f : sum + max_weight * max;
   });
 }
@@ -159,18 +159,16 @@ Fit Choose(const std::vector<Ridge>& layers, const std::vector<CheckPage>& check
   double most = -1;
   for (const double penalty : kPenalties) {
     ScorePredictor predictor = Solve(layers, penalty, config);
-    const double overlap = MeanOverlap(checks, kShareOfChoice, [&](const CheckPage& page) {
-      return Predict(predictor, page);
-    });
+    const double overlap = MeanOverlap(
+        checks, kShareOfChoice, [&](const CheckPage& page) { return Predict(predictor, page); });
     if (overlap <= most) continue;
     most = overlap;
     best.predictor = std::move(predictor);
     best.penalty = penalty;
   }
   for (const double share : best.check.shares) {
-    best.check.learned.push_back(MeanOverlap(checks, share, [&](const CheckPage& page) {
-      return Predict(best.predictor, page);
-    }));
+    best.check.learned.push_back(MeanOverlap(
+        checks, share, [&](const CheckPage& page) { return Predict(best.predictor, page); }));
     best.check.echo.push_back(
         MeanOverlap(checks, share, [](const CheckPage& page) { return page.echo; }));
   }
@@ -191,8 +189,8 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> CutPages(const std::vector<std
   std::vector<std::vector<std::vector<TokenId>>> of_texts;
   for (int text = 0; text < num_texts; ++text) {
     const int wanted = (options.pages - text + num_texts - 1) / num_texts;
-    auto ids = tokenizer.Encode(texts[text],
-                                {.add_special_tokens = false, .parse_special_tokens = false});
+    auto ids =
+        tokenizer.Encode(texts[text], {.add_special_tokens = false, .parse_special_tokens = false});
     if (!ids.ok()) return ids.status();
     const auto size = static_cast<int64_t>(ids->size());
     if (size < int64_t{wanted} * options.page_tokens) {

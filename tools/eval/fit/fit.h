@@ -19,7 +19,7 @@ namespace hydrant::eval {
 struct FitOptions {
   int pages = 48;
   int page_tokens = 1000;
-  float max_weight = 10.0f;  // of the largest attention in a target, beside the total
+  float max_weight = 10.0f;                // of the largest attention in a target, beside the total
   std::function<void(int done)> progress;  // after each page
   std::function<bool()> interrupted;
 };

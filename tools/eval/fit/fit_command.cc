@@ -113,8 +113,9 @@ int RunFit(const FitFlags& flags) {
   if (!fit.ok()) Fail(std::string(fit.status().message()));
   PrintCheck(*fit);
   if (!fit->check.LearnedIsAhead() && !flags.force) {
-    Fail("the predictor ranks worse than echo does, which needs no file: nothing is written. More "
-         "pages of the texts that the model will read may help; --force writes it nevertheless");
+    Fail(
+        "the predictor ranks worse than echo does, which needs no file: nothing is written. More "
+        "pages of the texts that the model will read may help; --force writes it nevertheless");
   }
   const absl::Status written = WriteScorePredictor(fit->predictor, HexOf(*fingerprint), out);
   if (!written.ok()) Fail("--out: " + std::string(written.message()));
