@@ -457,11 +457,11 @@ absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits&
         "policy_under_pressure: every layer of the model has a window, and there is nothing that a "
         "policy could compress");
   }
-  const absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = limits.max_model_len,
-                                                          .num_layers = limits.BudgetLayers(),
-                                                          .num_kv_heads = limits.num_kv_heads,
-                                                          .predicts_scores =
-                                                              limits.score_predictor != 0});
+  const absl::StatusOr<CachePlan> plan =
+      PlanCache(spec, {.tokens = limits.max_model_len,
+                       .num_layers = limits.BudgetLayers(),
+                       .num_kv_heads = limits.num_kv_heads,
+                       .predicts_scores = limits.score_predictor != 0});
   const absl::Status status = plan.ok() ? CheckRolling(spec, *plan, limits) : plan.status();
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("policy_under_pressure: ", status.message()));

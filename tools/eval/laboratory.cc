@@ -100,6 +100,7 @@ Laboratory::~Laboratory() = default;
 int Laboratory::max_tokens() const { return impl_->engine->limits().max_model_len; }
 const Tokenizer& Laboratory::tokenizer() const { return *impl_->tokenizer; }
 const ModelConfig& Laboratory::config() const { return impl_->engine->config(); }
+uint32_t Laboratory::score_predictor() const { return impl_->engine->limits().score_predictor; }
 std::string Laboratory::Description() const { return impl_->engine->Description(); }
 
 std::vector<TokenId> Laboratory::Encode(std::string_view text) const {

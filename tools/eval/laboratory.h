@@ -41,6 +41,7 @@ class Laboratory {
   const Tokenizer& tokenizer() const;
   const ModelConfig& config() const;
   std::string Description() const;
+  uint32_t score_predictor() const;  // EngineLimits::score_predictor
   // Without special tokens.
   std::vector<TokenId> Encode(std::string_view text) const;
 

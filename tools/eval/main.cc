@@ -171,21 +171,34 @@ const char* HalfName(TaskOptions::Half half) {
                                              : "held-out";
 }
 
-nlohmann::json SettingsOf(const Flags& flags) {
+// Results of different predictors are not mixed; 0: none.
+nlohmann::json SettingsOf(const Flags& flags, uint32_t score_predictor) {
   std::vector<std::string> names;
   for (const std::string& text : flags.texts)
     names.push_back(std::filesystem::path(text).filename());
-  return {{"model", std::filesystem::path(flags.model).filename()},
-          {"dtype", flags.dtype},
-          {"kv_cache_dtype", flags.kv_cache_dtype},
-          {"texts", names},
-          {"cases", flags.task.cases},
-          {"length", flags.task.length},
-          {"given", flags.task.given},
-          {"seed", flags.task.seed},
-          {"half", HalfName(flags.task.half)},
-          {"form", flags.form},
-          {"append", flags.append}};
+  nlohmann::json settings = {{"model", std::filesystem::path(flags.model).filename()},
+                             {"dtype", flags.dtype},
+                             {"kv_cache_dtype", flags.kv_cache_dtype},
+                             {"texts", names},
+                             {"cases", flags.task.cases},
+                             {"length", flags.task.length},
+                             {"given", flags.task.given},
+                             {"seed", flags.task.seed},
+                             {"half", HalfName(flags.task.half)},
+                             {"form", flags.form},
+                             {"append", flags.append}};
+  if (score_predictor != 0) settings["score_predictor"] = score_predictor;
+  return settings;
+}
+
+void CheckPredictor(const Flags& flags, uint32_t score_predictor) {
+  for (const std::string& policy : flags.policies) {
+    if (score_predictor != 0 || ParseArm(policy).cache.policy != "learned") continue;
+    Fail(fmt::format("--policies: {}: the model has no score predictor; make one with hydrant-eval "
+                     "fit, or name it with --score-predictor",
+                     policy),
+         kExitUsage);
+  }
 }
 
 int Run(Flags flags) {
@@ -203,7 +216,9 @@ int Run(Flags flags) {
 
   const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags, cases));
   if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
-  const nlohmann::json settings = SettingsOf(flags);
+  const uint32_t score_predictor = (*laboratory)->score_predictor();
+  CheckPredictor(flags, score_predictor);
+  const nlohmann::json settings = SettingsOf(flags, score_predictor);
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) Fail(fmt::format("--out: cannot make {}: {}", flags.out, error.message()), kExitUsage);
