@@ -67,7 +67,7 @@ TEST_F(ScorePredictorTest, DamagedFilesAreRefused) {
 TEST_F(ScorePredictorTest, OtherShapesAndNumbersAreRefused) {
   ASSERT_TRUE(WriteScorePredictor(*MakeRandomPredictor(SmallConfig(6, 3)), kModel, path_).ok());
   EXPECT_THAT(Refusal(Read(path_)),
-              HasSubstr("weights is F32 [2, 3, 96], the model needs F32 [2, 2"));
+              HasSubstr("weights is F32 [2, 3, 64], the model needs F32 [2, 2"));
   ScorePredictor infinite = *predictor_;
   infinite.weights[3] = std::numeric_limits<float>::infinity();
   ASSERT_TRUE(WriteScorePredictor(infinite, kModel, path_).ok());
