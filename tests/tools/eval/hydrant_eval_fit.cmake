@@ -16,7 +16,7 @@ function(expect_refusal pattern)
 endfunction()
 expect_refusal("--policies: learned: the model has no score predictor; make one with hydrant-eval fit"
                ${compare} --policies learned --out ${WORK}/none)
-expect_refusal("--text: text 2 has [0-9]+ tokens, too few" fit --model ${model} ${texts} --page-tokens 4000)
+expect_refusal("--text: text 1 has [0-9]+ tokens, too few" fit --model ${model} ${texts} --page-tokens 4000)
 expect_refusal("--pages" fit --model ${model} ${texts} --pages 3)
 expect_refusal("--text: cannot read no/such/text" fit --model ${model} --text no/such/text)
 expect_refusal("--model" fit --text LICENSE)
