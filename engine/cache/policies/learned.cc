@@ -31,7 +31,8 @@ class LearnedPolicy final : public Policy {
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     if (!plan->prompt.predicts_scores) {
       return absl::InvalidArgumentError(
-          "cache.policy: learned needs a score predictor, and this server has none for its model; "
+          "cache.cache_policy: learned needs a score predictor, and this server has none for its "
+          "model; "
           "make one with hydrant-eval fit, beside the model or named by --score-predictor");
     }
     HYDRANT_ASSIGN_OR_RETURN(const std::string echo, ChoiceParam(spec, "echo", kFalseFirst));

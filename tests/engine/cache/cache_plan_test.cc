@@ -1061,7 +1061,7 @@ TEST(CachePlan, LearnedNeedsAPredictor) {
   CacheSpec spec = Spec("learned");
   spec.max_cache_tokens = 100;
   EXPECT_THAT(ErrorOf(spec, 300),
-              AllOf(StartsWith("cache.policy: learned needs a score predictor"),
+              AllOf(StartsWith("cache.cache_policy: learned needs a score predictor"),
                     HasSubstr("hydrant-eval fit"), HasSubstr("--score-predictor")));
   PromptShape prompt = {300, 4, 2};
   prompt.predicts_scores = true;

@@ -134,6 +134,7 @@ TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
        [](R* r, uint32_t n) { r->mutable_cache()->set_protected_window_size(n); }}};
   TestServerOptions options;
   options.limits.num_blocks = 16;  // 64 tokens of a full cache
+  options.limits.score_predictor = 1;
   TestServer server(options);
   int refused = 0;
   for (const PolicyInfo& policy : ListPolicies()) {
