@@ -17,6 +17,8 @@ endfunction()
 expect_refusal("--policies: learned: the model has no score predictor; make one with hydrant-eval fit"
                ${compare} --policies learned --out ${WORK}/none)
 expect_refusal("--text: text 1 has [0-9]+ tokens, too few" fit --model ${model} ${texts} --page-tokens 4000)
+expect_refusal("--page-tokens: a page is read twice, in [0-9]+ tokens with an instruction; the model's context has"
+               fit --model ${model} --text docs/guide/policies.md --pages 8 --page-tokens 1100)
 expect_refusal("--pages" fit --model ${model} ${texts} --pages 3)
 expect_refusal("--text: cannot read no/such/text" fit --model ${model} --text no/such/text)
 expect_refusal("--model" fit --text LICENSE)
@@ -42,3 +44,13 @@ file(APPEND ${model}.scores.safetensors "x")
 file(COPY tests/data/engine/tiny_mha DESTINATION ${WORK})
 expect_refusal("made for another model" --model ${WORK}/tiny_mha --text LICENSE --tasks perplexity --length 96
                --given 16 --policies echo --score-predictor ${model}.scores.safetensors --out ${WORK}/other)
+
+# A folder whose layers have windows but for some; then one with a window in every layer.
+file(COPY tests/data/engine/tiny_gemma3 tests/data/engine/tiny_mistral_window DESTINATION ${WORK})
+execute_process(COMMAND ${EVAL} fit --model ${WORK}/tiny_gemma3 --text LICENSE --pages 8 --page-tokens 64 --force
+                RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE progress)
+if(NOT code EQUAL 0 OR NOT EXISTS ${WORK}/tiny_gemma3/scores.safetensors)
+  message(FATAL_ERROR "fit of a model with windows ended with ${code}: ${progress}")
+endif()
+expect_refusal("--model: every layer has a window" fit --model ${WORK}/tiny_mistral_window --text LICENSE --pages 8
+               --page-tokens 64)

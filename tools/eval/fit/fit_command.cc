@@ -17,16 +17,32 @@
 namespace hydrant::eval {
 namespace {
 
-// Memory of the pool: kPageCaches caches of a page of a 7B model in fp32 take less.
-constexpr int64_t kPoolBytes = int64_t{4} << 30;
+// Pages of the pool for kPageCaches caches of a page, with a half more for their state.
+int PoolPages(const ModelConfig& config, int page_tokens, int block_size) {
+  const int of_head = page_tokens / block_size + 2;
+  return kPageCaches * config.num_layers * config.num_kv_heads * of_head * 3 / 2;
+}
 
-EngineOptions OptionsOf(const FitFlags& flags, int instruction) {
+void CheckModel(const ModelConfig& config, int prefill) {
+  bool has_budget = false;
+  for (int layer = 0; layer < config.num_layers; ++layer)
+    has_budget = has_budget || config.KindOf(layer).window == 0;
+  if (!has_budget)
+    Fail("--model: every layer has a window, so there is nothing to rank", kExitUsage);
+  if (prefill <= config.max_context) return;
+  Fail(fmt::format("--page-tokens: a page is read twice, in {} tokens with an instruction; the "
+                   "model's context has {}",
+                   prefill, config.max_context),
+       kExitUsage);
+}
+
+EngineOptions OptionsOf(const FitFlags& flags, const ModelConfig& config, int instruction) {
   EngineOptions options;
   options.device = flags.device;
   options.num_threads = flags.threads;
   options.dtype = WeightDTypeOf(flags.dtype);
   options.kv_cache_dtype = DType::kF32;
-  options.kv_cache_memory_bytes = kPoolBytes;
+  options.num_blocks_override = PoolPages(config, flags.fit.page_tokens, options.block_size);
   options.max_num_seqs = kPageCaches;
   options.max_shared_statistics = kMaxColumnStatistics * kPageCaches;
   options.max_model_len = PagePrefill(flags.fit.page_tokens, instruction);
@@ -99,8 +115,10 @@ int RunFit(const FitFlags& flags) {
       kProbeInstruction, {.add_special_tokens = false, .parse_special_tokens = false});
   const auto fingerprint = ModelFingerprint(*files.source, *files.tokenizer);
   if (!instruction.ok() || !fingerprint.ok()) Fail("--model: its tokens cannot be read");
-  const auto engine = Engine::Create(
-      files.source, OptionsOf(flags, static_cast<int>(instruction->size())), nullptr);
+  const auto words = static_cast<int>(instruction->size());
+  CheckModel(files.source->config(), PagePrefill(flags.fit.page_tokens, words));
+  const auto engine =
+      Engine::Create(files.source, OptionsOf(flags, files.source->config(), words), nullptr);
   if (!engine.ok()) Fail(std::string(engine.status().message()));
   PrintErr("{}\n", (*engine)->Description());
 
