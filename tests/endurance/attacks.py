@@ -19,6 +19,7 @@ from http2 import Connection, Gone
 STRUCTURED = 'text: "x" stopping {{ max_tokens: 4 }} structured_output {{ {form}: "{value}" }}'
 SOURCE = "127.0.0.2"  # another than the good clients'
 PATIENCE = 0.3  # seconds for the server to receive bytes sent to it
+FAILED_CALLS_PER_SECOND = 10_000  # that the server allows a connection: connection_rules.cc
 CODES = {0: "OK", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 12: "UNIMPLEMENTED", 13: "INTERNAL", 14: "UNAVAILABLE", 16: "UNAUTHENTICATED"}
 
 
@@ -168,7 +169,8 @@ def flood(target, until, frames_of, reads=True, is_ended=True):
 
 def rapid_reset(target, until, token):
     """CVE-2023-44487: calls that are cancelled at once. gRPC 1.51 has no protection: each costs it
-    30 kB until it processes the cancellation, which it does not while more arrive."""
+    30 kB until it processes the cancellation, which it does not while more arrive. On a busy
+    machine all of the flood may stay below the allowed rate, and then its connection may stay."""
     def frames(connection):
         headers, out = connection.request_headers(asking.GENERATE, token), []
         for _ in range(100):
@@ -176,7 +178,11 @@ def rapid_reset(target, until, token):
             out += [Connection.frame(http2.HEADERS, http2.END_HEADERS, stream, headers),
                     Connection.frame(http2.RST_STREAM, 0, stream, struct.pack(">I", 8))]
         return out
-    return flood(target, until, frames)
+    begin = time.monotonic()
+    met = flood(target, until, frames)
+    if not met["closed"] and met["frames"] / 2 < FAILED_CALLS_PER_SECOND * (time.monotonic() - begin):
+        met["slow"] += 1
+    return met
 
 
 def open_streams(target, until):
@@ -336,8 +342,8 @@ ATTACKS = {
     "streams without messages": Attack(open_streams, FLOODED, "closed"),
     "many connections without messages": Attack(many_connections, {"opened", "held back", "closed"}, "opened", 512 << 20),
     "pings": Attack(pings, FLOODED, "closed"),
-    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, "closed"),
-    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, "closed"),
+    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED | {"slow"}, "closed"),
+    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED | {"slow"}, "closed"),
     "endless headers": Attack(lambda target, until: endless_headers(target, until, True), FLOODED, "closed"),
     "endless headers, no limit known": Attack(lambda target, until: endless_headers(target, until, False), FLOODED, "closed"),
 }
@@ -347,7 +353,7 @@ def problems_of(name, met):
     """The wrong outcomes of an attack, as text."""
     attack = ATTACKS[name]
     found = [f"{name}: met with '{what}' x{times}" for what, times in met.items() if what not in attack.right]
-    if attack.must and not met.get(attack.must):
+    if attack.must and not met.get(attack.must) and not met.get("slow"):
         found.append(f"{name}: never met with '{attack.must}'")
     return found
 

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Tests soak's detection of growth, on series with known growth."""
+"""Tests soak's detection of growth, on series with known growth, and hostile's judgement of a flood."""
+import collections
 import random
+import time
 import unittest
+from unittest import mock
 
+import attacks
 import judge
 
 MIB = 2**20
@@ -45,6 +49,25 @@ class Judge(unittest.TestCase):
 
     def test_growth_is_that_of_the_whole_time(self):
         self.assertAlmostEqual(judge.growth([0, 1, 2, 10], [5, 7, 9, 25]), 20)
+
+
+class RapidReset(unittest.TestCase):
+    NAME = "rapid resets, no token"
+
+    def problems_of(self, resets_per_second):
+        """Of a flood of 0.2 s that the server does not end."""
+        def flood(target, until, frames_of):
+            time.sleep(0.2)
+            return collections.Counter(frames=int(2 * 0.2 * resets_per_second), left=1)
+
+        with mock.patch.object(attacks, "flood", flood):
+            return attacks.problems_of(self.NAME, attacks.rapid_reset(None, 0, None))
+
+    def test_a_flood_below_the_allowed_rate_may_stay(self):
+        self.assertEqual(self.problems_of(0.9 * attacks.FAILED_CALLS_PER_SECOND), [])
+
+    def test_a_fast_one_may_not(self):
+        self.assertEqual(self.problems_of(20 * attacks.FAILED_CALLS_PER_SECOND), [f"{self.NAME}: never met with 'closed'"])
 
 
 if __name__ == "__main__":
