@@ -7,11 +7,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "client/explain_page.h"
 #include "client/interrupt.h"
 #include "client/rpc_error.h"
 #include "kernels/standard_streams.h"
@@ -109,6 +111,7 @@ class Printer {
 
   void Print(const v1::GenerateResponse& response) {
     if (response.has_delta() && text_ != nullptr) text_->append(response.delta().text());
+    if (response.has_kept_entries()) return;
     if (options_.json) {
       PrintJson(response);
       return;
@@ -221,6 +224,22 @@ void UpdateRest(const v1::GenerateResponse& response, v1::GenerateRequest* rest)
     rest->mutable_sampling()->set_seed(response.accepted().seed());
   }
   rest->mutable_resume_token_ids()->MergeFrom(response.delta().token_ids());
+  if (response.has_delta()) rest->mutable_output()->clear_kept_entries();  // complete by now
+}
+
+grpc::Status WritePage(const ExplainPage& page, const v1::GenerateRequest& request,
+                       const PrintOptions& options) {
+  const auto fail = [](const std::string& why) {
+    PrintErr("hydrant: {}\n", why);
+    return grpc::Status(grpc::StatusCode::UNKNOWN, why);
+  };
+  if (!page.HasEntries())
+    return fail("the server has not reported which entries it kept: is it older than this client?");
+  std::ofstream file(options.explain_file, std::ios::binary);
+  file << page.Html(request) << std::flush;
+  if (!file) return fail("cannot write " + options.explain_file);
+  if (!options.quiet) PrintErr("[the entries that the cache kept: {}]\n", options.explain_file);
+  return grpc::Status::OK;
 }
 
 }  // namespace
@@ -232,6 +251,9 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
   Printer printer(options, request, text);
   const int resume = NumSamples(request) == 1 ? options.resume : 0;
   v1::GenerateRequest rest = request;
+  const bool explains = !options.explain_file.empty();
+  if (explains) rest.mutable_output()->set_kept_entries(true);
+  ExplainPage page;
   bool accepted = false;  // set by `accepted`; without it there is no stream to resume
   for (int resumed = 0;; ++resumed) {
     grpc::ClientContext context;
@@ -245,6 +267,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
       accepted |= response.has_accepted();
       finished |= response.has_finished();
       UpdateRest(response, &rest);
+      if (explains) page.Add(response);
       printer.Print(response);
       if (OutputFailed()) context.TryCancel();  // the output cannot be written
     }
@@ -262,7 +285,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
       continue;
     }
     printer.End(status, context, connection->address());
-    return status;
+    return status.ok() && explains ? WritePage(page, request, options) : status;
   }
 }
 

@@ -21,6 +21,7 @@ struct PrintOptions {
   double timeout_s = 0;        // 0: none
   bool interruptible = false;  // Ctrl-C cancels the request: CANCELLED
   int resume = 0;              // times that a lost stream may be resumed
+  std::string explain_file;    // where to write the page of explain_page.h; "": nowhere
 };
 
 // Resumes a lost stream, possibly on another replica, but not with several samples. Prints errors,

@@ -50,6 +50,7 @@ struct ClientFlags {
   ContextFlags context;
   std::string policy;  // policy for `info`
   std::string model;   // model for `pull`
+  std::string explain_file;
   bool plain = false, no_special = false, keep_special = false;
   std::string pooling = "last";
   std::optional<uint32_t> dimensions;
@@ -87,7 +88,15 @@ PrintOptions Printing(const ClientFlags& flags) {
           .quiet = flags.quiet,
           .show_context = flags.request.keep,
           .timeout_s = flags.request.timeout_s,
-          .resume = flags.request.resume};
+          .resume = flags.request.resume,
+          .explain_file = flags.explain_file};
+}
+
+// Before anything is generated.
+bool CanWritePage(const std::string& file) {
+  if (file.empty() || std::ofstream(file, std::ios::app).good()) return true;
+  PrintErr("hydrant: cannot write --explain-cache {}\n", file);
+  return false;
 }
 
 // Whether standard input is a pipe, a file or a socket: not a terminal, not /dev/null.
@@ -121,6 +130,7 @@ std::optional<std::string> ReadMessage(const ClientFlags& flags) {
 }
 
 int Chat(Connection* connection, const ClientFlags& flags) {
+  if (!CanWritePage(flags.explain_file)) return kExitUsage;
   v1::GenerateRequest request = MakeRequest(flags.request);
   if (flags.template_kwargs.has_value())
     request.mutable_chat()->set_template_kwargs_json(*flags.template_kwargs);
@@ -141,6 +151,7 @@ int Chat(Connection* connection, const ClientFlags& flags) {
 }
 
 int Generate(Connection* connection, const ClientFlags& flags) {
+  if (!CanWritePage(flags.explain_file)) return kExitUsage;
   v1::GenerateRequest request = MakeRequest(flags.request);
   if (!flags.ids.empty()) {
     request.mutable_token_ids()->mutable_ids()->Assign(flags.ids.begin(), flags.ids.end());
@@ -220,6 +231,12 @@ int Detokenize(Connection* connection, const ClientFlags& flags) {
   return 0;
 }
 
+void AddExplainFlag(CLI::App* app, ClientFlags* flags) {
+  app->add_option("--explain-cache", flags->explain_file,
+                  "Write a page (HTML) with the prompt, shaded by the entries that its cache kept; "
+                  "of a conversation, the last answer's");
+}
+
 CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   app->require_subcommand(1);
   app->fallthrough();
@@ -256,6 +273,7 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   chat->add_flag_callback(
       "--no-thinking", [flags] { flags->template_kwargs = R"({"enable_thinking":false})"; },
       "The same as --template-kwargs '{\"enable_thinking\":false}'");
+  AddExplainFlag(chat, flags);
   AddRequestFlags(chat, &flags->request);
 
   CLI::App* generate = app->add_subcommand("generate", "Continue a text");
@@ -268,6 +286,7 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   generate->add_option("--n", flags->request.num_samples,
                        "Answers, 1 to 64, each printed when it is finished; answer i is drawn with "
                        "the seed + i - 1. Default 1");
+  AddExplainFlag(generate, flags);
   AddRequestFlags(generate, &flags->request);
 
   CLI::App* batch = app->add_subcommand(

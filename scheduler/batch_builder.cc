@@ -40,8 +40,9 @@ void BatchBuilder::AddDecode(TimeUs now, Batch* batch) {
                            .first_position = position});
     SampledRow& row = batch->AddSampled(sequence->output.sampling);
     row.position = position + 1;
+    row.kept_entries = sequence->ReportsKeptEntries(row.position);
     EditLogits(*sequence, position + 1, &row, batch);
-    step.decoded.push_back({CacheId::Of(sequence), position + 1, row.logprobs});
+    step.decoded.push_back({CacheId::Of(sequence), position + 1, row.logprobs, row.kept_entries});
     step.work += {.rows = 1, .pages = static_cast<double>(pages)};
   }
 }
@@ -106,7 +107,7 @@ std::vector<RequestHandle> BatchBuilder::AddSamples(const Sequence& sequence, Ba
     EditLogits(other, position, &row, batch);
     return row;
   };
-  sample(sequence);
+  sample(sequence).kept_entries = sequence.ReportsKeptEntries(position);
   std::vector<RequestHandle> samples;
   if (position != sequence.progress.num_prompt_tokens) return samples;
   for (const RequestHandle handle : sequence.samples) {
@@ -133,7 +134,8 @@ void BatchBuilder::Advance(const TokenRun& run, std::vector<RequestHandle> sampl
   StepRecord& step = ledger_.current();
   step.work += WorkOf(run);
   step.parts.push_back(
-      {{CacheId::Of(sequence), ends ? seen : kNoIndex, ends && sequence->output.sampling.logprobs},
+      {{CacheId::Of(sequence), ends ? seen : kNoIndex, ends && sequence->output.sampling.logprobs,
+        ends && sequence->ReportsKeptEntries(seen)},
        std::move(samples),
        {part.token_begin, run.ScoredEnd(limits_.num_layers)}});
   if (!ends) return;

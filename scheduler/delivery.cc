@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -36,6 +37,17 @@ void Delivery::SendProgress(TimeUs now) {
   }
   for (Sequence* sequence : table_.live())
     send(sequence, 0, static_cast<int32_t>(sequence->PromptTokensRead(limits_.num_layers)));
+}
+
+void Delivery::SendKeptEntries(const KeptEntries& kept, Sequence* sequence) {
+  if (std::exchange(sequence->output.kept_entries_sent, true)) return;
+  PromptEntries entries = {.kept = kept, .token_texts = {}};
+  bool first = true;
+  for (const TokenId token : sequence->progress.Prompt()) {
+    entries.token_texts.push_back(tokenizer_.TokenBytes(token, /*skip_special=*/false, first));
+    first = false;
+  }
+  Send(*sequence, std::move(entries));
 }
 
 std::optional<Ending> Delivery::Sampled(int64_t index, TokenId token, const TokenLogprobs* logprobs,

@@ -35,6 +35,8 @@ class Delivery {
   }
   // Progress events to clients that have heard nothing for progress_interval_us.
   void SendProgress(TimeUs now);
+  // Once; a later report is ignored.
+  void SendKeptEntries(const KeptEntries& kept, Sequence* sequence);
   // Token number `index` of the sequence has been sampled; a sequence that replays knows it
   // already. `logprobs`: null where they were not asked for. Unset: the sequence goes on.
   std::optional<Ending> Sampled(int64_t index, TokenId token, const TokenLogprobs* logprobs,

@@ -130,6 +130,7 @@ struct Request {
   std::optional<RequestHandle> sample_of;
   StoppingParams stopping;
   bool skip_special_tokens = true;
+  bool report_kept_entries = false;  // PromptEntries, with the first sample
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;  // lower ones are scheduled first, and preempted last
@@ -208,6 +209,11 @@ struct Progress {
 struct PromptLogprobs {
   std::vector<TokenLogprobs> tokens;
 };
+// The prompt's entries in the cache when the first token was sampled; sent before it.
+struct PromptEntries {
+  KeptEntries kept;
+  std::vector<std::string> token_texts;  // of the prompt; bytes, possibly parts of characters
+};
 struct Delta {
   std::optional<TokenId> token_id{};
   std::string text{};                                 // whole UTF-8 characters
@@ -236,7 +242,7 @@ struct Failed {
 // because most events of a step are tokens.
 struct Event {
   RequestHandle handle = 0;
-  std::variant<Progress, Delta, Finished, Failed, PromptLogprobs> what;
+  std::variant<Progress, Delta, Finished, Failed, PromptLogprobs, Indirect<PromptEntries>> what;
 };
 
 }  // namespace hydrant

@@ -293,7 +293,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   delivery_.Reserve(step.decoded.size() + step.parts.size());  // most rows bring one
   ++num_steps_;
   for (const ScheduledToken& row : step.decoded) {
-    const ResultReader::Token sampled = reader.Next(row.logprobs);
+    const ResultReader::Token sampled = reader.Next(row);
     Sequence* const sequence = row.cache.Live();
     if (sequence != nullptr) Sampled(row.index, sampled, now, sequence);
   }
@@ -313,7 +313,7 @@ void Scheduler::ApplyParts(const StepRecord& step, const StepResult& result, Res
     if (sequence != nullptr && !sequence->progress.prefilled)
       AddPromptLogprobs(part.scored.begin, of_prompt, sequence);
     if (!part.EndsRun()) continue;
-    const ResultReader::Token sampled = reader->Next(part.logprobs);
+    const ResultReader::Token sampled = reader->Next(part);
     ApplySamples(part, reader, now);
     if (sequence == nullptr) continue;
     PromptRead(sequence);
@@ -340,7 +340,7 @@ void Scheduler::ApplyParts(const StepRecord& step, const StepResult& result, Res
 void Scheduler::ApplySamples(const ScheduledPart& part, ResultReader* reader, TimeUs now) {
   const Sequence* const parent = part.cache.Live();
   for (const RequestHandle handle : part.samples) {
-    const ResultReader::Token sampled = reader->Next(part.logprobs);
+    const ResultReader::Token sampled = reader->NextSample(part);
     Sequence* const sample = table_.Find(handle);
     if (sample == nullptr || !sample->IsWaiting()) continue;
     const int64_t index = sample->progress.num_prompt_tokens;
@@ -384,6 +384,7 @@ void Scheduler::ApplyCompactions(const StepRecord& step, const StepResult& resul
 
 void Scheduler::Sampled(int64_t index, const ResultReader::Token& sampled, TimeUs now,
                         Sequence* sequence) {
+  if (sampled.kept_entries != nullptr) delivery_.SendKeptEntries(*sampled.kept_entries, sequence);
   std::optional<Ending> ending =
       delivery_.Sampled(index, sampled.token, sampled.logprobs, now, sequence);
   if (ending.has_value()) End(*std::move(ending), now, sequence);

@@ -34,6 +34,7 @@ SequenceRequest ToSequenceRequest(CheckedRequest* checked, TimeUs now, uint64_t 
       .pooling = request.pooling,
       .prefill_only = request.prefill_only,
       .wants_prompt_logprobs = request.sampling.prompt_logprobs && !request.sample_of.has_value(),
+      .wants_kept_entries = request.report_kept_entries && !request.sample_of.has_value(),
       .publish_kv_events = request.publish_kv_events,
       .prefix_keys = std::move(checked->prefix_keys),
       .from = std::move(request.from),

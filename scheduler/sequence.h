@@ -102,6 +102,7 @@ struct SequenceOutput {
   SampledRow sampling;                        // without position, mask and biases
   std::unique_ptr<LogitsProcessor> logits{};  // null: no constraint on single tokens
   OutputProcessor text;
+  bool kept_entries_sent = false;
   bool waits_for_mask = false;  // for a grammar mask that takes longer than a step may wait
   std::vector<TokenLogprobs> prompt_logprobs{};  // of prompt tokens read so far, from the second on
 };
@@ -141,6 +142,7 @@ struct SequenceRequest {
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
   bool prefill_only = false;  // Request::prefill_only
   bool wants_prompt_logprobs = false;
+  bool wants_kept_entries = false;
   bool publish_kv_events = true;          // Request's
   std::vector<PrefixKey> prefix_keys{};   // of the context's whole blocks
   std::shared_ptr<const Context> from{};  // whose cache it continues; may be null
@@ -222,6 +224,12 @@ struct Sequence {
   // Whether its next row, or the end of its reading, draws a token that is not known yet, and all
   // tokens before that one are known.
   bool DrawsNext() const;
+  // Whether the row that samples the token at `position` reports the prompt's entries: it draws the
+  // first token. A sequence that reads its prompt again may have reported them.
+  bool ReportsKeptEntries(int64_t position) const {
+    return request.wants_kept_entries && !output.kept_entries_sent &&
+           position == progress.num_prompt_tokens;
+  }
   // The prompt is in its cache, or all but a last token that is decoded: samples fork here.
   bool IsAtFork() const;
   // Tokens can be sampled: the last one is not on its way, and nothing is to be read first.

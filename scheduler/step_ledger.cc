@@ -45,11 +45,13 @@ bool StepLedger::SwapsInFlight() const {
 ResultReader::ResultReader(const StepRecord& step, const StepResult& result)
     : next_(result.tokens.data()),
       next_logprobs_(result.logprobs.data()),
+      next_kept_entries_(result.kept_entries.data()),
       next_of_prompts_(result.prompt_logprobs.data()) {
-  size_t tokens = 0, logprobs = 0, of_prompts = 0;
+  size_t tokens = 0, logprobs = 0, kept_entries = 0, of_prompts = 0;
   const auto add = [&](const ScheduledToken& row, size_t count) {
     tokens += count;
     if (row.logprobs) logprobs += count;
+    if (row.kept_entries) ++kept_entries;
   };
   for (const ScheduledToken& row : step.decoded) add(row, 1);
   for (const ScheduledPart& part : step.parts) {
@@ -58,6 +60,7 @@ ResultReader::ResultReader(const StepRecord& step, const StepResult& result)
   }
   HYDRANT_CHECK(result.tokens.size() == tokens);
   HYDRANT_CHECK(result.logprobs.size() == logprobs);
+  HYDRANT_CHECK(result.kept_entries.size() == kept_entries);
   HYDRANT_CHECK(result.prompt_logprobs.size() == of_prompts);
   HYDRANT_CHECK(result.prompt_reports.size() == step.parts.size());
   HYDRANT_CHECK(result.compaction_reports.size() == step.compacted.size());

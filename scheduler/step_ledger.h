@@ -39,6 +39,7 @@ struct ScheduledToken {
   CacheId cache;
   int64_t index = 0;  // among the sequence's tokens; kNoIndex: the prompt is not at its end
   bool logprobs = false;
+  bool kept_entries = false;
 };
 inline constexpr int64_t kNoIndex = -1;
 
@@ -107,9 +108,19 @@ class ResultReader {
 
   struct Token {
     TokenId token = kNoToken;
-    const TokenLogprobs* logprobs = nullptr;  // null: not requested
+    const TokenLogprobs* logprobs = nullptr;    // null: not requested
+    const KeptEntries* kept_entries = nullptr;  // null: not requested
   };
-  Token Next(bool logprobs) { return {*next_++, logprobs ? next_logprobs_++ : nullptr}; }
+  // Of the row itself.
+  Token Next(const ScheduledToken& row) {
+    Token token = NextSample(row);
+    if (row.kept_entries) token.kept_entries = next_kept_entries_++;
+    return token;
+  }
+  // Of another sample that the row's run draws.
+  Token NextSample(const ScheduledToken& row) {
+    return {*next_++, row.logprobs ? next_logprobs_++ : nullptr};
+  }
   std::span<const TokenLogprobs> NextOfPrompt(const ScheduledPart& part) {
     const size_t count = part.scored.end - part.scored.begin;
     return {std::exchange(next_of_prompts_, next_of_prompts_ + count), count};
@@ -118,6 +129,7 @@ class ResultReader {
  private:
   const TokenId* next_;
   const TokenLogprobs* next_logprobs_;
+  const KeptEntries* next_kept_entries_;
   const TokenLogprobs* next_of_prompts_;
 };
 

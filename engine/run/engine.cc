@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/run/engine_probe.h"
 #include "engine/run/engine_sizing.h"
 #include "engine/run/forward/forward.h"
 #include "engine/run/forward/pooler.h"
@@ -81,6 +82,8 @@ struct Engine::Impl {
   void PoolPrompts(const Batch& batch);
   void Compact(const SlotCompaction& compaction);
   StepResults::Report ReportPrompt(int slot) const;
+  EngineParts Parts() const;
+  std::vector<KeptEntries> ReadKeptEntries(const Batch& batch) const;
   void PushResults(const Batch& batch);
   void MarkSeenTokens(const Batch& batch);
   void MarkSeenTokens(int slot, std::span<const TokenId> prompt,
@@ -269,6 +272,15 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   return report;
 }
 
+std::vector<KeptEntries> Engine::Impl::ReadKeptEntries(const Batch& batch) const {
+  std::vector<KeptEntries> kept;
+  for (const SampledRow& row : batch.sampled) {
+    if (row.kept_entries)
+      kept.push_back(EngineProbe(Parts()).ReadKeptEntries(batch.runs[row.run].slot, row.position));
+  }
+  return kept;
+}
+
 void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
   for (const TokenRun& run : batch.InArena()) {
@@ -285,12 +297,14 @@ void Engine::Impl::PushResults(const Batch& batch) {
     const CachePlan& plan = kv->plan(compaction.slot);
     if (plan.retention->HeadsDiffer(plan)) report.entries = kv->budget().lengths(compaction.slot);
   });
-  results.Push(batch, {.tokens = tokens.data(),
-                       .logprobs = logprobs.results(),
-                       .num_logprobs = logprobs.num_drawn(),
-                       .num_prompt_logprobs = logprobs.num_of_prompts(),
-                       .reports = reports,
-                       .embeddings = embeddings});
+  results.Push(batch,
+               {.tokens = tokens.data(),
+                .logprobs = logprobs.results(),
+                .num_logprobs = logprobs.num_drawn(),
+                .num_prompt_logprobs = logprobs.num_of_prompts(),
+                .reports = reports,
+                .embeddings = embeddings},
+               ReadKeptEntries(batch));
 }
 
 GraphShape Engine::Impl::ShapeOf(std::span<const TokenRun> decoded) const {
@@ -502,14 +516,16 @@ void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
                    .any_top_p = (sampling & GraphShape::kTopP) != 0});
 }
 
-EngineParts Engine::Parts() const {
-  return {.backend = impl_->backend.get(),
-          .kv = impl_->kv.get(),
-          .num_layers = impl_->limits.num_layers,
-          .num_kv_heads = impl_->limits.num_kv_heads,
-          .forward = impl_->forward.get(),
-          .logits = impl_->logits.data(),
-          .num_logits = static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size};
+EngineParts Engine::Impl::Parts() const {
+  return {.backend = backend.get(),
+          .kv = kv.get(),
+          .num_layers = limits.num_layers,
+          .num_kv_heads = limits.num_kv_heads,
+          .forward = forward.get(),
+          .logits = logits.data(),
+          .num_logits = static_cast<size_t>(rows.num_sampled()) * model->config().vocab_size};
 }
+
+EngineParts Engine::Parts() const { return impl_->Parts(); }
 
 }  // namespace hydrant

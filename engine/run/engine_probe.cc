@@ -79,6 +79,15 @@ std::vector<int32_t> EngineProbe::ReadPositions(int slot, int layer, int head) c
   return positions;
 }
 
+KeptEntries EngineProbe::ReadKeptEntries(int slot, int num_tokens) const {
+  KeptEntries kept(parts_.num_layers, parts_.num_kv_heads, num_tokens);
+  for (int layer = 0; layer < parts_.num_layers; ++layer) {
+    for (int head = 0; head < parts_.num_kv_heads; ++head)
+      kept.Add(layer, head, ReadPositions(slot, layer, head));
+  }
+  return kept;
+}
+
 std::vector<int32_t> EngineProbe::ReadLengths(int slot) const {
   const size_t heads = parts_.num_kv_heads;
   std::vector<int32_t> lengths(parts_.num_layers * heads);

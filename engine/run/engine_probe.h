@@ -1,5 +1,5 @@
-// Reads the entries of an engine's caches, and logits, for tests and the laboratory. Each call
-// copies from the device and waits for it. Borrows the engine; called by the engine's thread.
+// Reads the entries of an engine's caches, and logits, for tests, the laboratory and
+// StepResult::kept_entries. Each call copies from the device and waits for it. Borrows the engine; called by the engine's thread.
 #ifndef HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 #define HYDRANT_ENGINE_RUN_ENGINE_PROBE_H_
 
@@ -23,12 +23,15 @@ struct HeadState {
 
 class EngineProbe {
  public:
-  explicit EngineProbe(const Engine& engine) : parts_(engine.Parts()) {}
+  explicit EngineProbe(const Engine& engine) : EngineProbe(engine.Parts()) {}
+  explicit EngineProbe(const EngineParts& parts) : parts_(parts) {}
 
   // Layers are the model's.
   HeadState ReadHead(int slot, int layer, int head) const;
   // The positions of ReadHead() alone.
   std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;
+  // The entries of the first `num_tokens` tokens.
+  KeptEntries ReadKeptEntries(int slot, int num_tokens) const;
   // [layers * KV heads] entries
   std::vector<int32_t> ReadLengths(int slot) const;
   // The scores of a head by position, [tokens]; `missing` where it holds no entry.

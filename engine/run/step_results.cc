@@ -1,5 +1,7 @@
 #include "engine/run/step_results.h"
 
+#include <utility>
+
 #include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
@@ -40,11 +42,13 @@ absl::Status StepResults::AllocateRows(int block_size, int64_t table_entries) {
   return absl::OkStatus();
 }
 
-void StepResults::Push(const Batch& batch, const OnDevice& left) {
+void StepResults::Push(const Batch& batch, const OnDevice& left,
+                       std::vector<KeptEntries> kept_entries) {
   const int index = (oldest_ + in_flight_) % kMaxInFlight;
   ++in_flight_;
   Step& step = steps_[index];
   step.sampled = batch.sampled.size();
+  step.kept_entries = std::move(kept_entries);
   step.compactions = batch.Count<SlotCompaction>();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
@@ -125,7 +129,7 @@ absl::Status StepResults::Pop(StepResult* result) {
     in_flight_ = 0;
     return status;
   }
-  const Step& step = steps_[oldest_];
+  Step& step = steps_[oldest_];
   oldest_ = (oldest_ + 1) % kMaxInFlight;
   --in_flight_;
   const auto* tokens = static_cast<const TokenId*>(step.tokens.get());
@@ -134,6 +138,7 @@ absl::Status StepResults::Pop(StepResult* result) {
   const TokenLogprobs* of_prompts = logprobs + step.logprobs_drawn;
   result->logprobs.assign(logprobs, of_prompts);
   result->prompt_logprobs.assign(of_prompts, of_prompts + step.logprobs_of_prompts);
+  result->kept_entries = std::exchange(step.kept_entries, {});
   result->embeddings.clear();
   for (size_t i = 0; i < step.pooled.size(); ++i) {
     const float* from = static_cast<const float*>(step.embeddings.get()) + i * hidden_size_;

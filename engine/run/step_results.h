@@ -45,8 +45,9 @@ class StepResults {
     std::span<const float* const> embeddings;  // of the runs, null where there is none; or empty
   };
   // Enqueues the copies after a step's operations.
+  // `kept_entries`: StepResult's.
   // REQUIRES: fewer than kMaxInFlight are in flight.
-  void Push(const Batch& batch, const OnDevice& left);
+  void Push(const Batch& batch, const OnDevice& left, std::vector<KeptEntries> kept_entries);
   // Waits for the oldest step. After an error none is in flight.
   absl::Status Pop(StepResult* result);
 
@@ -67,6 +68,7 @@ class StepResults {
     DeviceBuffer observations;     // [slots, kMaxObservations, heads]
     DeviceBuffer embeddings;       // [slots, hidden]
     std::vector<bool> pooled;      // [runs] whether it has an embedding; or empty
+    std::vector<KeptEntries> kept_entries;
     size_t sampled = 0;
     size_t logprobs_drawn = 0, logprobs_of_prompts = 0;
     std::vector<Reported> reports;

@@ -47,6 +47,8 @@ void RequestOutput::OnEvent(size_t sample, const Event& event) {
     if (outputs_.IsFirstLive(sample)) progress_ = ToWireProgress(*progress);
   } else if (const auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
     if (!dropped_) outputs_.Append(*of_prompt);
+  } else if (const auto* entries = std::get_if<Indirect<PromptEntries>>(&event.what)) {
+    if (!dropped_) outputs_.Append(**entries);
   } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
     outputs_.End(sample, *finished);
     EndIfAllHave();

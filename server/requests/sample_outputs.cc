@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "server/wire/wire_events.h"
@@ -39,11 +41,43 @@ void SampleOutputs::Append(size_t index, const Delta& delta) {
 
 void SampleOutputs::Append(const PromptLogprobs& logprobs) {
   uint32_t position = 1;
+  v1::PromptLogprobs* growing = nullptr;
   for (const TokenLogprobs& token : logprobs.tokens) {
-    if (of_prompt_.empty() || BytesOf(of_prompt_.back().tokens()) >= kFullBytes)
-      of_prompt_.emplace_back().set_first_position(position);
-    *of_prompt_.back().add_tokens() = ToWireLogprobs(token, options_.top_prompt_logprobs);
+    if (growing == nullptr || BytesOf(growing->tokens()) >= kFullBytes) {
+      growing = of_prompt_.emplace_back().mutable_prompt_logprobs();
+      growing->set_first_position(position);
+    }
+    *growing->add_tokens() = ToWireLogprobs(token, options_.top_prompt_logprobs);
     ++position;
+  }
+}
+
+void SampleOutputs::Append(const PromptEntries& entries) {
+  size_t bytes = kFullBytes;  // of the growing message
+  const auto growing = [&](size_t more) {
+    if (bytes >= kFullBytes) {
+      of_prompt_.emplace_back();
+      bytes = 0;
+    }
+    bytes += more;
+    return of_prompt_.back().mutable_kept_entries();
+  };
+  uint32_t token = 0;
+  for (const std::string& text : entries.token_texts) {
+    v1::KeptEntries* const message = growing(sizeof(std::string) + text.size());
+    if (message->token_texts().empty()) message->set_first_token(token);
+    message->add_token_texts(text);
+    ++token;
+  }
+  const KeptEntries& kept = entries.kept;
+  for (int layer = 0; layer < kept.num_layers(); ++layer) {
+    for (int head = 0; head < kept.num_kv_heads(); ++head) {
+      const std::span<const uint8_t> tokens = kept.OfHead(layer, head);
+      v1::KeptByHead* const by_head = growing(sizeof(v1::KeptByHead) + tokens.size())->add_heads();
+      by_head->set_layer(layer);
+      by_head->set_head(head);
+      by_head->set_tokens(tokens.data(), tokens.size());
+    }
   }
 }
 
@@ -77,7 +111,7 @@ bool SampleOutputs::HasNext() const {
 
 bool SampleOutputs::TakeNext(v1::GenerateResponse* message) {
   if (!of_prompt_.empty()) {
-    message->mutable_prompt_logprobs()->Swap(&of_prompt_.front());
+    message->Swap(&of_prompt_.front());
     of_prompt_.pop_front();
     return true;
   }

@@ -24,6 +24,7 @@ class SampleOutputs {
   // `index`: the sample, below size().
   void Append(size_t index, const Delta& delta);
   void Append(const PromptLogprobs& logprobs);
+  void Append(const PromptEntries& entries);
   void End(size_t index, const Finished& finished);
   void End(size_t index, const Failed& failed);
 
@@ -36,7 +37,7 @@ class SampleOutputs {
   // connection's buffers, because the kernel takes a message whole.
   size_t num_bytes() const { return num_bytes_; }
   bool HasNext() const;
-  // The next prompt logprobs, else a delta or finished of the samples, round-robin; false: nothing
+  // The next message about the prompt, else a delta or finished of the samples, round-robin; false: nothing
   // to send yet.
   bool TakeNext(v1::GenerateResponse* message);
   void Drop();  // discards output not sent yet
@@ -60,7 +61,7 @@ class SampleOutputs {
   }
 
   OutputOptions options_;
-  std::deque<v1::PromptLogprobs> of_prompt_;
+  std::deque<v1::GenerateResponse> of_prompt_;  // PromptLogprobs, then KeptEntries
   std::vector<Sample> samples_;
   size_t next_ = 0;  // next sample to serve
   size_t num_bytes_ = 0;

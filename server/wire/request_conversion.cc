@@ -595,6 +595,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   }
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();
+  request.report_kept_entries = wire.output().kept_entries();
   return request;
 }
 

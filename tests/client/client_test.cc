@@ -12,6 +12,8 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -93,6 +95,30 @@ TEST(Client, EndsARequestIfOutputFails) {
   EXPECT_EQ(ended.code, 1) << ended.err;
   server.engine.Resume();
   EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+// The fake engine keeps every other token of the prompt, in a half of the heads the even ones.
+TEST(Client, ExplainsTheCache) {
+  TestServer server;
+  const std::string file = testing::TempDir() + "/explained.html";
+  const std::vector<std::string> generate =
+      At(server.address(),
+         {"generate", "--prompt", "</script>", "--max-tokens", "3", "--explain-cache", file});
+  const Ended ended = Shell("\"$@\"", generate);
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("[the entries that the cache kept: " + file + "]"));
+  std::ifstream stream(file);
+  const std::string page(std::istreambuf_iterator<char>(stream), {});
+  // "</script>" in base64; nine tokens of a byte: bits 101010101 and 010101010.
+  EXPECT_THAT(page, HasSubstr(R"("texts":"PC9zY3JpcHQ+")"));
+  EXPECT_THAT(page, HasSubstr(R"("lengths":[1,1,1,1,1,1,1,1,1])"));
+  EXPECT_THAT(page, HasSubstr(R"("VQE=","qgA=")"));
+  EXPECT_THAT(page, Not(HasSubstr("/*DATA*/")));
+
+  const Ended refused = Shell(
+      "\"$@\"", At(server.address(), {"chat", "x", "--explain-cache", "/nonexistent/page.html"}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("cannot write --explain-cache /nonexistent/page.html"));
 }
 
 TEST(Client, AFullStandardErrorLosesNoAnswer) {

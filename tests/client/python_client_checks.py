@@ -201,6 +201,24 @@ class Retries(unittest.TestCase):
         self.assertFalse(retry.request.sampling.HasField("prompt_logprobs"))
 
 
+    def test_kept_entries_come_once(self):
+        def came(first, texts, heads=()):
+            entries = pb.KeptEntries(first_token=first, token_texts=texts, heads=[pb.KeptByHead(layer=1, head=head) for head in heads])
+            event = retry.note(pb.GenerateResponse(kept_entries=entries))
+            return event and (event.first_token, list(event.token_texts), [head.head for head in event.heads])
+
+        retry = GenerateRetry(pb.GenerateRequest(text="a", output=pb.Output(kept_entries=True)), 9, None)
+        self.assertEqual(came(0, [b"a", b"b"]), (0, [b"a", b"b"], []))
+        self.assertEqual(came(2, [b"c"], [0]), (2, [b"c"], [0]))
+        # after a loss here
+        self.assertTrue(retry.request.output.kept_entries)
+        self.assertIsNone(came(0, [b"a"]))
+        self.assertEqual(came(1, [b"b", b"c", b"d"], [0, 1]), (3, [b"d"], [1]))
+        self.assertEqual(came(0, [], [2]), (0, [], [2]))
+        retry.note(pb.GenerateResponse(delta=pb.Delta(token_ids=[1])))
+        self.assertFalse(retry.request.output.kept_entries)
+
+
 class Errors(unittest.TestCase):
     def test_details_are_decoded(self):
         class Ended:
@@ -342,6 +360,15 @@ class AgainstTheDaemon(unittest.TestCase):
         self.assertEqual([token.token_id for token in answer.prompt_logprobs], list(self.client.tokenize(PROMPT).token_ids)[1:])
         self.assertEqual(self.client.generate(PROMPT, max_tokens=1, temperature=0, allowed_token_ids=[300]).token_ids, [300])
         self.assertEqual(self.client.generate(PROMPT, max_tokens=1, temperature=0, logit_bias={301: 100}).token_ids, [301])
+
+    def test_kept_entries(self):
+        answer = self.client.generate(PROMPT, kept_entries=True, **SAMPLED)
+        texts = [text for text, _ in answer.kept_shares()]
+        self.assertIn(b"".join(texts).decode().strip(), (PROMPT.strip(), "<s> " + PROMPT.strip()))
+        heads = answer.kept_entries.heads
+        self.assertEqual(sum(head.tokens[i >> 3] >> (i & 7) & 1 for head in heads for i in range(len(texts))),
+                         answer.usage.kv_entries_of_prompt)
+        self.assertEqual(self.client.generate(PROMPT, **SAMPLED).kept_entries, pb.KeptEntries())
 
     def cut(self, cut_after=()):
         proxy = CuttingProxy(self.daemon.address, cut_after)

@@ -75,6 +75,7 @@ absl::Status FakeEngine::RunStep(const Batch& batch, StepResult* result) {
   result->prompt_reports.clear();
   result->embeddings.assign(batch.runs.size(), {});
   result->logprobs.clear();
+  result->kept_entries.clear();
   result->prompt_logprobs.clear();
   std::span<const SampledRow> rows = batch.sampled;
   for (size_t i = 0; i < batch.runs.size(); ++i) {
@@ -115,6 +116,7 @@ void FakeEngine::Sample(const Batch& batch, size_t run, bool ends,
     if (row.is_newest) slot.latest = token;
     result->tokens.push_back(token);
     AddLogprobs(row, token, &result->logprobs);
+    if (row.kept_entries) result->kept_entries.push_back(KeptOf(slot, row.position));
     *rows = rows->subspan(1);
   }
   EXPECT_EQ(count > 0, ends) << "a run samples where it ends";
@@ -490,6 +492,17 @@ uint64_t FakeEngine::ReadEntries(const Slot& slot) {
     }
   }
   return sum;
+}
+
+KeptEntries FakeEngine::KeptOf(const Slot& slot, int num_tokens) {
+  KeptEntries kept(limits_.num_layers, limits_.num_kv_heads, num_tokens);
+  for (int head = 0; head < AllHeads(); ++head) {
+    std::vector<int32_t> positions;
+    for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
+      positions.push_back(static_cast<int32_t>(stamps_.data[StampIndex(slot, head, entry)]));
+    kept.Add(head / limits_.num_kv_heads, head % limits_.num_kv_heads, positions);
+  }
+  return kept;
 }
 
 TokenLogprobs FakeEngine::LogprobsOf(TokenId token, int64_t position) {

@@ -136,6 +136,7 @@ class FakeEngine : public ImmediateExecutor {
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot carry its stamps; returns a hash of their positions.
   uint64_t ReadEntries(const Slot& slot);
+  KeptEntries KeptOf(const Slot& slot, int num_tokens);
   void WriteState(Slot* slot);
   PageIds PageOf(const Slot& slot, int head, int32_t entry);
   int64_t StampIndex(const Slot& slot, int head, int32_t entry) {

@@ -1,8 +1,9 @@
-// Token masks and biases of requests, on a fake engine that applies them: with several steps in
-// flight, samples, and a pool that is too small.
+// Token masks and biases of requests, on a fake engine that applies them, logprobs and kept
+// entries: with several steps in flight, samples, and a pool that is too small.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -197,6 +198,53 @@ TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
     }
   }
   EXPECT_GT(preemptions_, 0);
+}
+
+// With a full cache every head holds all of the prompt.
+TEST_P(LogitsTest, EntriesOfThePromptAreReportedOnce) {
+  Request request = MakeRequest(20, 30);
+  request.report_kept_entries = true;
+  for (const int question : {0, 5}) {
+    request.question_tokens = question;
+    for (const Stream& stream : Run(request)) {
+      EXPECT_EQ(stream.token_ids.size(), 30u);
+      ASSERT_TRUE(
+          stream.prompt_entries.has_value());  // the harness sees that it came once, and first
+      const auto& [kept, texts] = *stream.prompt_entries;
+      ASSERT_EQ(kept.num_tokens(), 20);
+      const std::vector<uint8_t> all = {0xFF, 0xFF, 0x0F};
+      for (int layer = 0; layer < kept.num_layers(); ++layer) {
+        for (int head = 0; head < kept.num_kv_heads(); ++head)
+          EXPECT_TRUE(std::ranges::equal(kept.OfHead(layer, head), all));
+      }
+      ASSERT_EQ(texts.size(), 20u);
+      for (size_t i = 0; i < texts.size(); ++i)
+        EXPECT_EQ(texts[i], std::string(1, static_cast<char>(request.prompt[i])));
+    }
+  }
+  EXPECT_GT(preemptions_, 0);
+}
+
+TEST(KeptEntries, AreWhatTheBudgetLeaves) {
+  SchedulerHarness h;
+  Request request = MakeRequest(40, 4);
+  request.cache = {.policy = "streaming", .max_cache_tokens = 12, .sink_tokens = 2};
+  request.report_kept_entries = true;
+  const RequestHandle reported = h.Add(request);
+  request.sampling.seed = 8;
+  request.report_kept_entries = false;
+  const RequestHandle silent = h.Add(request);
+  h.RunToEnd();
+  EXPECT_FALSE(h[silent].prompt_entries.has_value());
+  ASSERT_TRUE(h[reported].prompt_entries.has_value());
+  const KeptEntries& kept = h[reported].prompt_entries->kept;
+  int64_t bits = 0;
+  for (int layer = 0; layer < kept.num_layers(); ++layer) {
+    for (int head = 0; head < kept.num_kv_heads(); ++head) {
+      for (const uint8_t byte : kept.OfHead(layer, head)) bits += std::popcount(byte);
+    }
+  }
+  EXPECT_EQ(bits, h[reported].finished->usage->kv_entries_of_prompt);
 }
 
 // Opens once, for all waiting threads; a wait fails after 20 seconds.

@@ -117,6 +117,10 @@ void SchedulerHarness::Collect() {
       ASSERT_FALSE(stream.prompt_logprobs.has_value());
       ASSERT_EQ(stream.num_deltas, 0);
       stream.prompt_logprobs = std::move(*of_prompt);
+    } else if (auto* entries = std::get_if<Indirect<PromptEntries>>(&event.what)) {
+      ASSERT_FALSE(stream.prompt_entries.has_value());
+      ASSERT_EQ(stream.num_deltas, 0);
+      stream.prompt_entries = std::move(**entries);
     } else {
       stream.failed = std::move(std::get<Failed>(event.what));
     }

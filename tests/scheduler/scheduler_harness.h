@@ -25,6 +25,7 @@ struct Stream {
   size_t num_known = 0;   // tokens of prompt and resumed output
   bool logprobs = false;  // were requested
   std::optional<PromptLogprobs> prompt_logprobs;
+  std::optional<PromptEntries> prompt_entries;
   std::optional<Finished> finished;
   std::optional<Failed> failed;
   int num_deltas = 0;

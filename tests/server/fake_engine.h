@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <span>
 
 #include "tests/scheduler/immediate_executor.h"
 
@@ -31,8 +32,10 @@ class PausableEngine final : public ImmediateExecutor {
     }
     result->tokens.clear();
     result->logprobs.clear();
+    result->kept_entries.clear();
     result->prompt_logprobs.clear();
     for (const SampledRow& row : batch.sampled) {
+      if (row.kept_entries) result->kept_entries.push_back(EveryOtherEntry(row.position));
       result->tokens.push_back(Next(row.seed, row.position));
       if (row.logprobs) result->logprobs.push_back(LogprobsOf(result->tokens.back(), row.position));
     }
@@ -90,6 +93,18 @@ class PausableEngine final : public ImmediateExecutor {
   // As next_token, with the row's seed; used if set.
   std::function<TokenId(uint64_t seed, int32_t position)> next_token_of;
   std::function<void()> after_step;
+
+  // Layer l and head h keep the entries of tokens whose number has the remainder of l + h by 2.
+  KeptEntries EveryOtherEntry(int num_tokens) const {
+    KeptEntries kept(limits_.num_layers, limits_.num_kv_heads, num_tokens);
+    for (int layer = 0; layer < limits_.num_layers; ++layer) {
+      for (int head = 0; head < limits_.num_kv_heads; ++head) {
+        for (int32_t token = (layer + head) % 2; token < num_tokens; token += 2)
+          kept.Add(layer, head, std::span(&token, 1));
+      }
+    }
+    return kept;
+  }
 
  private:
   // The logprob encodes the position; the top-ranked tokens are the first ids in descending order.

@@ -94,6 +94,8 @@ class EngineDriver {
   const std::vector<TokenLogprobs>& logprobs() const { return result_.logprobs; }
   const std::vector<TokenLogprobs>& prompt_logprobs() const { return result_.prompt_logprobs; }
 
+  const std::vector<KeptEntries>& kept_entries() const { return result_.kept_entries; }
+
   static SamplingRow Greedy() { return {.temperature = 0.0f}; }
 
  private:

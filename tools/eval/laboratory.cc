@@ -62,7 +62,7 @@ struct Laboratory::Impl {
   int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
   void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
   void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
-  Outcome AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const;
+  Outcome AfterPrefill(const Trial& trial, const PlannedArm& arm, EngineDriver* driver) const;
   void Talk(const Trial& trial, std::span<const PlannedArm> group, EngineDriver* driver,
             std::vector<Outcome>* outcomes) const;
   std::vector<std::vector<int32_t>> Held(int slot) const;
@@ -182,7 +182,7 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
   for (PlannedArm& arm : group) {
     arm.plan = driver.Plan(arm.slot);  // decided
     Outcome& outcome = (*outcomes)[arm.outcome];
-    outcome = AfterPrefill(arm, &driver);
+    outcome = AfterPrefill(trial, arm, &driver);
     if (trial.traced && !arm.plan.rule.weighted) outcome.held.push_back(Held(arm.slot));
   }
   Talk(trial, group, &driver, outcomes);
@@ -221,9 +221,12 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
   driver->Step();
 }
 
-Outcome Laboratory::Impl::AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const {
+Outcome Laboratory::Impl::AfterPrefill(const Trial& trial, const PlannedArm& arm,
+                                       EngineDriver* driver) const {
   Outcome outcome;
   outcome.kept = EngineProbe(*engine).ReadLengths(arm.slot);
+  outcome.kept_entries =
+      EngineProbe(*engine).ReadKeptEntries(arm.slot, static_cast<int>(trial.context.size()));
   for (const int32_t entries : outcome.kept) outcome.entries += entries;
   const std::vector<float>& masses = driver->RetainedMass(arm.slot);
   double sum = 0;

@@ -20,6 +20,7 @@
 #include "tools/eval/command_line.h"
 #include "tools/eval/dialogue.h"
 #include "tools/eval/fit/fit_command.h"
+#include "tools/eval/kept_text.h"
 #include "tools/eval/laboratory.h"
 #include "tools/eval/model_files.h"
 #include "tools/eval/pictures.h"
@@ -28,6 +29,7 @@
 #include "tools/eval/results.h"
 #include "tools/eval/run_cases.h"
 #include "tools/eval/tasks.h"
+#include "tools/eval/winners.h"
 
 namespace hydrant::eval {
 namespace {
@@ -102,16 +104,18 @@ bool WriteFile(const std::filesystem::path& path, const std::string& text) {
 }
 
 void WriteReports(const Flags& flags, const Laboratory& laboratory, const Results& results,
-                  const nlohmann::json& anatomy, const std::string& settings, bool complete) {
+                  const nlohmann::json& anatomy, const nlohmann::json& kept_text,
+                  const std::string& settings, bool complete) {
   const std::vector<Summary> summaries = results.Summarize();
   const std::vector<Difference> differences = results.Compare(flags.against);
-  const ReportHead head = {
+  ReportHead head = {
       .title = "hydrant-eval: " + std::filesystem::path(flags.model).filename().string(),
       .settings = settings,
       .num_layers = laboratory.config().num_layers,
       .num_kv_heads = laboratory.config().num_kv_heads,
       .context = flags.task.length,
       .complete = complete};
+  for (const Winner& winner : WinnersOf(results)) head.winners.push_back(Sentence(winner));
   const auto write = [&](const char* name, const std::string& text) {
     const std::filesystem::path path = std::filesystem::path(flags.out) / name;
     if (!WriteFile(path, text)) Fail("cannot write " + path.string());
@@ -119,9 +123,10 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
   };
   write("results.csv", CsvReport(summaries));
   if (!differences.empty()) write("differences.csv", CsvReport(differences));
-  write("report.html", HtmlReport(head, summaries, differences, anatomy));
+  write("report.html", HtmlReport(head, summaries, differences, anatomy, kept_text));
   if (!anatomy.empty()) write("anatomy.json", anatomy.dump());
-  PrintOut("{}{}", TextReport(summaries), TextReport(differences));
+  PrintOut("{}\n{}{}", fmt::join(head.winners, "\n"), TextReport(summaries),
+           TextReport(differences));
 }
 
 // Valid arms: those to be measured and those in the results file.
@@ -225,9 +230,11 @@ int Run(Flags flags) {
   auto results = Results::Open(std::filesystem::path(flags.out) / "results.jsonl", settings);
   if (!results.ok()) Fail(std::string(results.status().message()), kExitUsage);
   CheckAgainst(flags, *results);
-  const bool complete = flags.report_only || RunCases(flags, cases, laboratory->get(), &*results);
+  KeptText kept_text(std::filesystem::path(flags.out) / "kept_text.json");
+  const bool complete =
+      flags.report_only || RunCases(flags, cases, laboratory->get(), &*results, &kept_text);
   const nlohmann::json anatomy = RunAnatomy(flags, texts, laboratory->get(), forward.get());
-  WriteReports(flags, **laboratory, *results, anatomy, settings.dump(), complete);
+  WriteReports(flags, **laboratory, *results, anatomy, kept_text.json(), settings.dump(), complete);
   if (!complete) Fail("interrupted; the same command goes on where it was");
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "tools/eval/report.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -27,12 +28,33 @@ std::vector<std::string> Distinct(const std::vector<Row>& rows, const Get& get) 
   return names;
 }
 
+std::string Figure(const Summary& summary) {
+  if (summary.retrieval)
+    return fmt::format("{:.0f} % of {}", 100 * summary.found.mean, summary.found.count);
+  return fmt::format("{:.3f} ±{:.3f}", summary.lost.mean, summary.lost.half_width);
+}
+
 std::string Cell(const Summary& summary) {
   const char* mark = summary.best ? "**" : "";
-  if (summary.retrieval)
-    return fmt::format("{0}{1:.0f} % of {2}{0}", mark, 100 * summary.found.mean,
-                       summary.found.count);
-  return fmt::format("{0}{1:.3f} ±{2:.3f}{0}", mark, summary.lost.mean, summary.lost.half_width);
+  return mark + Figure(summary) + mark;
+}
+
+double ScoreOf(const Summary& summary) { return summary.Score(); }
+double ScoreOf(const Difference& d) { return d.retrieval ? d.more.mean : -d.more.mean; }
+
+// By their mean over the budgets, the best first.
+template <typename Row>
+std::vector<std::string> ArmsInOrder(const std::vector<Row>& rows) {
+  std::vector<std::string> arms = Distinct(rows, [](const Row& row) { return row.arm; });
+  const auto mean = [&](const std::string& arm) {
+    std::vector<double> scores;
+    for (const Row& row : rows) {
+      if (row.arm == arm) scores.push_back(ScoreOf(row));
+    }
+    return EstimateOf(scores).mean;
+  };
+  std::ranges::stable_sort(arms, std::greater(), mean);
+  return arms;
 }
 
 std::string Figure(const Difference& d) {
@@ -50,7 +72,7 @@ std::string Cell(const Difference& d) {
   return mark + Figure(d) + mark;
 }
 
-// A row per arm, a column per budget.
+// A row per arm, the best first, a column per budget.
 template <typename Row>
 std::string Table(const std::vector<Row>& rows) {
   std::set<double> budgets;
@@ -59,7 +81,7 @@ std::string Table(const std::vector<Row>& rows) {
   for (const double budget : budgets) text += fmt::format(" {:g} % |", 100 * budget);
   text += "\n|---|";
   for (size_t i = 0; i < budgets.size(); ++i) text += "---|";
-  for (const std::string& arm : Distinct(rows, [](const Row& row) { return row.arm; })) {
+  for (const std::string& arm : ArmsInOrder(rows)) {
     text += fmt::format("\n| {} |", arm);
     for (const double budget : budgets) {
       const auto cell = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
@@ -81,17 +103,21 @@ std::vector<Row> Those(const std::vector<Row>& rows, const Belongs& belongs) {
 }  // namespace
 
 std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries,
-                       const std::vector<Difference>& differences, const Json& anatomy) {
+                       const std::vector<Difference>& differences, const Json& anatomy,
+                       const Json& kept_text) {
   Json data = {
       {"title", head.title},        {"settings", head.settings},    {"layers", head.num_layers},
       {"heads", head.num_kv_heads}, {"context", head.context},      {"complete", head.complete},
-      {"summaries", Json::array()}, {"differences", Json::array()}, {"anatomy", anatomy}};
+      {"summaries", Json::array()}, {"differences", Json::array()}, {"anatomy", anatomy},
+      {"winners", head.winners},    {"kept_text", kept_text}};
   for (const Summary& s : summaries) {
     data["summaries"].push_back({{"task", s.task},
                                  {"arm", s.arm},
                                  {"budget", s.budget},
                                  {"retrieval", s.retrieval},
                                  {"best", s.best},
+                                 {"cell", Figure(s)},
+                                 {"score", s.Score()},
                                  {"lost", ToJson(s.lost)},
                                  {"agreement", ToJson(s.agreement)},
                                  {"divergence", ToJson(s.divergence)},
@@ -105,6 +131,7 @@ std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summa
                                    {"budget", d.budget},
                                    {"retrieval", d.retrieval},
                                    {"cell", Figure(d)},
+                                   {"score", ScoreOf(d)},
                                    {"verdict", Verdict(d)},
                                    {"count", d.more.count}});
   }

@@ -15,16 +15,19 @@ struct ReportHead {
   std::string settings;  // one line
   int num_layers = 0;
   int num_kv_heads = 0;
-  int context = 0;       // tokens
-  bool complete = true;  // false: interrupted
+  int context = 0;                        // tokens
+  bool complete = true;                   // false: interrupted
+  std::vector<std::string> winners = {};  // a sentence each
 };
 
-// `anatomy`: one element per text, from tools/eval/pictures.h; may be empty.
+// `anatomy`: one element per text, from tools/eval/pictures.h; may be empty. `kept_text`: KeptText's;
+// null: none.
 std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries,
                        const std::vector<Difference>& differences = {},
-                       const nlohmann::json& anatomy = nlohmann::json::array());
+                       const nlohmann::json& anatomy = nlohmann::json::array(),
+                       const nlohmann::json& kept_text = nullptr);
 std::string CsvReport(const std::vector<Summary>& summaries);
-// One table per task: a row per arm, a column per budget.
+// One table per task: a row per arm, the best first, a column per budget.
 std::string TextReport(const std::vector<Summary>& summaries);
 
 // The same two for paired differences; clear differences are marked.

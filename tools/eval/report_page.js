@@ -24,6 +24,7 @@ const hidden = new Set();
 $("title").textContent = data.title;
 $("settings").textContent = data.settings;
 $("incomplete").hidden = data.complete;
+for (const sentence of data.winners) $("winners").append(tag("p", sentence, {class: "best"}));
 
 // The end of the scale, excluding arms several times as high as most: one collapsed arm would
 // flatten all others. Also returns the arms beyond it.
@@ -95,6 +96,27 @@ function winnersOf(summaries) {
               .join(', ')}`);
 }
 
+// A row per arm, the best first, a column per budget; cells are `cell`, marked by `look(row)`.
+function tableOf(rows, look = row => row.best ? "better" : "") {
+  const distinct = values => [...new Set(values)];
+  const budgets = distinct(rows.map(row => row.budget)).sort((a, b) => a - b);
+  const mean = arm => {
+    const values = rows.filter(row => row.arm === arm).map(row => row.score);
+    return values.reduce((sum, value) => sum + value, 0) / values.length;
+  };
+  const table = tag("table");
+  const line = cells => { const made = tag("tr"); made.append(...cells); table.append(made); };
+  line(["policy", ...budgets.map(b => `${+(100 * b).toFixed(1)} %`)].map(name => tag("th", name)));
+  for (const arm of distinct(rows.map(row => row.arm)).sort((a, b) => mean(b) - mean(a)))
+    line([tag("td", arm), ...budgets.map(budget => {
+      const row = rows.find(other => other.arm === arm && other.budget === budget);
+      const cell = tag("td", row ? row.cell : "-");
+      if (row) Object.assign(cell, {className: look(row), title: row.count ? `${row.count} cases` : ""});
+      return cell;
+    })]);
+  return table;
+}
+
 function drawTasks() {
   $("tasks").replaceChildren();
   for (const task of [...new Set(data.summaries.map(s => s.task))]) {
@@ -114,6 +136,7 @@ function drawTasks() {
     }
     if (winners.length)
       section.append(tag('p', `Best, ringed above: ${winners.join('; ')}.`, {class: 'best'}));
+    section.append(tableOf(summaries));
     $("tasks").append(section);
   }
 }
@@ -126,18 +149,8 @@ function drawDifferences() {
       const those = data.differences.filter(d => d.against === against && d.task === task);
       if (!those.length) continue;
       const retrieval = those[0].retrieval;
-      const budgets = distinct(those.map(d => d.budget)).sort((a, b) => a - b);
-      const table = document.createElement("table");
-      const row = cells => { const line = document.createElement("tr"); line.append(...cells); table.append(line); };
-      row(["policy", ...budgets.map(b => `${+(100 * b).toFixed(1)} %`)].map(name => tag("th", name)));
-      for (const arm of distinct(those.map(d => d.arm)))
-        row([tag("td", arm), ...budgets.map(budget => {
-          const d = those.find(other => other.arm === arm && other.budget === budget);
-          const cell = tag("td", d ? d.cell : "-");
-          if (d) Object.assign(cell, {className: d.verdict, title: `${d.count} cases`});
-          return cell;
-        })]);
-      $("differences").append(tag("h2", `${task}: ${retrieval ? "found more" : "nats a token more"} than ${against}`), table);
+      $("differences").append(tag("h2", `${task}: ${retrieval ? "found more" : "nats a token more"} than ${against}`),
+                              tableOf(those, d => d.verdict));
     }
   }
   if (data.differences.length) {

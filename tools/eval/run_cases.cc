@@ -64,8 +64,10 @@ bool HasAll(const Results& results, const Case& asked, const std::string& arm, d
   return true;
 }
 
-// Measures all missing results of the case with one prefill.
-void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Results* results) {
+// Measures all missing results of the case with one prefill. `kept_text`: null for all cases but
+// the first.
+void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Results* results,
+             KeptText* kept_text) {
   std::vector<Arm> arms;
   std::vector<double> budgets;
   for (const std::string& policy : flags.policies) {
@@ -80,6 +82,8 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
   const std::vector<Outcome> outcomes = laboratory->Run(asked.trial, arms);
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i].refused.ok()) continue;
+    if (kept_text != nullptr && i > 0)
+      kept_text->Add(arms[i - 1].name, budgets[i - 1], outcomes[i].kept_entries);
     for (size_t question = 0; question < asked.questions.size(); ++question) {
       const absl::Status status = results->Add(
           CaseResultOf(asked, static_cast<int>(question), i == 0 ? "full" : arms[i - 1].name,
@@ -87,6 +91,9 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
       if (!status.ok()) Fail(std::string(status.message()));
     }
   }
+  if (kept_text == nullptr) return;
+  const absl::Status saved = kept_text->Save(asked.trial.context, laboratory->tokenizer());
+  if (!saved.ok()) Fail(std::string(saved.message()));
 }
 
 }  // namespace
@@ -105,14 +112,14 @@ std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string
 }
 
 bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
-              Results* results) {
+              Results* results, KeptText* kept_text) {
   PrintErr("{}\n", laboratory->Description());
   CatchInterrupts();
   ProgressBar progress(cases.size());
   size_t done = 0;
   for (const Case& asked : cases) {
     if (Interrupted()) break;
-    RunCase(flags, asked, laboratory, results);
+    RunCase(flags, asked, laboratory, results, done == 0 ? kept_text : nullptr);
     progress.Show(++done);
   }
   PrintErr("\n");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/eval/command_line.h"
+#include "tools/eval/kept_text.h"
 #include "tools/eval/laboratory.h"
 #include "tools/eval/results.h"
 #include "tools/eval/tasks.h"
@@ -17,9 +18,9 @@ namespace hydrant::eval {
 std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string>& texts,
                                const PromptForm& form, const Tokenizer& tokenizer);
 
-// With a progress bar on stderr. False: interrupted.
+// With a progress bar on stderr. `kept_text`: of the first case. False: interrupted.
 bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
-              Results* results);
+              Results* results, KeptText* kept_text);
 
 }  // namespace hydrant::eval
 

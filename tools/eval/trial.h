@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_spec.h"
+#include "engine/run/step/kept_entries.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 namespace hydrant::eval {
@@ -59,6 +60,7 @@ struct Outcome {
   int64_t entries = 0;             // of all heads, after the compaction of the context
   double retained_mass = 1;        // mean over the heads
   std::vector<int32_t> kept = {};  // [layers * KV heads] entries of each head at that time
+  KeptEntries kept_entries = {};   // of the context, at that time
   // For a traced trial: the positions held by each head, ascending, after the compaction of the
   // context and after each foreseen token (the entries its query attended to); only the first
   // moment if nothing is evicted later. Empty if entries are samples. [moments][layers * KV heads]

@@ -12,7 +12,8 @@ from hydrant.errors import HydrantError
 from hydrant.request import Prompt
 from hydrant.retry import Event
 from hydrant.v1.hydrant_pb2 import (
-    Accepted, ChatMessage, Delta, Finished, GenerateRequest, Progress, PromptLogprobs, TokenLogprobs, ToolCall, Usage)
+    Accepted, ChatMessage, Delta, Finished, GenerateRequest, KeptEntries, Progress, PromptLogprobs, TokenLogprobs, ToolCall, Usage)
 
 __all__ = ["Accepted", "Answer", "AsyncClient", "AsyncStream", "ChatMessage", "Client", "Delta", "Event", "Finished",
-           "GenerateRequest", "HydrantError", "Progress", "Prompt", "PromptLogprobs", "Sample", "Stream", "TokenLogprobs", "ToolCall", "Usage"]
+           "GenerateRequest", "HydrantError", "KeptEntries", "Progress", "Prompt", "PromptLogprobs",
+           "Sample", "Stream", "TokenLogprobs", "ToolCall", "Usage"]

@@ -47,11 +47,13 @@ class Answer:
 
     accepted          its id, seed, and prompt tokens
     prompt_logprobs   for the prompt's tokens except the first, if requested (prompt_logprobs=N)
+    kept_entries      which of the prompt's tokens each KV head keeps, if requested (kept_entries=True)
     usage             None: the stream was lost after its last token
     """
 
     accepted: Optional[pb.Accepted] = None
     prompt_logprobs: list[pb.TokenLogprobs] = field(default_factory=list)
+    kept_entries: pb.KeptEntries = field(default_factory=pb.KeptEntries)
     usage: Optional[pb.Usage] = None
     _samples: dict[int, Sample] = field(default_factory=dict)
 
@@ -64,8 +66,17 @@ class Answer:
             self.accepted = event
         elif isinstance(event, pb.PromptLogprobs):
             self.prompt_logprobs.extend(event.tokens)
+        elif isinstance(event, pb.KeptEntries):
+            self.kept_entries.token_texts.extend(event.token_texts)
+            self.kept_entries.heads.extend(event.heads)
         elif isinstance(event, pb.Usage):
             self.usage = event
+
+    def kept_shares(self) -> list[tuple[bytes, float]]:
+        """The prompt's tokens, each with the share of KV heads that keep its entry."""
+        heads = self.kept_entries.heads
+        return [(text, sum(head.tokens[i >> 3] >> (i & 7) & 1 for head in heads) / len(heads))
+                for i, text in enumerate(self.kept_entries.token_texts)]
 
     @property
     def samples(self) -> list[Sample]:

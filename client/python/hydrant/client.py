@@ -105,7 +105,7 @@ class Client:
         return stream.answer
 
     def stream(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> Stream:
-        """The same as a stream of events: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage at the end."""
+        """The same as a stream of events: Accepted, Progress, PromptLogprobs, KeptEntries, Delta, Finished, and Usage at the end."""
         request = build(pb.GenerateRequest, prompt, fields)
         return Stream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
 

@@ -12,7 +12,7 @@ from hydrant.v1 import hydrant_pb2 as pb
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 5.0
 
-Event = pb.Accepted | pb.Progress | pb.PromptLogprobs | pb.Delta | pb.Finished | pb.Usage
+Event = pb.Accepted | pb.Progress | pb.PromptLogprobs | pb.KeptEntries | pb.Delta | pb.Finished | pb.Usage
 """The events of a stream. Event types unknown to this client are skipped."""
 
 
@@ -58,6 +58,8 @@ class GenerateRetry(Retry):
         self._accepted = False
         self._finished = False
         self._prompt_position = 1  # position of the next prompt token without a logprob
+        self._num_texts = 0  # prompt tokens whose texts have come
+        self._heads: set[tuple[int, int]] = set()  # layers and heads whose entries have come
 
     def note(self, response: pb.GenerateResponse) -> Event | None:
         """The event for the caller. None: the caller already has it."""
@@ -74,10 +76,13 @@ class GenerateRetry(Retry):
             self.request.sampling.seed = event.seed
         elif isinstance(event, pb.PromptLogprobs):
             return self._new_of(event)
+        elif isinstance(event, pb.KeptEntries):
+            return self._new_entries(event)
         elif isinstance(event, pb.Delta):
             self.request.resume_token_ids.extend(event.token_ids)
             # complete by now, and not allowed with resume_token_ids
             self.request.sampling.ClearField("prompt_logprobs")
+            self.request.output.ClearField("kept_entries")
         elif isinstance(event, pb.Finished):
             self._finished = True
         return event
@@ -89,6 +94,18 @@ class GenerateRetry(Retry):
         logprobs.first_position += known
         self._prompt_position += len(logprobs.tokens)
         return logprobs if logprobs.tokens else None
+
+    def _new_entries(self, entries: pb.KeptEntries) -> pb.KeptEntries | None:
+        """Removes texts and heads received before the stream was lost."""
+        known = min(self._num_texts - entries.first_token, len(entries.token_texts))
+        del entries.token_texts[:known]
+        entries.first_token += known
+        self._num_texts += len(entries.token_texts)
+        new = [head for head in entries.heads if (head.layer, head.head) not in self._heads]
+        del entries.heads[:]
+        entries.heads.extend(new)
+        self._heads.update((head.layer, head.head) for head in new)
+        return entries if entries.token_texts or new else None
 
     def ended(self, error: HydrantError) -> bool:
         """Whether only the usage was lost: the only sample was complete."""

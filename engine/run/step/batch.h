@@ -26,6 +26,7 @@
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
 #include "engine/cache/offload_memory.h"
+#include "engine/run/step/kept_entries.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/ops/edit_logits.h"
 #include "kernels/ops/logprobs.h"
@@ -67,6 +68,9 @@ struct SampledRow : SamplingRow {
   // Requests StepResult::logprobs of the sampled token: from the model's own distribution, before
   // masks, biases, penalties and temperature.
   bool logprobs = false;
+  // Requests StepResult::kept_entries of tokens [0, position), as the run's slot holds them after
+  // the step. A GPU's step then waits for the device.
+  bool kept_entries = false;
 };
 inline constexpr int kMaxBiases = 1024;
 
@@ -232,6 +236,7 @@ struct StepResult {
   std::vector<std::vector<float>> embeddings;
   // For sampled rows that request them.
   std::vector<TokenLogprobs> logprobs;
+  std::vector<KeptEntries> kept_entries;  // the same
   // In the order of the runs: of the tokens that follow tokens [part.token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<CacheReport> prompt_reports;      // of the Slots() of each of batch.InArena()

@@ -27,6 +27,24 @@ std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
   return tokens;
 }
 
+CachePlan Streaming(int prompt_tokens, int sinks, int entries) {
+  return *PlanCache({.policy = "streaming", .max_cache_tokens = entries, .sink_tokens = sinks},
+                    {prompt_tokens});
+}
+
+// All heads hold the first `sinks` tokens and the newest ones, `entries` together.
+KeptEntries SinksAndNewest(const ModelConfig& config, int tokens, int sinks, int entries) {
+  KeptEntries kept(config.num_layers, config.num_kv_heads, tokens);
+  std::vector<int32_t> positions;
+  for (int token = 0; token < tokens; ++token) {
+    if (token < sinks || token >= tokens - (entries - sinks)) positions.push_back(token);
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (int head = 0; head < config.num_kv_heads; ++head) kept.Add(layer, head, positions);
+  }
+  return kept;
+}
+
 CachePlan Full(int prompt_tokens) { return *PlanCache({}, {prompt_tokens}); }
 
 std::vector<double> LogSoftmax(const std::vector<double>& logits) {
@@ -112,6 +130,38 @@ TEST_P(SampledRowsTest, PromptsAreScored) {
     }
     EXPECT_TRUE(driver.logprobs().empty());
   }
+}
+
+// Beside each other: a row that reports its entries after its prompt and after each token, one that
+// does not, and one whose prompt ends a step later.
+TEST_P(SampledRowsTest, EntriesOfRowsAreReported) {
+  constexpr int kPrompt = 70, kSinks = 3, kEntries = 20;
+  const auto engine = MakeEngine();
+  EngineDriver driver(engine.get(), 1);
+  SampledRow reports = EngineDriver::Greedy();
+  reports.kept_entries = true;
+  const std::vector<TokenId> prompt = RandomTokens(kPrompt, config_.vocab_size, 1);
+  const CachePlan plan = Streaming(kPrompt, kSinks, kEntries);
+  const int first = driver.Add(prompt, plan, 4, reports);
+  const int silent = driver.Add(prompt, plan, 4);
+  const int later = driver.Add(prompt, Full(kPrompt), 4, reports);
+  const auto of_first = [&](int tokens) {
+    return SinksAndNewest(config_, tokens, kSinks, kEntries);
+  };
+  driver.PrefillAll(first);
+  driver.PrefillAll(silent);
+  driver.Step();
+  EXPECT_EQ(driver.kept_entries(), std::vector({of_first(kPrompt)}));
+  // A decoded token's entry is in the cache when the next one is sampled.
+  for (const int slot : {first, silent}) driver.Decode(slot);
+  driver.PrefillAll(later);
+  driver.Step();
+  EXPECT_EQ(
+      driver.kept_entries(),
+      std::vector({of_first(kPrompt + 1), SinksAndNewest(config_, kPrompt, kSinks, kPrompt)}));
+  driver.Decode(silent);
+  driver.Step();
+  EXPECT_TRUE(driver.kept_entries().empty());
 }
 
 // Many rows in one step, each with its own mix of logprobs, mask, biases and penalty.

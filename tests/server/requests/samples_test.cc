@@ -512,6 +512,40 @@ TEST(SampleOutputs, TheLogprobsOfALongPromptAreSeveralMessages) {
   EXPECT_EQ(message.delta().text(), "a");
 }
 
+TEST(SampleOutputs, TheEntriesOfALongPromptAreSeveralMessages) {
+  constexpr int kTokens = 20001, kLayers = 9, kHeads = 4;
+  PromptEntries entries = {.kept = KeptEntries(kLayers, kHeads, kTokens), .token_texts = {}};
+  for (int token = 0; token < kTokens; ++token) {
+    entries.token_texts.push_back(std::to_string(token));
+    for (int layer = 0; layer < kLayers; ++layer)
+      entries.kept.Add(layer, token % kHeads, std::span(&token, 1));
+  }
+  SampleOutputs outputs({.num_samples = 1});
+  outputs.Append(entries);
+  outputs.Append(0, {.token_id = 1, .text = "a"});
+  int texts = 0, heads = 0, messages = 0;
+  v1::GenerateResponse message;
+  for (; outputs.TakeNext(&message) && message.has_kept_entries(); ++messages) {
+    const v1::KeptEntries& some = message.kept_entries();
+    EXPECT_LT(message.ByteSizeLong(), size_t{128} << 10);
+    if (some.token_texts_size() > 0) EXPECT_EQ(some.first_token(), texts);
+    for (const std::string& text : some.token_texts()) EXPECT_EQ(text, std::to_string(texts++));
+    for (const v1::KeptByHead& head : some.heads()) {
+      EXPECT_EQ(texts, kTokens) << "the texts come first";
+      EXPECT_EQ(head.layer() * kHeads + head.head(), heads++);
+      ASSERT_EQ(head.tokens().size(), (kTokens + 7) / 8);
+      for (int token = 0; token < kTokens; ++token) {
+        const bool is_set = (head.tokens()[token / 8] >> token % 8 & 1) != 0;
+        ASSERT_EQ(is_set, token % kHeads == static_cast<int>(head.head()));
+      }
+    }
+    message.Clear();
+  }
+  EXPECT_EQ(heads, kLayers * kHeads);
+  EXPECT_GT(messages, 2);
+  EXPECT_EQ(message.delta().text(), "a");
+}
+
 TEST(SampleOutputs, ProgressIsOfTheFirstThatHasNotEnded) {
   SampleOutputs outputs({.num_samples = 3});
   EXPECT_TRUE(outputs.IsFirstLive(0));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,6 +110,25 @@ TEST(Laboratory, AnAmpleBudgetIsTheFullCache) {
 }
 
 // With `append` the compacted cache grows by every token.
+TEST(Laboratory, KeptEntriesAreOfTheContext) {
+  const auto laboratory = Open();
+  const std::vector<Arm> arms = AllArms();
+  const std::vector<Outcome> outcomes = laboratory->Run(MakeTrial(*laboratory, 150, 20, 5), arms);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    SCOPED_TRACE(i == 0 ? "full" : arms[i - 1].name);
+    const KeptEntries& kept = outcomes[i].kept_entries;
+    ASSERT_EQ(kept.num_tokens(), 150);
+    if (i > 0 && arms[i - 1].name.starts_with("subgen")) continue;  // samples share positions
+    int64_t bits = 0;
+    for (int layer = 0; layer < kept.num_layers(); ++layer) {
+      for (int head = 0; head < kept.num_kv_heads(); ++head) {
+        for (const uint8_t byte : kept.OfHead(layer, head)) bits += std::popcount(byte);
+      }
+    }
+    EXPECT_EQ(bits, outcomes[i].entries);
+  }
+}
+
 TEST(Laboratory, AppendingKeepsNewEntries) {
   const Trial trial = MakeTrial(*Open(), 100, 60, 0);
   const Outcome evicts = Open()->Run(trial, {Named("h2o", 30)})[1];

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tools/eval/report.h"
+#include "tools/eval/winners.h"
 
 namespace hydrant::eval {
 namespace {
@@ -272,6 +273,54 @@ TEST_F(ResultsTest, AFileOfAnotherKindIsLeftAsItIs) {
   // A results file with a truncated first line.
   std::ofstream(path_) << R"({"se)";
   EXPECT_TRUE(Results::Open(path_, {{"seed", 1}}).ok());
+}
+
+TEST_F(ResultsTest, TheWinnerIsAheadOverAllTasks) {
+  Results results = Open();
+  const auto add = [&](const std::string& task, int number, const std::string& arm, double found) {
+    CaseResult measured = Retrieved(Of(number, arm, arm == "full" ? 1.0 : 0.1, 2.0, found));
+    measured.task = task;
+    ASSERT_TRUE(results.Add(measured).ok());
+  };
+  // Paired leads of `echo` before `h2o`: .5 and 1 on facts, 0 and .5 on needles. `snapkv` is ahead of
+  // both on the only task that it has.
+  for (const auto& [task, number, echo, h2o] :
+       {std::tuple("facts", 0, 1.0, 0.5), std::tuple("facts", 1, 1.0, 0.0),
+        std::tuple("needles", 0, 0.5, 0.5), std::tuple("needles", 1, 1.0, 0.5)}) {
+    add(task, number, "full", 1);
+    add(task, number, "h2o", h2o);
+    add(task, number, "echo", echo);
+    add(task, number, "oracle", 1);
+  }
+  for (const int number : {0, 1}) add("facts", number, "snapkv", 1);
+  const std::vector<Winner> winners = WinnersOf(results);
+  ASSERT_EQ(winners.size(), 1u);
+  EXPECT_EQ(winners[0].arm, "echo");
+  EXPECT_EQ(winners[0].next, "h2o");
+  EXPECT_DOUBLE_EQ(winners[0].score, (1.0 + 0.75) / 2);
+  EXPECT_DOUBLE_EQ(winners[0].lead, (0.75 + 0.25) / 2);
+  // Both tasks have a deviation of 1 / sqrt(8) over two cases.
+  EXPECT_NEAR(winners[0].half_width, 1.96 * 0.25 * std::sqrt(2) / 2, 1e-12);
+  EXPECT_EQ(Sentence(winners[0]),
+            "At 10 % of the cache echo finds 88 % of what the full cache finds, 50 ±35 points more "
+            "than h2o, the next.");
+}
+
+TEST_F(ResultsTest, AWinnerOfNatsLosesLeast) {
+  Results results = Open();
+  for (const int number : {0, 1, 2}) {
+    for (const auto& [arm, budget, nll] :
+         {std::tuple("full", 1.0, 2.0), std::tuple("h2o", 0.2, 2.25 + number),
+          std::tuple("echo", 0.2, 2.125)})
+      ASSERT_TRUE(results.Add(Of(number, arm, budget, nll)).ok());
+  }
+  const std::vector<Winner> winners = WinnersOf(results);
+  ASSERT_EQ(winners.size(), 1u);
+  EXPECT_FALSE(winners[0].IsClear());
+  EXPECT_THAT(Sentence(winners[0]),
+              ::testing::StartsWith("At 20 % of the cache echo loses least, 0.125 nats a token, "));
+  EXPECT_THAT(Sentence(winners[0]),
+              ::testing::EndsWith("h2o, the next; these cases do not tell the two apart."));
 }
 
 TEST(Report, HoldsTheDataAndNothingBreaksOut) {
