@@ -11,8 +11,6 @@
 namespace hydrant {
 namespace {
 
-using Json = nlohmann::json;
-
 // The policy and its results, as a sentence.
 std::string RequestText(const v1::GenerateRequest& request, const v1::Usage& usage) {
   const v1::Cache& cache = request.cache();
@@ -47,7 +45,7 @@ void ExplainPage::Add(const v1::GenerateResponse& response) {
 
 std::string ExplainPage::Html(const v1::GenerateRequest& request) const {
   std::string texts;
-  Json lengths = Json::array(), kept = Json::array();
+  nlohmann::json lengths = nlohmann::json::array(), kept = nlohmann::json::array();
   for (const std::string& text : entries_.token_texts()) {
     texts += text;
     lengths.push_back(text.size());
@@ -58,13 +56,13 @@ std::string ExplainPage::Html(const v1::GenerateRequest& request) const {
     heads = std::max(heads, head.head() + 1);
     kept.push_back(absl::Base64Escape(head.tokens()));
   }
-  const Json data = {{"request", RequestText(request, usage_)},
-                     {"texts", absl::Base64Escape(texts)},
-                     {"lengths", std::move(lengths)},
-                     {"layers", layers},
-                     {"heads", heads},
-                     {"kept", std::move(kept)}};
-  std::string json = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const nlohmann::json data = {{"request", RequestText(request, usage_)},
+                               {"texts", absl::Base64Escape(texts)},
+                               {"lengths", std::move(lengths)},
+                               {"layers", layers},
+                               {"heads", heads},
+                               {"kept", std::move(kept)}};
+  std::string json = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   // Prevents a parameter's text from ending the script element.
   for (size_t at = 0; (at = json.find("</", at)) != std::string::npos;) json.replace(at, 2, "<\\/");
   std::string page = kExplainPage;

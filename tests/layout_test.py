@@ -25,7 +25,8 @@ BELOW = {
     "tools/load/targets": {"tools/load/run", "client", "proto"},
     "tools/load/run": {"engine/model", "engine/text/tokenizer"},
     "tools/simulator": {"scheduler", "engine/run", "tools/load/run"},
-    "tools/eval": {"engine/run", "engine/model/hub", "engine/text/chat"},
+    "tools/eval/daemon": {"client", "proto", "engine/model"},
+    "tools/eval": {"tools/eval/daemon", "engine/run", "engine/model/hub", "engine/text/chat"},
     "engine/run": {"engine/run/forward"},
     "engine/run/forward": {"engine/run/compress", "engine/model"},
     "engine/run/compress": {"engine/run/step", "engine/run/pool"},
@@ -49,8 +50,9 @@ BELOW = {
     "kernels/cpu/isa": {"kernels"},
     "kernels": set(),
 }
-# Folders that may include the folder with their interface: policies implement the registry's.
-PLUG_INS = {("engine/cache/policies", "engine/cache")}
+# Folders that may include the folder with their interface: policies implement the registry's, the
+# daemon is a TrialRunner.
+PLUG_INS = {("engine/cache/policies", "engine/cache"), ("tools/eval/daemon", "tools/eval")}
 
 
 def folder_of(path):

@@ -1,6 +1,9 @@
 #include "kernels/ops/select.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
 #include <set>
 
 #include "tests/kernels/backend_test.h"
@@ -146,6 +149,57 @@ TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
 
 // Scores that differ only in their last bits, over several blocks of every head and
 // positions of two digits.
+// Attention weights of a few heads, each row summing to 1: some heads concentrated, some flat.
+std::vector<std::vector<float>> AttentionOfHeads(int heads, int n, std::mt19937_64* engine) {
+  std::vector<std::vector<float>> weights(heads, std::vector<float>(n));
+  for (std::vector<float>& row : weights) {
+    const double sharpness = 1 + static_cast<double>((*engine)() % 6);
+    std::exponential_distribution<double> draw(1.0);
+    double sum = 0;
+    for (float& weight : row)
+      sum += weight = static_cast<float>(std::pow(draw(*engine), sharpness));
+    for (float& weight : row) weight = static_cast<float>(weight / sum);
+  }
+  return weights;
+}
+
+double WeightOf(const std::vector<std::vector<float>>& weights,
+                const std::vector<std::vector<int32_t>>& kept) {
+  double sum = 0;
+  for (size_t h = 0; h < weights.size(); ++h) {
+    for (const int32_t i : kept[h]) sum += weights[h][i];
+  }
+  return sum;
+}
+
+// Ada-KV, theorem 3.3: of all divisions of a layer's budget among its heads, and of all choices of
+// entries within them, ours has the least bound of the loss, 2 h C - 2 C * (weight that is kept).
+// All sets of `total` entries of the layer are tried.
+TEST_P(SelectOfLayerTest, NoOtherDivisionHasALowerBound) {
+  const uint64_t seed = 27;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 engine(seed);
+  int uneven = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const int heads = 2 + static_cast<int>(engine() % 2), n = 4 + static_cast<int>(engine() % 2);
+    const int total = 1 + static_cast<int>(engine() % (heads * n));
+    const auto weights = AttentionOfHeads(heads, n, &engine);
+    const auto kept = Run(weights, 0, 0, total);
+    double best = 0;
+    for (uint32_t set = 0; set < 1u << heads * n; ++set) {
+      if (std::popcount(set) != total) continue;
+      double sum = 0;
+      for (int i = 0; i < heads * n; ++i) {
+        if ((set >> i & 1) != 0) sum += weights[i / n][i % n];
+      }
+      best = std::max(best, sum);
+    }
+    EXPECT_NEAR(WeightOf(weights, kept), best, 1e-12) << "trial " << trial;
+    uneven += kept[0].size() != kept[1].size();
+  }
+  EXPECT_GT(uneven, 20);
+}
+
 TEST_P(SelectOfLayerTest, LongPrompt) {
   const int n = 5003, heads = 3;
   std::vector<std::vector<float>> scores;
@@ -222,6 +276,33 @@ TEST_P(SelectTest, EqualsEvictingOneByOne) {
           << "trial " << trial << " head " << h << " n " << n << " sinks " << sinks << " recent "
           << recent;
     }
+  }
+}
+
+// Ada-KV, theorem 3.2: with the numbers of entries given head by head, no other sets of entries have
+// a lower bound of the loss.
+TEST_P(SelectTest, NoOtherSetsHaveALowerBound) {
+  const uint64_t seed = 28;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 engine(seed);
+  for (int trial = 0; trial < 60; ++trial) {
+    const int heads = 1 + static_cast<int>(engine() % 3), n = 2 + static_cast<int>(engine() % 9);
+    const auto weights = AttentionOfHeads(heads, n, &engine);
+    std::vector<int32_t> keep(heads);
+    for (int32_t& count : keep) count = static_cast<int32_t>(engine() % (n + 1));
+    const auto kept = Run(weights, 0, 0, keep);
+    double best = 0;
+    for (int h = 0; h < heads; ++h) {
+      double best_of_head = 0;
+      for (uint32_t set = 0; set < 1u << n; ++set) {
+        if (std::popcount(set) != keep[h]) continue;
+        double sum = 0;
+        for (int i = 0; i < n; ++i) sum += (set >> i & 1) != 0 ? weights[h][i] : 0.0;
+        best_of_head = std::max(best_of_head, sum);
+      }
+      best += best_of_head;
+    }
+    EXPECT_NEAR(WeightOf(weights, kept), best, 1e-12) << "trial " << trial;
   }
 }
 

@@ -94,6 +94,22 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
       "nothing leaves once a context has been compressed, as in most published comparisons");
 }
 
+void AddDaemonFlags(CLI::App* app, DaemonOptions* daemon) {
+  app->add_option("--address", daemon->address,
+                  "ask a running hydrantd that serves the same model, instead of an engine of its "
+                  "own: tasks whose answers are texts");
+  app->add_option("--tls-ca", daemon->tls_ca,
+                  "PEM file with the daemon's CA: the connection is TLS");
+  app->add_option("--tls-certificate", daemon->tls_certificate,
+                  "PEM file with a certificate of the client's own");
+  app->add_option("--tls-key", daemon->tls_key, "PEM file with its private key");
+  app->add_option("--token-file", daemon->token_file,
+                  "file with the token that the daemon wants; default: HYDRANT_TOKEN's");
+  app->add_option("--wait", daemon->wait_seconds, "seconds until the daemon has to serve")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 // Flags of further measurements and of other modes.
 void AddModeFlags(CLI::App* app, Flags* flags) {
   app->add_flag("--anatomy", flags->anatomy,
@@ -129,6 +145,7 @@ bool SetParameter(const std::string& name, const std::string& value, CacheSpec* 
 void AddFlags(CLI::App* app, Flags* flags) {
   AddComparisonFlags(app, flags);
   AddMachineFlags(app, flags);
+  AddDaemonFlags(app, &flags->daemon);
   AddModeFlags(app, flags);
 }
 
@@ -174,6 +191,25 @@ void CheckFlags(const Flags& flags) {
     if (task == kNoTask && flags.tasks.size() == 1 && flags.anatomy) continue;
     const auto named = TasksNamed(task);
     if (!named.ok()) Fail(std::string(named.status().message()), kExitUsage);
+  }
+}
+
+void CheckForDaemon(const Flags& flags, const std::vector<Case>& cases) {
+  if (flags.anatomy) Fail("--address: does not go with --anatomy", kExitUsage);
+  if (flags.append) Fail("--address: does not go with --append", kExitUsage);
+  for (const std::string& policy : flags.policies) {
+    if (ParseArm(policy).is_oracle)
+      Fail(fmt::format("--address: a daemon has no {}; name others with --policies", policy),
+           kExitUsage);
+  }
+  for (const Case& asked : cases) {
+    for (const Question& question : asked.questions) {
+      if (question.judge == Judge::kFound) continue;
+      Fail(fmt::format("--address: task {} is judged by likelihoods, which a daemon does not "
+                       "report; name others with --tasks",
+                       question.task),
+           kExitUsage);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/eval/daemon/daemon_runner.h"
 #include "tools/eval/laboratory.h"
 #include "tools/eval/tasks.h"
 
@@ -52,6 +53,7 @@ struct Flags {
   std::string write_cases;
   std::string form = "auto";
   std::string score_predictor;
+  DaemonOptions daemon;
   std::string device = "cpu";
   std::string dtype = "bfloat16";
   std::string kv_cache_dtype = "float32";
@@ -68,6 +70,8 @@ struct Flags {
 void AddFlags(CLI::App* app, Flags* flags);
 // Ends the program if a flag is invalid, before any work begins.
 void CheckFlags(const Flags& flags);
+// Ends the program if a case asks for what a daemon does not report.
+void CheckForDaemon(const Flags& flags, const std::vector<Case>& cases);
 // "name:parameter=value:..", without a budget; ends the program if a value is not a number.
 Arm ParseArm(const std::string& text);
 // The tasks with their groups replaced by the tasks of each. REQUIRES: CheckFlags()

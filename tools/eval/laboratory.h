@@ -13,7 +13,7 @@
 #include "engine/cache/cache_plan.h"
 #include "engine/run/engine.h"
 #include "engine/text/tokenizer/tokenizer.h"
-#include "tools/eval/trial.h"
+#include "tools/eval/trial_runner.h"
 
 namespace hydrant::eval {
 
@@ -27,20 +27,19 @@ struct LaboratoryOptions {
   bool append = false;
 };
 
-class Laboratory {
+class Laboratory final : public TrialRunner {
  public:
   static absl::StatusOr<std::unique_ptr<Laboratory>> Create(const std::string& model,
                                                             const LaboratoryOptions& options);
-  ~Laboratory();
+  ~Laboratory() override;
 
-  // The full cache's outcome first, then the arms'. REQUIRES: at most max_arms arms; the context with
-  // each of its dialogues within max_tokens().
-  std::vector<Outcome> Run(const Trial& trial, const std::vector<Arm>& arms);
+  // REQUIRES: the context with each of its dialogues within max_tokens()
+  std::vector<Outcome> Run(const Trial& trial, const std::vector<Arm>& arms) override;
 
   int max_tokens() const;
   const Tokenizer& tokenizer() const;
   const ModelConfig& config() const;
-  std::string Description() const;
+  std::string Description() const override;
   uint32_t score_predictor() const;  // EngineLimits::score_predictor
   // Without special tokens.
   std::vector<TokenId> Encode(std::string_view text) const;

@@ -34,8 +34,9 @@
 namespace hydrant::eval {
 namespace {
 
-// The model's tokenizer, and the form of questions to it.
+// The model's shape and tokenizer, and the form of questions to it.
 struct ModelText {
+  ModelConfig config;
   std::unique_ptr<Tokenizer> tokenizer;
   PromptForm form;
 };
@@ -60,7 +61,7 @@ PromptForm FormOf(const Flags& flags, const ModelSource& source) {
 ModelText OpenText(const Flags& flags) {
   ModelFiles files = OpenModelFiles(flags.model_path);
   PromptForm form = FormOf(flags, *files.source);
-  return {std::move(files.tokenizer), std::move(form)};
+  return {files.source->config(), std::move(files.tokenizer), std::move(form)};
 }
 
 // Called before any work, so that an unsupported model is refused at once; null: not requested.
@@ -103,7 +104,7 @@ bool WriteFile(const std::filesystem::path& path, const std::string& text) {
   return file.good();
 }
 
-void WriteReports(const Flags& flags, const Laboratory& laboratory, const Results& results,
+void WriteReports(const Flags& flags, const ModelConfig& config, const Results& results,
                   const nlohmann::json& anatomy, const nlohmann::json& kept_text,
                   const std::string& settings, bool complete) {
   const std::vector<Summary> summaries = results.Summarize();
@@ -111,8 +112,8 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
   ReportHead head = {
       .title = "hydrant-eval: " + std::filesystem::path(flags.model).filename().string(),
       .settings = settings,
-      .num_layers = laboratory.config().num_layers,
-      .num_kv_heads = laboratory.config().num_kv_heads,
+      .num_layers = config.num_layers,
+      .num_kv_heads = config.num_kv_heads,
       .context = flags.task.length,
       .complete = complete};
   for (const Winner& winner : WinnersOf(results)) head.winners.push_back(Sentence(winner));
@@ -176,7 +177,7 @@ const char* HalfName(TaskOptions::Half half) {
                                              : "held-out";
 }
 
-// Results of different predictors are not mixed; 0: none.
+// Results of different predictors, or of an engine and a daemon, are not mixed; 0: no predictor.
 nlohmann::json SettingsOf(const Flags& flags, uint32_t score_predictor) {
   std::vector<std::string> names;
   for (const std::string& text : flags.texts)
@@ -193,6 +194,7 @@ nlohmann::json SettingsOf(const Flags& flags, uint32_t score_predictor) {
                              {"form", flags.form},
                              {"append", flags.append}};
   if (score_predictor != 0) settings["score_predictor"] = score_predictor;
+  if (!flags.daemon.address.empty()) settings["over_a_daemon"] = true;
   return settings;
 }
 
@@ -204,6 +206,21 @@ void CheckPredictor(const Flags& flags, uint32_t score_predictor) {
                      policy),
          kExitUsage);
   }
+}
+
+std::unique_ptr<Laboratory> OpenLaboratory(const Flags& flags, const std::vector<Case>& cases) {
+  auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags, cases));
+  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
+  CheckPredictor(flags, (*laboratory)->score_predictor());
+  return *std::move(laboratory);
+}
+
+std::unique_ptr<TrialRunner> OpenDaemon(const Flags& flags, const std::vector<Case>& cases,
+                                        const ModelConfig& config) {
+  CheckForDaemon(flags, cases);
+  auto daemon = ConnectToDaemon(flags.daemon, config);
+  if (!daemon.ok()) Fail("--address: " + std::string(daemon.status().message()));
+  return *std::move(daemon);
 }
 
 int Run(Flags flags) {
@@ -219,11 +236,16 @@ int Run(Flags flags) {
     return 0;
   }
 
-  const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags, cases));
-  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
-  const uint32_t score_predictor = (*laboratory)->score_predictor();
-  CheckPredictor(flags, score_predictor);
-  const nlohmann::json settings = SettingsOf(flags, score_predictor);
+  std::unique_ptr<TrialRunner> daemon;
+  std::unique_ptr<Laboratory> laboratory;
+  if (!flags.daemon.address.empty()) {
+    daemon = OpenDaemon(flags, cases, model.config);
+  } else {
+    laboratory = OpenLaboratory(flags, cases);
+  }
+  TrialRunner* const runner = daemon != nullptr ? daemon.get() : laboratory.get();
+  const nlohmann::json settings =
+      SettingsOf(flags, laboratory != nullptr ? laboratory->score_predictor() : 0);
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) Fail(fmt::format("--out: cannot make {}: {}", flags.out, error.message()), kExitUsage);
@@ -232,9 +254,9 @@ int Run(Flags flags) {
   CheckAgainst(flags, *results);
   KeptText kept_text(std::filesystem::path(flags.out) / "kept_text.json");
   const bool complete =
-      flags.report_only || RunCases(flags, cases, laboratory->get(), &*results, &kept_text);
-  const nlohmann::json anatomy = RunAnatomy(flags, texts, laboratory->get(), forward.get());
-  WriteReports(flags, **laboratory, *results, anatomy, kept_text.json(), settings.dump(), complete);
+      flags.report_only || RunCases(flags, cases, *model.tokenizer, runner, &*results, &kept_text);
+  const nlohmann::json anatomy = RunAnatomy(flags, texts, laboratory.get(), forward.get());
+  WriteReports(flags, model.config, *results, anatomy, kept_text.json(), settings.dump(), complete);
   if (!complete) Fail("interrupted; the same command goes on where it was");
   return 0;
 }

@@ -151,7 +151,7 @@ Json Concentration(const Subject& subject) {
   const Activations& activations = subject.activations;
   const int n = subject.options.length, first = std::max(0, n - kWindow);
   const size_t heads = static_cast<size_t>(activations.layers) * activations.heads;
-  std::vector<double> share95(heads), share99(heads);
+  std::vector<double> share95(heads), share99(heads), sparsity(heads, 0.0);
   subject.forward->threads().ParallelFor(
       activations.layers * activations.kv_heads, [&](int task, int /*thread*/) {
         const int layer = task / activations.kv_heads, kv_head = task % activations.kv_heads;
@@ -159,20 +159,25 @@ Json Concentration(const Subject& subject) {
         std::vector<double> weights(n);
         for (int g = 0; g < activations.Group(); ++g) {
           const int head = kv_head * activations.Group() + g;
+          const size_t at = static_cast<size_t>(layer) * activations.heads + head;
           std::vector<double> sums(n, 0.0);
           for (int query = first; query < n; ++query) {
             keys.Weights(activations.Query(layer, head, query), query + 1, weights.data());
             for (int j = 0; j <= query; ++j) sums[j] += weights[j];
+            sparsity[at] += SparsityOf(std::span(weights).first(query + 1)) / (n - first);
           }
-          const size_t at = static_cast<size_t>(layer) * activations.heads + head;
           share95[at] = static_cast<double>(EntriesHolding(sums, 0.95)) / n;
           share99[at] = static_cast<double>(EntriesHolding(sums, 0.99)) / n;
         }
       });
+  std::vector<double> by_layer(activations.layers, 0.0);
+  for (size_t at = 0; at < heads; ++at)
+    by_layer[at / activations.heads] += sparsity[at] / activations.heads;
   return {{"layers", activations.layers},
           {"heads", activations.heads},
           {"share95", ShortAll(share95)},
-          {"share99", ShortAll(share99)}};
+          {"share99", ShortAll(share99)},
+          {"sparsity", ShortAll(by_layer)}};
 }
 
 // (c) SubGen, figure 1.
@@ -365,6 +370,13 @@ int EntriesHolding(std::vector<double> weights, double share) {
   while (count < static_cast<int>(weights.size()) && sum < share * all * (1 - 1e-12))
     sum += weights[count++];
   return count;
+}
+
+double SparsityOf(std::span<const double> weights) {
+  const double least = 0.01 * *std::ranges::max_element(weights);
+  const auto below =
+      std::ranges::count_if(weights, [least](double weight) { return weight < least; });
+  return static_cast<double>(below) / static_cast<double>(weights.size());
 }
 
 double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b) {

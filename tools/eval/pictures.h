@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ absl::StatusOr<nlohmann::json> DrawAnatomy(const std::string& name, const std::s
 
 // Ada-KV, figure 1: the number of largest weights that hold this share of their sum.
 int EntriesHolding(std::vector<double> weights, double share);
+// H2O, figure 2a: the share of a query's weights below a hundredth of their largest.
+double SparsityOf(std::span<const double> weights);
 
 // Spearman's rank correlation, ties share their rank; 0 if all values are equal.
 double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b);

@@ -140,6 +140,10 @@ function drawConcentration(to, c) {
   const series = [curve("95 % of the mass", c.share95), curve("99 %", c.share99)];
   to.append(lines(series, {x: {label: "heads, from the most concentrated", low: 0, high: 1, format: v => percent(v, 0)},
                            y: {label: "share of entries", low: 0, format: v => percent(v, 0)}, height: 260}), legendOf(series));
+  to.append(tag("p", "Sparsity by layer (H2O, figure 2a): the share of weights below a hundredth of their query's largest, the mean over heads and the " +
+    `last 32 queries. ${percent(Math.min(...c.sparsity))} in the densest layer.`, {class: "note"}));
+  to.append(lines([{name: "sparsity", points: c.sparsity.map((v, layer) => [layer, v])}],
+    {x: {label: "layer"}, y: {label: "share of weights", low: 0, high: 1, format: v => percent(v, 0)}, height: 220}));
 }
 
 function points(cloud, title) {

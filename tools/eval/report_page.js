@@ -159,6 +159,8 @@ function drawDifferences() {
 }
 
 function drawHeads() {
+  $("kept").hidden = data.summaries.every(s => !s.kept.length);  // over a daemon
+  if ($("kept").hidden) return;
   const s = data.summaries[$("heads").value];
   const cell = 22, left = 40, above = 18;
   const svg = drawn("svg", {viewBox: `0 0 ${left + cell * data.layers + 10} ${above + cell * data.heads + 10}`});

@@ -64,35 +64,44 @@ bool HasAll(const Results& results, const Case& asked, const std::string& arm, d
   return true;
 }
 
-// Measures all missing results of the case with one prefill. `kept_text`: null for all cases but
-// the first.
-void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Results* results,
-             KeptText* kept_text) {
+// An arm for each policy and budget without a result.
+std::vector<Arm> MissingArms(const Flags& flags, const Case& asked, const Results& results) {
   std::vector<Arm> arms;
-  std::vector<double> budgets;
   for (const std::string& policy : flags.policies) {
     for (const double budget : flags.budgets) {
-      if (HasAll(*results, asked, policy, budget)) continue;
+      if (HasAll(results, asked, policy, budget)) continue;
       arms.push_back(ParseArm(policy));
       arms.back().cache.cache_ratio = budget;
-      budgets.push_back(budget);
     }
   }
-  if (arms.empty()) return;
-  const std::vector<Outcome> outcomes = laboratory->Run(asked.trial, arms);
+  return arms;
+}
+
+// Measures all missing results of the case. Outcomes of `arms`: the full cache's, then theirs.
+std::vector<Outcome> RunCase(const Case& asked, const std::vector<Arm>& arms, TrialRunner* runner,
+                             Results* results) {
+  std::vector<Outcome> outcomes = runner->Run(asked.trial, arms);
+  if (!outcomes[0].refused.ok()) Fail(std::string(outcomes[0].refused.message()));
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i].refused.ok()) continue;
-    if (kept_text != nullptr && i > 0)
-      kept_text->Add(arms[i - 1].name, budgets[i - 1], outcomes[i].kept_entries);
     for (size_t question = 0; question < asked.questions.size(); ++question) {
       const absl::Status status = results->Add(
           CaseResultOf(asked, static_cast<int>(question), i == 0 ? "full" : arms[i - 1].name,
-                       i == 0 ? 1.0 : budgets[i - 1], outcomes[i]));
+                       i == 0 ? 1.0 : *arms[i - 1].cache.cache_ratio, outcomes[i]));
       if (!status.ok()) Fail(std::string(status.message()));
     }
   }
-  if (kept_text == nullptr) return;
-  const absl::Status saved = kept_text->Save(asked.trial.context, laboratory->tokenizer());
+  return outcomes;
+}
+
+void SaveKept(const Case& asked, const std::vector<Arm>& arms, const std::vector<Outcome>& outcomes,
+              const Tokenizer& tokenizer, KeptText* kept_text) {
+  if (outcomes[0].kept_entries.num_tokens() == 0) return;  // not known
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (outcomes[i + 1].refused.ok())
+      kept_text->Add(arms[i].name, *arms[i].cache.cache_ratio, outcomes[i + 1].kept_entries);
+  }
+  const absl::Status saved = kept_text->Save(asked.trial.context, tokenizer);
   if (!saved.ok()) Fail(std::string(saved.message()));
 }
 
@@ -111,15 +120,19 @@ std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string
   return cases;
 }
 
-bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
-              Results* results, KeptText* kept_text) {
-  PrintErr("{}\n", laboratory->Description());
+bool RunCases(const Flags& flags, const std::vector<Case>& cases, const Tokenizer& tokenizer,
+              TrialRunner* runner, Results* results, KeptText* kept_text) {
+  PrintErr("{}\n", runner->Description());
   CatchInterrupts();
   ProgressBar progress(cases.size());
   size_t done = 0;
   for (const Case& asked : cases) {
     if (Interrupted()) break;
-    RunCase(flags, asked, laboratory, results, done == 0 ? kept_text : nullptr);
+    const std::vector<Arm> arms = MissingArms(flags, asked, *results);
+    if (!arms.empty()) {
+      const std::vector<Outcome> outcomes = RunCase(asked, arms, runner, results);
+      if (done == 0) SaveKept(asked, arms, outcomes, tokenizer, kept_text);
+    }
     progress.Show(++done);
   }
   PrintErr("\n");

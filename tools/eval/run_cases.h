@@ -8,9 +8,9 @@
 
 #include "tools/eval/command_line.h"
 #include "tools/eval/kept_text.h"
-#include "tools/eval/laboratory.h"
 #include "tools/eval/results.h"
 #include "tools/eval/tasks.h"
+#include "tools/eval/trial_runner.h"
 
 namespace hydrant::eval {
 
@@ -19,8 +19,8 @@ std::vector<Case> MakeAllCases(const Flags& flags, const std::vector<std::string
                                const PromptForm& form, const Tokenizer& tokenizer);
 
 // With a progress bar on stderr. `kept_text`: of the first case. False: interrupted.
-bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
-              Results* results, KeptText* kept_text);
+bool RunCases(const Flags& flags, const std::vector<Case>& cases, const Tokenizer& tokenizer,
+              TrialRunner* runner, Results* results, KeptText* kept_text);
 
 }  // namespace hydrant::eval
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -283,6 +284,63 @@ TEST(Masks, LocalWithHeavyHittersIsGreedyEviction) {
   }
 }
 
+// H2O, theorem 4.4: the set that greedy eviction reaches, f(S) >= (1 - 1/e) max f(S) over all sets of
+// as many entries; f(S) is the attention that all queries so far have paid to S with the full cache,
+// from a plain forward pass. The engine evicts, token by token; every head of a trained model.
+TEST(H2O, GreedyEvictionIsWithinItsBoundOfTheBestSet) {
+  constexpr int kTokens = 16, kBudget = 6;
+  const auto source = OpenTiny();
+  const auto forward = Forward(source);
+  EngineOptions options;
+  options.dtype = WeightDType::kFloat32;
+  options.num_blocks_override = 256;
+  const auto engine = Engine::Create(source, options, nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const ModelConfig& config = (*engine)->config();
+  double worst = 1;
+  for (const uint64_t seed : {41, 42, 43}) {
+    const std::vector<TokenId> tokens = SomeTokens(kTokens, config.vocab_size, seed);
+    CacheSpec spec{.policy = "h2o"};
+    spec.max_cache_tokens = kBudget;
+    spec.protected_window_size = 1;
+    EngineDriver driver(engine->get(), seed);
+    const int slot = driver.Add({tokens.begin(), tokens.begin() + kBudget},
+                                *PlanCache(spec, {kBudget}), kTokens);
+    driver.PrefillAll(slot);
+    driver.Step();
+    for (int i = kBudget; i < kTokens; ++i) {
+      driver.DecodeToken(slot, tokens[i], i);
+      driver.Step();
+    }
+    const Activations activations = forward->Read(tokens);
+    for (int head = 0; head < config.num_layers * config.num_kv_heads; ++head) {
+      const int layer = head / config.num_kv_heads, kv_head = head % config.num_kv_heads;
+      const GroupAttention keys(activations.Keys(layer, kv_head), kTokens, config.head_dim);
+      std::vector<double> paid(kTokens, 0.0), weights(kTokens);
+      for (int g = 0; g < activations.Group(); ++g) {
+        for (int query = 0; query < kTokens; ++query) {
+          const int of = kv_head * activations.Group() + g;
+          keys.Weights(activations.Query(layer, of, query), query + 1, weights.data());
+          for (int j = 0; j <= query; ++j) paid[j] += weights[j];
+        }
+      }
+      double best = 0, reached = 0;
+      for (uint32_t set = 0; set < 1u << kTokens; ++set) {
+        if (std::popcount(set) != kBudget) continue;
+        double sum = 0;
+        for (int j = 0; j < kTokens; ++j) sum += (set >> j & 1) != 0 ? paid[j] : 0.0;
+        best = std::max(best, sum);
+      }
+      const std::vector<int32_t> held = EngineProbe(**engine).ReadPositions(slot, layer, kv_head);
+      ASSERT_EQ(held.size(), static_cast<size_t>(kBudget));
+      for (const int32_t j : held) reached += paid[j];
+      EXPECT_GE(reached, (1 - std::exp(-1.0)) * best) << "seed " << seed << ", head " << head;
+      worst = std::min(worst, reached / best);
+    }
+  }
+  EXPECT_LT(worst, 1) << "greedy eviction is not always the best";
+}
+
 TEST(Masks, TopKShowsEachHeadItsLargest) {
   std::mt19937_64 rng(22);
   const MaskRule rule = {.pattern = MaskPattern::kTopK, .budget = 7, .tokens = 40};
@@ -531,6 +589,11 @@ TEST(Concentration, OfWeightsThatAreKnown) {
   EXPECT_EQ(EntriesHolding({0.04, 0.5, 0.06, 0.4}, 0.95), 3);
   EXPECT_EQ(EntriesHolding({0.05, 0.5, 0.05, 0.4}, 0.90), 2);
   EXPECT_EQ(EntriesHolding({}, 0.95), 0);
+}
+
+TEST(Sparsity, IsTheShareBelowAHundredthOfTheLargest) {
+  EXPECT_EQ(SparsityOf(std::vector<double>{0.5, 0.0049, 0.005, 0.4, 0}), 0.4);
+  EXPECT_EQ(SparsityOf(std::vector<double>{1}), 0);
 }
 
 TEST(RankCorrelationOf, OrdersThatAreKnown) {
@@ -801,6 +864,8 @@ TEST_F(TinyLaboratory, APageOfPictures) {
   EXPECT_GT(loss["budgets"][0]["rows"][0]["loss"], loss["budgets"][1]["rows"][0]["loss"]);
   EXPECT_EQ((*drawn)["concentration"]["share95"].size(),
             static_cast<size_t>(forward_->config().num_layers * forward_->config().num_heads));
+  EXPECT_EQ((*drawn)["concentration"]["sparsity"].size(),
+            static_cast<size_t>(forward_->config().num_layers));
   EXPECT_EQ((*drawn)["courses"]["policies"].size(), 2u);
   EXPECT_EQ((*drawn)["masks"]["rows"].size(), 8u);
   for (const auto& row : (*drawn)["masks"]["rows"]) EXPECT_EQ(row["lost"].size(), 4u);
