@@ -228,7 +228,9 @@ TEST_P(LogitsTest, EntriesOfThePromptAreReportedOnce) {
 TEST(KeptEntries, AreWhatTheBudgetLeaves) {
   SchedulerHarness h;
   Request request = MakeRequest(40, 4);
-  request.cache = {.policy = "streaming", .max_cache_tokens = 12, .sink_tokens = 2};
+  request.cache.policy = "streaming";
+  request.cache.max_cache_tokens = 12;
+  request.cache.sink_tokens = 2;
   request.report_kept_entries = true;
   const RequestHandle reported = h.Add(request);
   request.sampling.seed = 8;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/cache/kv_cache_dtype.h"
 #include "kernels/standard_streams.h"
+#include "tools/eval/ideas.h"
 #include "tools/eval/model_files.h"
 
 namespace hydrant::eval {
@@ -155,6 +156,10 @@ Arm ParseArm(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   arm.is_oracle = parts[0] == kOracle;
   if (!arm.is_oracle) arm.cache.policy = parts[0];
+  if (const IdeaInfo* idea = FindIdea(parts[0]); idea != nullptr) {
+    arm.idea = parts[0];
+    arm.cache.policy = idea->policy;
+  }
   arm.cache.min_cache_tokens = 0;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::pair<std::string, std::string> setting =
@@ -178,6 +183,8 @@ void CheckFlags(const Flags& flags) {
   for (const std::string& policy : flags.policies) {
     Arm arm = ParseArm(policy);
     if (arm.is_oracle) arm.cache.policy = "reconstruct";
+    if (!arm.idea.empty() && flags.device != "cpu")
+      Fail(fmt::format("--policies: {} runs on --device cpu alone", policy), kExitUsage);
     arm.cache.cache_ratio = 0.5;
     if (arm.cache.policy == "full")
       Fail("--policies: full is always there, to be compared with", kExitUsage);
@@ -198,7 +205,7 @@ void CheckForDaemon(const Flags& flags, const std::vector<Case>& cases) {
   if (flags.anatomy) Fail("--address: does not go with --anatomy", kExitUsage);
   if (flags.append) Fail("--address: does not go with --append", kExitUsage);
   for (const std::string& policy : flags.policies) {
-    if (ParseArm(policy).is_oracle)
+    if (const Arm arm = ParseArm(policy); arm.is_oracle || !arm.idea.empty())
       Fail(fmt::format("--address: a daemon has no {}; name others with --policies", policy),
            kExitUsage);
   }
@@ -234,6 +241,10 @@ void PrintLists(const Flags& flags) {
   if (flags.list_policies)
     PrintOut("{:16} the ceiling: entries chosen by what the continuation will attend to\n",
              kOracle);
+  for (const IdeaInfo& info : ListIdeas()) {
+    if (flags.list_policies)
+      PrintOut("{:16} not served: {}\n", fmt::format("idea-{}", info.name), info.description);
+  }
   for (const TaskInfo& info : ListTasks()) {
     if (flags.list_tasks) PrintOut("{:16} {}\n", info.name, info.description);
   }

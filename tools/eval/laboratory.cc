@@ -15,6 +15,7 @@
 #include "kernels/status_macros.h"
 #include "tools/eval/dialogue.h"
 #include "tools/eval/engine_driver.h"
+#include "tools/eval/ideas.h"
 
 namespace hydrant::eval {
 namespace {
@@ -128,6 +129,8 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
                                                     .goes_on = !trial.dialogues.empty()});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<ContinuationScorer>();
+  if (const IdeaInfo* idea = FindIdea(arm.idea); idea != nullptr && plan->Compresses())
+    plan->scorer = ChangedScorer(idea->idea, plan->scorer, StructureOf(trial.context, *tokenizer));
   if (trial.append.value_or(options.append) && !plan->retention->CompactsWithoutCaps() &&
       !plan->rule.weighted) {
     plan->cap = kNoCap;

@@ -22,6 +22,7 @@ struct Arm {
   // The upper bound: entries are chosen by the attention of the continuation, C per head, or over
   // all heads if the params' budget_scope says so. `cache` then only gives C.
   bool is_oracle = false;
+  std::string idea = {};  // "idea-NAME" (tools/eval/ideas.h); "": none. `cache` is of its policy
 };
 
 // A step of a dialogue: its fields in this order. Empty or 0: left out.

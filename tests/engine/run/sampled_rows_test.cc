@@ -28,8 +28,11 @@ std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
 }
 
 CachePlan Streaming(int prompt_tokens, int sinks, int entries) {
-  return *PlanCache({.policy = "streaming", .max_cache_tokens = entries, .sink_tokens = sinks},
-                    {prompt_tokens});
+  CacheSpec spec;
+  spec.policy = "streaming";
+  spec.max_cache_tokens = entries;
+  spec.sink_tokens = sinks;
+  return *PlanCache(spec, {prompt_tokens});
 }
 
 // All heads hold the first `sinks` tokens and the newest ones, `entries` together.

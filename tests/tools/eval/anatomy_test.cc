@@ -300,7 +300,8 @@ TEST(H2O, GreedyEvictionIsWithinItsBoundOfTheBestSet) {
   double worst = 1;
   for (const uint64_t seed : {41, 42, 43}) {
     const std::vector<TokenId> tokens = SomeTokens(kTokens, config.vocab_size, seed);
-    CacheSpec spec{.policy = "h2o"};
+    CacheSpec spec;
+    spec.policy = "h2o";
     spec.max_cache_tokens = kBudget;
     spec.protected_window_size = 1;
     EngineDriver driver(engine->get(), seed);

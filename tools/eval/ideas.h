@@ -1,0 +1,47 @@
+// Scorings that are compared but not served: arms "idea-NAME" of hydrant-eval. Each is a policy whose
+// scores are changed on the host after a layer's prefill. CPU only.
+#ifndef HYDRANT_TOOLS_EVAL_IDEAS_H_
+#define HYDRANT_TOOLS_EVAL_IDEAS_H_
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/cache/prompt_scorer.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+namespace hydrant::eval {
+
+enum class Idea : uint8_t {
+  kMeanAttention,  // h2o by the mean over the queries that see the entry, not the sum
+  kKeyDiff,    // unlike the mean key: minus the cosine of key and mean (after kvpress's KeyDiff)
+  kRanks,      // echo by ranks within the head: of the sum, plus of the maximum
+  kCentred,    // echo with each head's mean of the maxima subtracted from them
+  kStructure,  // echo; white space and punctuation count a third (after kvpress's issue 288)
+  kLayers,     // sums over heads and all layers so far (SpAtten, arXiv 2012.09852)
+  kNoise,      // h2o with Gumbel noise on the logarithm of the sum (Keyformer, arXiv 2403.09054)
+};
+
+struct IdeaInfo {
+  Idea idea;
+  std::string_view name;    // of the arm, after "idea-"
+  std::string_view policy;  // whose budget, statistics and decode rule it has
+  std::string_view description;
+};
+std::span<const IdeaInfo> ListIdeas();
+// Of "idea-NAME"; null: no such idea.
+const IdeaInfo* FindIdea(std::string_view arm);
+
+// `scorer`: of the idea's policy. `is_structure` [tokens of the context]: for kStructure.
+std::shared_ptr<const PromptScorer> ChangedScorer(Idea idea,
+                                                  std::shared_ptr<const PromptScorer> scorer,
+                                                  std::vector<bool> is_structure);
+// Whether each token is white space and punctuation alone.
+std::vector<bool> StructureOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer);
+
+}  // namespace hydrant::eval
+
+#endif  // HYDRANT_TOOLS_EVAL_IDEAS_H_
