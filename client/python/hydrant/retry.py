@@ -80,9 +80,10 @@ class GenerateRetry(Retry):
             return self._new_entries(event)
         elif isinstance(event, pb.Delta):
             self.request.resume_token_ids.extend(event.token_ids)
-            # complete by now, and not allowed with resume_token_ids
+            # complete by now; prompt_logprobs are not allowed with resume_token_ids
             self.request.sampling.ClearField("prompt_logprobs")
-            self.request.output.ClearField("kept_entries")
+            if self.request.output.kept_entries:
+                self.request.output.ClearField("kept_entries")
         elif isinstance(event, pb.Finished):
             self._finished = True
         return event

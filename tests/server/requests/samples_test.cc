@@ -528,7 +528,9 @@ TEST(SampleOutputs, TheEntriesOfALongPromptAreSeveralMessages) {
   for (; outputs.TakeNext(&message) && message.has_kept_entries(); ++messages) {
     const v1::KeptEntries& some = message.kept_entries();
     EXPECT_LT(message.ByteSizeLong(), size_t{128} << 10);
-    if (some.token_texts_size() > 0) EXPECT_EQ(some.first_token(), texts);
+    if (some.token_texts_size() > 0) {
+      EXPECT_EQ(some.first_token(), texts);
+    }
     for (const std::string& text : some.token_texts()) EXPECT_EQ(text, std::to_string(texts++));
     for (const v1::KeptByHead& head : some.heads()) {
       EXPECT_EQ(texts, kTokens) << "the texts come first";

@@ -16,13 +16,13 @@ from daemon import Daemon  # noqa: E402
 
 EVAL = sys.argv.pop()
 MODEL = ROOT / "models" / "hydrant-retrieval.gguf"
-COMMON = ["--model", MODEL, "--text", ROOT / "LICENSE", "--length", "400", "--cases", "4", "--dtype", "stored", "--kv-cache-dtype", "float16",
-          "--memory-gb", "0.2"]
+COMMON = ["--text", ROOT / "LICENSE", "--length", "400", "--dtype", "stored", "--kv-cache-dtype", "float16", "--memory-gb", "0.2"]
 ASKED = ["--tasks", "lines,lines-unseen", "--policies", "echo,h2o,auto", "--budgets", "0.1,0.4"]
 
 
-def run(out, *flags):
-    return subprocess.run([EVAL, *map(str, COMMON), *map(str, flags), "--out", str(out)], capture_output=True, text=True)
+def run(out, *flags, model=MODEL, cases=4):
+    command = [EVAL, *COMMON, "--model", model, "--cases", cases, "--out", out, *flags]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
 
 
 def results(out):
@@ -40,8 +40,8 @@ class OverADaemon(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.out = pathlib.Path(folder.name)
 
-    def refused(self, says, *flags):
-        ended = run(self.out / "refused", *flags)
+    def refused(self, says, *flags, model=MODEL):
+        ended = run(self.out / "refused", *flags, model=model)
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn(says, ended.stderr)
 
@@ -61,7 +61,7 @@ class OverADaemon(unittest.TestCase):
         self.assertIn("was made with other settings", ended.stderr)
 
     def test_no_context_is_left(self):
-        self.assertEqual(run(self.out / "some", *ASKED, "--cases", "1", "--address", self.daemon.address).returncode, 0)
+        self.assertEqual(run(self.out / "some", *ASKED, "--address", self.daemon.address, cases=1).returncode, 0)
         client = pathlib.Path(EVAL).parents[2] / "client" / "hydrant"
         listed = subprocess.run([client, "--address", self.daemon.address, "context", "list", "--json"], capture_output=True, text=True)
         self.assertEqual(listed.returncode, 0, listed.stderr)
@@ -72,10 +72,10 @@ class OverADaemon(unittest.TestCase):
         self.refused("--address: task perplexity is judged by likelihoods", "--tasks", "perplexity", "--policies", "h2o", *at)
         self.refused("--address: a daemon has no oracle", "--tasks", "lines", "--policies", "h2o,oracle", *at)
         self.refused("--address: does not go with --append", "--tasks", "lines", "--policies", "h2o", "--append", *at)
-        self.refused("--model has 2 and", "--tasks", "lines", "--policies", "h2o", "--model", ROOT / "models" / "hydrant-tiny.gguf", *at)
+        self.refused("--model has 4 and 3072", "--tasks", "lines", "--policies", "h2o", *at, model=ROOT / "models" / "hydrant-tiny.gguf")
 
     def test_no_daemon(self):
-        self.refused("--address: 127.0.0.1:1: ", "--tasks", "lines", "--policies", "h2o", "--address", "127.0.0.1:1", "--wait", "0.5")
+        self.refused("--address: DEADLINE_EXCEEDED: no server at 127.0.0.1:1", "--tasks", "lines", "--policies", "h2o", "--address", "127.0.0.1:1", "--wait", "0.5")
         self.refused("--address: ", "--tasks", "lines", "--policies", "h2o", "--address", "http://127.0.0.1:1")
 
 
