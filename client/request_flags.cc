@@ -156,8 +156,10 @@ void AddReuse(CLI::App* app, RequestFlags* flags) {
 
 void AddCacheFlags(CLI::App* app, RequestFlags* flags) {
   const auto group = kCacheGroup;
-  app->add_option("--policy", flags->policy,
-                  "What to evict: a name of `hydrant info`; default full (nothing)")
+  app->add_option(
+         "--policy", flags->policy,
+         "Evicts entries: auto, the one to begin with (a fifth of the entries answers nine "
+         "of ten questions about facts), or another of `hydrant info`; default full: nothing")
       ->group(group);
   app->add_option(
          "--cache-ratio", flags->cache_ratio,

@@ -20,10 +20,8 @@ constexpr double kRatioBesideQuality = 0.1;
 // Choices at admission, by free pages.
 constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
-// A retrieval question needs entries that one query attends to strongly rather than entries that
-// all queries attend to weakly. In induction heads one query attends to every entry that strongly:
-// without a floor these few heads would take the budget of all.
-constexpr double kLaterQuestionMaxWeight = 30.0;
+// On a second reading one query of an induction head attends strongly to every entry: without a
+// floor these few heads would take the budget of all.
 constexpr double kLaterQuestionFloor = 0.2;
 
 // For requests that name a target and no policy. Acts as `echo`, the policy with the lowest loss on
@@ -60,9 +58,9 @@ class AutoPolicy final : public Policy {
     const bool learned = plan->prompt.predicts_scores;
     const bool asked_twice =
         !learned && plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
-    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights,
-                             FillProbe(spec, asked_twice ? kLaterQuestionMaxWeight : kEchoMaxWeight,
-                                       plan, asked_twice ? kLaterQuestionFloor : 0.0));
+    HYDRANT_ASSIGN_OR_RETURN(
+        const ProbeWeights weights,
+        FillProbe(spec, kEchoMaxWeight, plan, asked_twice ? kLaterQuestionFloor : 0.0));
     const bool twice = plan->Compresses() && asked_twice;
     if (MayEvict(*plan)) {
       plan->scorer = std::make_shared<ProbeScorer>(

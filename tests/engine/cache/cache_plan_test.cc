@@ -865,7 +865,7 @@ TEST(CachePlan, AutoReadsTwiceIfAQuestionFollows) {
   plan = *PlanCache(spec, prompt);
   EXPECT_EQ(plan.scorer->Name(), "probe+echo");
   EXPECT_TRUE(plan.ReadsProbe());
-  EXPECT_EQ(ProbeOf(plan).max, 30.0f);
+  EXPECT_EQ(ProbeOf(plan).max, 10.0f);
   EXPECT_EQ(plan.share.floor_ppm, 200000);
   EXPECT_EQ(Reported(ReportOf(plan), "policy"), "reconstruct");
   EXPECT_EQ(Reported(ReportOf(plan), "why"),
