@@ -111,13 +111,13 @@ class ResultReader {
     const TokenLogprobs* logprobs = nullptr;    // null: not requested
     const KeptEntries* kept_entries = nullptr;  // null: not requested
   };
-  // Of the row itself.
+  // The token of the row itself.
   Token Next(const ScheduledToken& row) {
     Token token = NextSample(row);
     if (row.kept_entries) token.kept_entries = next_kept_entries_++;
     return token;
   }
-  // Of another sample that the row's run draws.
+  // The token of another sample that the row's run draws.
   Token NextSample(const ScheduledToken& row) {
     return {*next_++, row.logprobs ? next_logprobs_++ : nullptr};
   }

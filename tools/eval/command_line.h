@@ -70,7 +70,7 @@ struct Flags {
 void AddFlags(CLI::App* app, Flags* flags);
 // Ends the program if a flag is invalid, before any work begins.
 void CheckFlags(const Flags& flags);
-// Ends the program if a case asks for what a daemon does not report.
+// Ends the program if a flag or a case needs figures that a daemon does not report.
 void CheckForDaemon(const Flags& flags, const std::vector<Case>& cases);
 // "name:parameter=value:..", without a budget; ends the program if a value is not a number.
 Arm ParseArm(const std::string& text);

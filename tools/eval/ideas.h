@@ -1,5 +1,5 @@
-// Scorings that are compared but not served: arms "idea-NAME" of hydrant-eval. Each is a policy whose
-// scores are changed on the host after a layer's prefill. CPU only.
+// Scorings that are compared but not served: arms "idea-NAME" of hydrant-eval. Each changes the
+// scores of a policy on the host, after a layer's prefill. CPU only.
 #ifndef HYDRANT_TOOLS_EVAL_IDEAS_H_
 #define HYDRANT_TOOLS_EVAL_IDEAS_H_
 
@@ -28,11 +28,11 @@ enum class Idea : uint8_t {
 struct IdeaInfo {
   Idea idea;
   std::string_view name;    // of the arm, after "idea-"
-  std::string_view policy;  // whose budget, statistics and decode rule it has
+  std::string_view policy;  // gives the budget, the statistics and the decode rule
   std::string_view description;
 };
 std::span<const IdeaInfo> ListIdeas();
-// Of "idea-NAME"; null: no such idea.
+// The idea of arm "idea-NAME"; null: no such idea.
 const IdeaInfo* FindIdea(std::string_view arm);
 
 // `scorer`: of the idea's policy. `is_structure` [tokens of the context]: for kStructure.

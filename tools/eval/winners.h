@@ -9,7 +9,7 @@
 
 namespace hydrant::eval {
 
-// Of all tasks with one measure; each task counts alike.
+// The best arm over all tasks with one measure; each task counts alike.
 struct Winner {
   double budget = 1.0;
   bool retrieval = false;  // measured by `found`; else by `lost`

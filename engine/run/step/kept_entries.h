@@ -1,4 +1,4 @@
-// The tokens whose entries each head of a cache holds. Plain data.
+// Which tokens have an entry in each head of a cache. Plain data.
 #ifndef HYDRANT_ENGINE_RUN_STEP_KEPT_ENTRIES_H_
 #define HYDRANT_ENGINE_RUN_STEP_KEPT_ENTRIES_H_
 

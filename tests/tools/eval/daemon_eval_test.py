@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hydrant-eval over a daemon gives what it gives in process: the same answers, from as many entries.
+"""hydrant-eval over a daemon gives the results of hydrant-eval in process: the same answers, from as many entries.
 
     HYDRANTD=... daemon_eval_test.py HYDRANT_EVAL
 """

@@ -64,7 +64,7 @@ TEST_F(Ideas, Structure) {
 }
 
 TEST_F(Ideas, Ranks) {
-  // Of three: 0, 1/3, 2/3; the later of equal values is higher.
+  // Three values have the ranks 0, 1/3, 2/3; the later of equal values is higher.
   EXPECT_THAT(Scores(Idea::kRanks),
               Pointwise(FloatNear(1e-6f), {1.0f, 0.0f, 1.0f, 0.0f, 2.0f / 3, 4.0f / 3}));
 }

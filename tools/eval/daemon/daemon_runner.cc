@@ -88,7 +88,8 @@ class Talk {
     if (usage.has_retained_mass()) outcome->retained_mass = usage.retained_mass().mean();
   }
 
-  // `request`: what the dialogue begins from; `unread`: tokens before its first exchange.
+  // `request` has the context or the cache that the dialogue begins with; `unread`: tokens before
+  // its first exchange.
   absl::StatusOr<std::vector<Answer>> Converse(const Dialogue& dialogue,
                                                v1::GenerateRequest request,
                                                std::vector<TokenId> unread, Outcome* outcome) {
