@@ -37,7 +37,8 @@ class SampleOutputs {
   // connection's buffers, because the kernel takes a message whole.
   size_t num_bytes() const { return num_bytes_; }
   bool HasNext() const;
-  // The next message about the prompt, else a delta or finished of the samples, round-robin; false: nothing
+  // The next message about the prompt, else a delta or finished of the samples, round-robin; false:
+  // nothing
   // to send yet.
   bool TakeNext(v1::GenerateResponse* message);
   void Drop();  // discards output not sent yet
