@@ -38,8 +38,7 @@ class SampleOutputs {
   size_t num_bytes() const { return num_bytes_; }
   bool HasNext() const;
   // The next message about the prompt, else a delta or finished of the samples, round-robin; false:
-  // nothing
-  // to send yet.
+  // nothing to send yet.
   bool TakeNext(v1::GenerateResponse* message);
   void Drop();  // discards output not sent yet
 
