@@ -427,6 +427,10 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!planned.ok()) return Invalid(planned.status());
   const CachePlan& plan = planned->plan;
   status = CheckEviction(request, plan);
+  if (status.ok() && request.report_kept_entries && plan.rule.rolling) {
+    status = absl::InvalidArgumentError(
+        "output.kept_entries: does not go with a rolling cache, whose entries have no positions");
+  }
   if (!status.ok()) return Invalid(std::move(status));
   const std::optional<AppendBudget> append = AppendBudgetOf(request);
   CachePlan largest = plan;  // the plan at its largest

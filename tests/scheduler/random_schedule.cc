@@ -314,7 +314,9 @@ void RandomSchedule::SayOfTokens(Request* request) {
   sampling.prompt_logprobs = Below(6) == 0 && request->question_tokens == 0 &&
                              request->from == nullptr && request->context.empty() &&
                              !request->find_context && request->resume_token_ids.empty();
-  request->report_kept_entries = Below(6) == 0;
+  request->report_kept_entries = Below(6) == 0 && !request->cache.params.contains("rolling") &&
+                                 request->from == nullptr && request->context.empty() &&
+                                 !request->find_context;
   if (Below(5) == 0) {
     for (int i = Below(6) + 2; i > 0; --i) sampling.allowed_token_ids.push_back(Below(1000));
   }

@@ -228,8 +228,10 @@ Outcome Laboratory::Impl::AfterPrefill(const Trial& trial, const PlannedArm& arm
                                        EngineDriver* driver) const {
   Outcome outcome;
   outcome.kept = EngineProbe(*engine).ReadLengths(arm.slot);
-  outcome.kept_entries =
-      EngineProbe(*engine).ReadKeptEntries(arm.slot, static_cast<int>(trial.context.size()));
+  // The positions of a rolling cache are ranks.
+  if (!arm.plan.rule.rolling)
+    outcome.kept_entries =
+        EngineProbe(*engine).ReadKeptEntries(arm.slot, static_cast<int>(trial.context.size()));
   for (const int32_t entries : outcome.kept) outcome.entries += entries;
   const std::vector<float>& masses = driver->RetainedMass(arm.slot);
   double sum = 0;

@@ -98,7 +98,7 @@ void SaveKept(const Case& asked, const std::vector<Arm>& arms, const std::vector
               const Tokenizer& tokenizer, KeptText* kept_text) {
   if (outcomes[0].kept_entries.num_tokens() == 0) return;  // not known
   for (size_t i = 0; i < arms.size(); ++i) {
-    if (outcomes[i + 1].refused.ok())
+    if (outcomes[i + 1].kept_entries.num_tokens() > 0)
       kept_text->Add(arms[i].name, *arms[i].cache.cache_ratio, outcomes[i + 1].kept_entries);
   }
   const absl::Status saved = kept_text->Save(asked.trial.context, tokenizer);

@@ -69,7 +69,7 @@ struct SampledRow : SamplingRow {
   // masks, biases, penalties and temperature.
   bool logprobs = false;
   // Requests StepResult::kept_entries of tokens [0, position), as the run's slot holds them after
-  // the step. A GPU's step then waits for the device.
+  // the step. A GPU's step then waits for the device. REQUIRES: no rolling rule
   bool kept_entries = false;
 };
 inline constexpr int kMaxBiases = 1024;
