@@ -1,6 +1,7 @@
 #include "client/event_printer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/explain_page.h"
 #include "client/interrupt.h"
@@ -70,6 +72,15 @@ std::string KeptText(const v1::Usage& usage) {
              : text;
 }
 
+// " (950 cached, 48 recalled)"; "" if nothing was reused.
+std::string ReuseText(const v1::Usage& usage) {
+  std::vector<std::string> parts;
+  if (usage.cached_tokens() > 0) parts.push_back(fmt::format("{} cached", usage.cached_tokens()));
+  if (usage.recalled_tokens() > 0)
+    parts.push_back(fmt::format("{} recalled", usage.recalled_tokens()));
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+}
+
 std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
   // The first token of each sample belongs to the prefill.
@@ -79,10 +90,9 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   return fmt::format(
       "[{} prompt{} + {} new tokens; {}{}, {} pages at most, {:.0f} on average; queue {:.0f} ms, "
       "prompt {:.0f} ms, {:.1f} tok/s{}{}{}]",
-      usage.prompt_tokens(),
-      usage.cached_tokens() > 0 ? fmt::format(" ({} cached)", usage.cached_tokens()) : "",
-      usage.completion_tokens(), KeptText(usage), CompressionText(usage), usage.kv_pages_peak(),
-      usage.kv_pages_mean(), usage.queue_us() * 1e-3, usage.prefill_us() * 1e-3, rate,
+      usage.prompt_tokens(), ReuseText(usage), usage.completion_tokens(), KeptText(usage),
+      CompressionText(usage), usage.kv_pages_peak(), usage.kv_pages_mean(), usage.queue_us() * 1e-3,
+      usage.prefill_us() * 1e-3, rate,
       FormatIntervals("preemptions", usage.preemptions(), usage.preempted_us()),
       FormatIntervals("swaps", usage.swaps(), usage.swapped_us()),
       usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");

@@ -20,6 +20,8 @@ std::string RequestText(const v1::GenerateRequest& request, const v1::Usage& usa
   if (cache.has_max_cache_tokens())
     text += fmt::format(", max_cache_tokens {}", cache.max_cache_tokens());
   for (const auto& [name, value] : cache.params()) text += fmt::format(", {} {}", name, value);
+  if (usage.recalled_tokens() > 0)
+    text += fmt::format("; {} tokens of the context were read again", usage.recalled_tokens());
   if (usage.has_auto_choice())
     text += fmt::format("; {} chosen: {}", usage.auto_choice().policy(), usage.auto_choice().why());
   if (usage.has_compressed_by())

@@ -149,6 +149,10 @@ void AddReuse(CLI::App* app, RequestFlags* flags) {
   app->add_option("--context", flags->context,
                   "Go on from a kept cache, by its handle: of a text only what follows is given")
       ->group(group);
+  app->add_option("--recall-tokens", flags->recall_tokens,
+                  "With --context: read again at most as many tokens of it, passages that share "
+                  "words with the question, because its cache may have evicted what they say")
+      ->group(group);
   app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
 }
 
@@ -249,6 +253,7 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
     request.set_truncate_prompt_tokens(*flags.truncate_prompt_tokens);
   FillForm(flags, &request);
   if (flags.context) request.set_context(*flags.context);
+  if (flags.recall_tokens) request.set_recall_tokens(*flags.recall_tokens);
   if (flags.keep) request.set_keep(true);
   FillScheduling(flags, &request);
   FillCache(flags, request.mutable_cache());

@@ -43,6 +43,7 @@ struct RequestFlags {
   bool question_agnostic = false;
   bool no_reuse = false;
   std::optional<std::string> cache_salt, context;
+  std::optional<uint32_t> recall_tokens;
   bool keep = false;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none

@@ -118,6 +118,9 @@ struct Request {
   // context lacks are inserted before the prompt (MissingEnd).
   std::vector<TokenId> answer_end;
   bool find_context = false;  // use the longest context that the prompt continues
+  // At most as many tokens of the context are read again before the prompt (scheduler/recall.h).
+  int64_t recall_tokens = 0;
+  int32_t recalled_tokens = 0;  // set by Recall()
   KeepAs keep_as;
   // Nothing is generated: the request ends after its prefill. REQUIRES: max_tokens is 1, nothing
   // is resumed
@@ -173,6 +176,7 @@ struct Usage {
   // Prompt tokens that were prefilled although cached, because the cache policy needs
   // their queries.
   int32_t reread_tokens = 0;
+  int32_t recalled_tokens = 0;       // prompt tokens that repeat passages of the context
   int32_t probe_tokens = 0;          // tokens of the second pass that scores the prompt's entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
   int64_t kv_window_entries_of_prompt = 0;      // the part in layers with a window

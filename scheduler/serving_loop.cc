@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/mutex.h"
 #include "scheduler/published.h"
+#include "scheduler/recall.h"
 #include "scheduler/request_check.h"
 #include "scheduler/request_gate.h"
 #include "scheduler/scheduler.h"
@@ -216,8 +217,12 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
                                    limits_.max_num_seqs, ", the sequences that run at once here")),
                   .reason = "INVALID"};
   }
+  const auto num_asked = static_cast<int64_t>(request.prompt.size());
   if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request, UnixNow()))
     return *failed;
+  if (absl::Status status = Recall(*tokenizer_, num_asked, limits_.max_model_len, &request);
+      !status.ok())
+    return Failed{.status = std::move(status), .reason = "INVALID"};
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), limits_, *tokenizer_, policy_under_pressure_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);

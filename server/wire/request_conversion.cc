@@ -583,6 +583,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
   HYDRANT_RETURN_IF_ERROR(ConvertScheduling(wire.scheduling(), &request));
   request.context = wire.context();
+  request.recall_tokens = wire.recall_tokens();
   if (wire.keep()) {
     request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());
     request.keep_as.handle = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),

@@ -64,6 +64,7 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_preempted_us(Count64(usage.preempted_us));
   wire.set_cached_tokens(Count(usage.cached_tokens));
   wire.set_reread_tokens(Count(usage.reread_tokens));
+  wire.set_recalled_tokens(Count(usage.recalled_tokens));
   wire.set_probe_tokens(Count(usage.probe_tokens));
   wire.set_kv_entries_of_prompt(Count64(usage.kv_entries_of_prompt));
   if (usage.kv_window_entries_of_prompt > 0)

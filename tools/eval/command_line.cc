@@ -39,7 +39,8 @@ void AddComparisonFlags(CLI::App* app, Flags* flags) {
   app->add_option(
          "--policies", flags->policies,
          "name, or name:parameter=value:..; oracle: entries chosen by what the continuation "
-         "will attend to")
+         "will attend to; recall_tokens=N: passages that share words with a later question are "
+         "read again before it")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--budgets", flags->budgets, "shares of the context that stay, (0, 1]")
@@ -164,7 +165,10 @@ Arm ParseArm(const std::string& text) {
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::pair<std::string, std::string> setting =
         absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
-    if (!SetParameter(setting.first, setting.second, &arm.cache))
+    const bool is_number = setting.first == "recall_tokens"
+                               ? absl::SimpleAtoi(setting.second, &arm.recall_tokens)
+                               : SetParameter(setting.first, setting.second, &arm.cache);
+    if (!is_number)
       Fail(fmt::format("--policies: '{}' of {} is not a number", parts[i], text), kExitUsage);
   }
   return arm;
@@ -185,6 +189,8 @@ void CheckFlags(const Flags& flags) {
     if (arm.is_oracle) arm.cache.policy = "reconstruct";
     if (!arm.idea.empty() && flags.device != "cpu")
       Fail(fmt::format("--policies: {} runs on --device cpu alone", policy), kExitUsage);
+    if (arm.recall_tokens < 0)
+      Fail(fmt::format("--policies: recall_tokens of {} is below 0", policy), kExitUsage);
     arm.cache.cache_ratio = 0.5;
     if (arm.cache.policy == "full")
       Fail("--policies: full is always there, to be compared with", kExitUsage);

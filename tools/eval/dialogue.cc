@@ -30,10 +30,9 @@ double Divergence(std::span<const float> full, std::span<const float> other) {
   return std::max(0.0, sum);
 }
 
-// `tokens`, behind the one that was generated and not read.
+// `tokens`, behind those that have not been read.
 std::vector<TokenId> WithUnread(const std::vector<TokenId>& tokens, Speaker* speaker) {
-  std::vector<TokenId> all;
-  if (speaker->unread != kNoToken) all.push_back(std::exchange(speaker->unread, kNoToken));
+  std::vector<TokenId> all = std::exchange(speaker->unread, {});
   all.insert(all.end(), tokens.begin(), tokens.end());
   return all;
 }
@@ -103,7 +102,9 @@ void DialogueRunner::ReadOneByOne(const std::vector<TokenId>& tokens, std::span<
   for (Speaker& speaker : speakers) {
     if (!speaker.plan.AppendsRuns()) all.emplace_back(&speaker, WithUnread(tokens, &speaker));
   }
-  for (size_t i = 0; i <= tokens.size(); ++i) {
+  size_t longest = 0;
+  for (const auto& [speaker, run] : all) longest = std::max(longest, run.size());
+  for (size_t i = 0; i < longest; ++i) {
     std::vector<Speaker*> reading;
     for (const auto& [speaker, run] : all) {
       if (i >= run.size()) continue;
@@ -157,7 +158,7 @@ void DialogueRunner::Generate(const Exchange& exchange, std::span<Speaker> speak
       if (stop != std::string::npos) {
         text.resize(stop);
       } else if (i + 1 == exchange.generate) {
-        speaker->unread = token;
+        speaker->unread = {token};
       } else {
         driver_->Decode(speaker->slot);
         going_on.push_back(speaker);

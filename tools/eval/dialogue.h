@@ -25,8 +25,8 @@ struct Speaker {
   int slot = -1;
   CachePlan plan;
   CacheSpec spec;
-  std::vector<float> logits = {};  // after the newest token; unset after a fork
-  TokenId unread = kNoToken;       // generated, and not in the cache yet
+  std::vector<float> logits = {};    // after the newest token; unset after a fork
+  std::vector<TokenId> unread = {};  // are read before the next exchange's
   std::vector<Answer> answers = {};
 };
 

@@ -12,6 +12,7 @@
 #include "engine/run/engine_probe.h"
 #include "engine/run/forward/score_predictor.h"
 #include "engine/run/model_fingerprint.h"
+#include "engine/text/passages/passages.h"
 #include "kernels/status_macros.h"
 #include "tools/eval/dialogue.h"
 #include "tools/eval/engine_driver.h"
@@ -36,8 +37,21 @@ struct PlannedArm {
   CachePlan plan;
   CacheSpec spec;
   bool is_oracle = false;
+  int recall_tokens = 0;
   int slot = -1;
 };
+
+// The tokens of the context that an arm reads again before the dialogue.
+std::vector<TokenId> Recalled(const Trial& trial, const Dialogue& dialogue, int recall_tokens,
+                              const Tokenizer& tokenizer) {
+  std::vector<TokenId> recalled;
+  for (const Passage& passage :
+       FindPassages(tokenizer, trial.context, dialogue.front().read, recall_tokens)) {
+    recalled.insert(recalled.end(), trial.context.begin() + passage.begin,
+                    trial.context.begin() + passage.end);
+  }
+  return recalled;
+}
 
 // All dialogues with their right answers, one after the other.
 std::vector<TokenId> Continuation(const Trial& trial) {
@@ -60,7 +74,7 @@ struct Laboratory::Impl {
   std::vector<TokenId> instruction;
 
   absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
-  int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
+  int64_t PagesOf(const CachePlan& plan, const Trial& trial, int recall_tokens) const;
   void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
   void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
   Outcome AfterPrefill(const Trial& trial, const PlannedArm& arm, EngineDriver* driver) const;
@@ -144,8 +158,10 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
 }
 
 // An upper bound of the pages of an arm, and of a fork of it.
-int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) const {
-  const auto tokens = static_cast<int64_t>(trial.context.size()) + LongestDialogue(trial.dialogues);
+int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial,
+                                  int recall_tokens) const {
+  const auto tokens =
+      static_cast<int64_t>(trial.context.size()) + recall_tokens + LongestDialogue(trial.dialogues);
   const int64_t pages = KvCacheManager::PagesFor(engine->limits(), plan, tokens);
   return trial.dialogues.size() > 1 ? 2 * pages : pages;
 }
@@ -153,7 +169,7 @@ int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) con
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
   std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial), {}}};
-  const int64_t of_full = impl_->PagesOf(group[0].plan, trial);
+  const int64_t of_full = impl_->PagesOf(group[0].plan, trial, 0);
   int64_t pages = of_full;
   // Groups as large as the pool allows; each includes the full cache as the baseline.
   const auto run = [&] {
@@ -167,11 +183,11 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
       outcomes[i + 1].refused = plan.status();
       continue;
     }
-    const int64_t needed = impl_->PagesOf(*plan, trial);
+    const int64_t needed = impl_->PagesOf(*plan, trial, arms[i].recall_tokens);
     if (pages + needed > impl_->engine->limits().num_blocks ||
         group.size() > static_cast<size_t>(impl_->options.max_arms))
       run();
-    group.push_back({i + 1, *plan, arms[i].cache, arms[i].is_oracle});
+    group.push_back({i + 1, *plan, arms[i].cache, arms[i].is_oracle, arms[i].recall_tokens});
     pages += needed;
   }
   run();
@@ -195,7 +211,9 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
 // more, with its continuation, for the oracles.
 void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
                                EngineDriver* driver) const {
-  const int more = LongestDialogue(trial.dialogues);
+  int more = LongestDialogue(trial.dialogues);
+  for (const PlannedArm& arm : group)
+    more = std::max(more, arm.recall_tokens + LongestDialogue(trial.dialogues));
   for (const bool oracles : {false, true}) {
     std::vector<PlannedArm*> readers;
     for (PlannedArm& arm : group) {
@@ -269,7 +287,9 @@ void Laboratory::Impl::Talk(const Trial& trial, std::span<const PlannedArm> grou
       Speaker& speaker = speakers.emplace_back();
       speaker.plan = arm.plan;
       speaker.spec = arm.spec;
-      speaker.slot = forks ? driver->Fork(arm.slot, TokensOf(dialogue)) : arm.slot;
+      speaker.slot =
+          forks ? driver->Fork(arm.slot, TokensOf(dialogue) + arm.recall_tokens) : arm.slot;
+      speaker.unread = Recalled(trial, dialogue, arm.recall_tokens, *tokenizer);
       if (forks) continue;
       const std::span<const float> logits = driver->LogitsRow(arm.slot);
       speaker.logits.assign(logits.begin(), logits.end());

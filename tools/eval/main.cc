@@ -147,11 +147,15 @@ void CheckAgainst(const Flags& flags, const Results& results) {
 // Tokens of the longest case; of two contexts with an instruction between them; of the anatomy.
 int LongestSequence(const Flags& flags, const std::vector<Case>& cases) {
   constexpr int kInstruction = 64;
+  int recalled = 0;
+  for (const std::string& policy : flags.policies)
+    recalled = std::max(recalled, ParseArm(policy).recall_tokens);
   int longest = flags.task.length + flags.task.given;
   for (const Case& asked : cases) {
     const auto context = static_cast<int>(asked.trial.context.size());
-    longest = std::max({longest, 2 * context + kInstruction,
-                        context + LongestDialogue(asked.trial.dialogues) + kInstruction});
+    longest =
+        std::max({longest, 2 * context + kInstruction,
+                  context + LongestDialogue(asked.trial.dialogues) + kInstruction + recalled});
   }
   return longest;
 }

@@ -137,7 +137,49 @@ class Contexts : public testing::Test {
     if (!result.usage.has_value()) result.usage.emplace();
     return result;
   }
+  // The handle of the cache that a request kept; "": none.
+  static std::string KeptBy(const StreamResult& result) {
+    std::string handle;
+    for (const v1::GenerateResponse& event : result.events) {
+      if (event.has_finished()) handle = event.finished().context();
+    }
+    return handle;
+  }
 };
+
+// Recall reads the line with the question's word again, exactly as a request that spells it out.
+TEST_F(Contexts, PassagesAreReadAgain) {
+  const auto server = MakeServer();
+  v1::CompressContextRequest document;
+  const std::string line = "The door of the harbour is painted teal\n";
+  document.set_text(std::string(60, 'k') + "\n" + line + std::string(60, 'x') + "\n");
+  document.mutable_cache()->set_cache_policy("h2o");
+  document.mutable_cache()->set_cache_ratio(0.2);
+  document.mutable_cache()->set_min_cache_tokens(16);
+  document.set_handle("text");
+  Compressed(*server, document);
+  v1::GenerateRequest question = Question("text", "Which doors?");
+  question.set_keep(true);
+  question.set_recall_tokens(64);
+  const StreamResult recalled = Ask(*server, question);
+  EXPECT_EQ(recalled.usage->recalled_tokens(), line.size());
+  EXPECT_EQ(recalled.usage->prompt_tokens(),
+            document.text().size() + line.size() + question.text().size() + 1);  // BOS
+  const StreamResult spelled_out = Ask(*server, Question("text", line + question.text()));
+  EXPECT_EQ(recalled.text, spelled_out.text);
+  EXPECT_EQ(spelled_out.usage->recalled_tokens(), 0);
+  EXPECT_EQ(recalled.usage->prompt_tokens(), spelled_out.usage->prompt_tokens());
+  EXPECT_NE(Ask(*server, Question("text", question.text())).text, recalled.text);
+  // The next turn goes on behind it.
+  const StreamResult next = Ask(*server, Question(KeptBy(recalled), " And?"));
+  EXPECT_GT(next.usage->prompt_tokens(), recalled.usage->prompt_tokens() + kOutput);
+  // A chat that is whole would not begin with the context's tokens in the next turn.
+  v1::GenerateRequest chat = question;
+  v1::ChatMessage* const message = chat.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("doors?");
+  EXPECT_FALSE(RunToEnd(*server->stub, chat).status.ok());
+}
 
 TEST_F(Contexts, AreReadOnceForAnyNumberOfQuestions) {
   const auto server = MakeServer();
@@ -395,9 +437,7 @@ TEST_P(StoredContexts, KeptContextsAreSavedAutomatically) {
     request.mutable_cache()->set_cache_salt("mine");
     request.mutable_stopping()->set_ignore_eos(true);
     request.set_keep(true);
-    for (const v1::GenerateResponse& event : Ask(*server, request).events) {
-      if (event.has_finished()) handle = event.finished().context();
-    }
+    handle = KeptBy(Ask(*server, request));
     v1::GenerateRequest next = Question(handle);
     next.mutable_cache()->set_cache_salt("mine");
     expected = Ask(*server, next).token_ids;

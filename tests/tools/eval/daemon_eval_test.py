@@ -17,7 +17,7 @@ from daemon import Daemon  # noqa: E402
 EVAL = sys.argv.pop()
 MODEL = ROOT / "models" / "hydrant-retrieval.gguf"
 COMMON = ["--text", ROOT / "LICENSE", "--length", "400", "--dtype", "stored", "--kv-cache-dtype", "float16", "--memory-gb", "0.2"]
-ASKED = ["--tasks", "lines,lines-unseen", "--policies", "echo,h2o,auto", "--budgets", "0.1,0.4"]
+ASKED = ["--tasks", "lines,lines-unseen", "--policies", "echo,h2o,auto,h2o:recall_tokens=32", "--budgets", "0.1,0.4"]
 
 
 def run(out, *flags, model=MODEL, cases=4):
@@ -51,7 +51,7 @@ class OverADaemon(unittest.TestCase):
             self.assertEqual(ended.returncode, 0, ended.stderr)
         engine, daemon = results(self.out / "engine"), results(self.out / "daemon")
         self.assertEqual(engine.keys(), daemon.keys())
-        self.assertEqual(len(engine), 4 * 2 * (1 + 3 * 2))
+        self.assertEqual(len(engine), 4 * 2 * (1 + 4 * 2))
         for key, line in engine.items():
             self.assertEqual([daemon[key][field] for field in ("text", "found", "entries")], [line[field] for field in ("text", "found", "entries")], key)
         self.assertIn("finds", run(self.out / "daemon", *ASKED, "--address", self.daemon.address, "--report-only").stdout)

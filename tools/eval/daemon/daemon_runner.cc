@@ -54,6 +54,8 @@ class Talk {
     } else {
       HYDRANT_ASSIGN_OR_RETURN(const std::string context, Compress(trial.context, outcome));
       first.set_context(context);
+      if (arm_.recall_tokens > 0)
+        first.set_recall_tokens(static_cast<uint32_t>(arm_.recall_tokens));
     }
     for (const Dialogue& dialogue : trial.dialogues) {
       HYDRANT_ASSIGN_OR_RETURN(std::vector<Answer> answers,
@@ -105,6 +107,7 @@ class Talk {
       HYDRANT_ASSIGN_OR_RETURN(const std::string kept,
                                Generate(exchange, &request, &answer, outcome));
       request.clear_cache();
+      request.clear_recall_tokens();
       request.set_context(kept);
     }
     return answers;
