@@ -107,7 +107,9 @@ bool WriteFile(const std::filesystem::path& path, const std::string& text) {
 void WriteReports(const Flags& flags, const ModelConfig& config, const Results& results,
                   const nlohmann::json& anatomy, const nlohmann::json& kept_text,
                   const std::string& settings, bool complete) {
-  const std::vector<Summary> summaries = results.Summarize();
+  std::vector<Summary> summaries = results.Summarize();
+  const std::vector<Summary> by_place = results.SummarizeByPlace();
+  summaries.insert(summaries.end(), by_place.begin(), by_place.end());
   const std::vector<Difference> differences = results.Compare(flags.against);
   ReportHead head = {
       .title = "hydrant-eval: " + std::filesystem::path(flags.model).filename().string(),

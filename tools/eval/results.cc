@@ -1,12 +1,14 @@
 #include "tools/eval/results.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
@@ -116,6 +118,14 @@ std::string WholeFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+constexpr std::array<const char*, 3> kPlaces = {"first third", "middle third", "last third"};
+
+// "": the fact stands nowhere in particular.
+std::string_view PlaceOf(double depth) {
+  if (depth < 0) return "";
+  return kPlaces.at(std::min<size_t>(kPlaces.size() - 1, static_cast<size_t>(3 * depth)));
+}
+
 // Drops an incomplete last line: the writer may have been killed.
 std::string WholeLines(const std::string& text) {
   return text.substr(0, text.rfind('\n') + 1);  // npos + 1 is 0
@@ -209,6 +219,21 @@ const CaseResult* Results::FullOf(const CaseResult& m) const {
 }
 
 std::vector<Summary> Results::Summarize() const {
+  return SummarizeBy([](const CaseResult& m) { return m.task; });
+}
+
+std::vector<Summary> Results::SummarizeByPlace() const {
+  std::vector<Summary> summaries;
+  for (const char* place : kPlaces) {  // in this order
+    const std::vector<Summary> of_place = SummarizeBy([&](const CaseResult& m) {
+      return PlaceOf(m.depth) == place ? std::string(place) : std::string();
+    });
+    summaries.insert(summaries.end(), of_place.begin(), of_place.end());
+  }
+  return summaries;
+}
+
+std::vector<Summary> Results::SummarizeBy(const NameOf& name_of) const {
   struct Values {
     CaseMeans lost, agreement, divergence, found, mass;
   };
@@ -217,12 +242,14 @@ std::vector<Summary> Results::Summarize() const {
   for (const CaseResult& m : measured_) {
     const CaseResult* full = FullOf(m);
     if (m.arm == kFull || full == nullptr) continue;
+    const std::string name = name_of(m);
+    if (name.empty()) continue;
     auto same = std::find_if(summaries.begin(), summaries.end(), [&](const Summary& s) {
-      return s.task == m.task && s.arm == m.arm && s.budget == m.budget;
+      return s.task == name && s.arm == m.arm && s.budget == m.budget;
     });
     if (same == summaries.end()) {
       summaries.push_back(
-          {.task = m.task, .arm = m.arm, .budget = m.budget, .retrieval = m.retrieval});
+          {.task = name, .arm = m.arm, .budget = m.budget, .retrieval = m.retrieval});
       summaries.back().kept.assign(m.kept.size(), 0.0);
       values.emplace_back();
       same = summaries.end() - 1;

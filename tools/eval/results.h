@@ -5,6 +5,7 @@
 #define HYDRANT_TOOLS_EVAL_RESULTS_H_
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -89,14 +90,20 @@ class Results {
   absl::Status Add(const CaseResult& measured);
   // Tasks, arms and budgets in order of first measurement. full: the baseline arm.
   std::vector<Summary> Summarize() const;
+  // The same over the questions of all tasks by the place of their facts in the context. The task
+  // of a summary is the place: "first third", "middle third", "last third".
+  std::vector<Summary> SummarizeByPlace() const;
   // Every other arm against each arm of `against`, paired case by case, in the order of
   // Summarize().
   std::vector<Difference> Compare(const std::vector<std::string>& against) const;
 
  private:
+  using NameOf = std::function<std::string(const CaseResult&)>;
   using Key = std::tuple<std::string, int, int, std::string, double>;
   static Key KeyOf(const CaseResult& measured);
   bool Insert(const CaseResult& measured);
+  // Summaries of the results that have the same name; those without one are left out.
+  std::vector<Summary> SummarizeBy(const NameOf& name_of) const;
   const CaseResult* FullOf(const CaseResult& measured) const;
   const CaseResult* Find(const Key& key) const;
 

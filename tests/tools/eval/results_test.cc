@@ -133,6 +133,37 @@ TEST_F(ResultsTest, QuestionsOfACaseCountAsOne) {
   EXPECT_TRUE(Open().Has("perplexity", 0, 2, "h2o", 0.2)) << "each has its own line";
 }
 
+// Found by the place of the fact, over all tasks; questions without a place are left out.
+TEST_F(ResultsTest, PlacesAreThirdsOfTheContext) {
+  Results results = Open();
+  const auto add = [&](const std::string& task, int number, double depth, bool found) {
+    for (const bool of_full : {true, false}) {
+      CaseResult measured = Of(number, of_full ? "full" : "h2o", of_full ? 1.0 : 0.2, 0,
+                               of_full || found ? 1.0 : 0.0);
+      measured.task = task;
+      measured.depth = depth;
+      ASSERT_TRUE(results.Add(Retrieved(measured)).ok());
+    }
+  };
+  add("facts", 0, 0.0, true);
+  add("facts", 1, 0.33, true);
+  add("needle", 2, 0.1, false);
+  add("needle", 3, 0.34, true);
+  add("needle", 4, 1.0, false);
+  add("needle", 5, -1, true);
+  const std::vector<Summary> summaries = results.SummarizeByPlace();
+  ASSERT_EQ(summaries.size(), 3u);
+  const std::vector<std::tuple<std::string, int, double>> expected = {
+      {"first third", 3, 2.0 / 3}, {"middle third", 1, 1.0}, {"last third", 1, 0.0}};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto& [place, questions, found] = expected[i];
+    EXPECT_EQ(summaries[i].task, place);
+    EXPECT_EQ(summaries[i].questions, questions) << place;
+    EXPECT_DOUBLE_EQ(summaries[i].found.mean, found) << place;
+  }
+  EXPECT_EQ(results.Summarize().size(), 2u);
+}
+
 // Losses of two arms on the same texts, and on others that only one of them has.
 TEST_F(ResultsTest, ArmsAreComparedOverTheCasesThatBothHave) {
   Results results = Open();
