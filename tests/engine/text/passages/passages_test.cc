@@ -116,8 +116,8 @@ TEST(FindPassages, ComparesNumbersWholeAndCharactersOfChineseAlone) {
 TEST(FindPassages, StaysWithinTheBound) {
   WordTokens tokens;
   // Passages of 20, 30 and 20 tokens; the second is the best.
-  const auto text =
-      tokens("key " + Filler(19, ".") + " key lock " + Filler(28, ".") + " key " + Filler(19, "."));
+  const auto text = tokens("key " + Filler(19, ".") + " key lock " + Filler(28, ".") + " key x " +
+                           Filler(18, "."));
   const auto passages = SplitPassages(tokens.tokenizer, text);
   const auto question = tokens("key lock");
   const auto found = [&](int most) { return FindPassages(tokens.tokenizer, text, question, most); };
@@ -127,6 +127,14 @@ TEST(FindPassages, StaysWithinTheBound) {
   EXPECT_THAT(found(0), IsEmpty());
   EXPECT_THAT(FindPassages(tokens.tokenizer, text, tokens("key"), 49),
               ElementsAre(passages[0], passages[2]));
+}
+
+TEST(FindPassages, RepeatedPassagesAreFoundOnce) {
+  WordTokens tokens;
+  const std::string line = "key " + Filler(19, ".");
+  const auto text = tokens(line + " " + Filler(20, ".") + " " + line + " key x " + Filler(18, "."));
+  EXPECT_THAT(FindPassages(tokens.tokenizer, text, tokens("key"), 1000),
+              ElementsAre(Passage{0, 20}, Passage{60, 80}));
 }
 
 // The published formula, one word and one passage after the other. All words are shorter than a
