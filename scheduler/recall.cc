@@ -38,12 +38,10 @@ absl::Status Recall(const Tokenizer& tokenizer, int64_t num_asked, int64_t max_m
   std::vector<TokenId>& prompt = request->prompt;
   const auto asked = prompt.end() - num_asked;
   const std::span<const TokenId> text = request->from->tokens;
-  std::vector<TokenId> recalled;
-  for (const Passage& passage :
-       FindPassages(tokenizer, text, {asked, prompt.end()},
-                    std::min(request->recall_tokens, RoomFor(*request, max_model_len)))) {
-    recalled.insert(recalled.end(), text.begin() + passage.begin, text.begin() + passage.end);
-  }
+  const std::vector<Passage> passages =
+      FindPassages(tokenizer, text, {asked, prompt.end()},
+                   std::min(request->recall_tokens, RoomFor(*request, max_model_len)));
+  const std::vector<TokenId> recalled = PassageTokens(text, passages);
   request->recalled_tokens = static_cast<int32_t>(recalled.size());
   prompt.insert(asked, recalled.begin(), recalled.end());
   return absl::OkStatus();

@@ -44,13 +44,8 @@ struct PlannedArm {
 // The tokens of the context that an arm reads again before the dialogue.
 std::vector<TokenId> Recalled(const Trial& trial, const Dialogue& dialogue, int recall_tokens,
                               const Tokenizer& tokenizer) {
-  std::vector<TokenId> recalled;
-  for (const Passage& passage :
-       FindPassages(tokenizer, trial.context, dialogue.front().read, recall_tokens)) {
-    recalled.insert(recalled.end(), trial.context.begin() + passage.begin,
-                    trial.context.begin() + passage.end);
-  }
-  return recalled;
+  return PassageTokens(
+      trial.context, FindPassages(tokenizer, trial.context, dialogue.front().read, recall_tokens));
 }
 
 // All dialogues with their right answers, one after the other.

@@ -44,7 +44,7 @@ bool IsWordCharacter(char32_t c) {
 bool IsWordOfItsOwn(char32_t c) { return c >= 0x2e80; }
 
 // The form in which words are compared: without the s of a plural (Harman, How Effective Is
-// Suffixing?, 1991), and cut behind five letters. Of a number: all of it.
+// Suffixing?, 1991), and cut behind five letters. A word with a digit stays whole.
 std::u32string Stem(std::u32string word) {
   const auto is_digit = [](char32_t c) { return c >= '0' && c <= '9'; };
   if (std::any_of(word.begin(), word.end(), is_digit)) return word;
@@ -71,6 +71,10 @@ std::vector<std::u32string> Words(std::string_view text) {
   }
   end_word();
   return words;
+}
+
+std::span<const TokenId> Within(std::span<const TokenId> text, const Passage& passage) {
+  return text.subspan(passage.begin, static_cast<size_t>(passage.end - passage.begin));
 }
 
 std::string BytesOf(const Tokenizer& tokenizer, std::span<const TokenId> tokens) {
@@ -142,12 +146,9 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
   const std::vector<std::u32string> asked = Words(BytesOf(tokenizer, question));
   if (asked.empty() || max_tokens <= 0) return {};
   const std::vector<Passage> passages = SplitPassages(tokenizer, text);
-  const auto tokens_of = [&](const Passage& passage) {
-    return text.subspan(passage.begin, static_cast<size_t>(passage.end - passage.begin));
-  };
   std::vector<std::vector<std::u32string>> words;
   for (const Passage& passage : passages)
-    words.push_back(Words(BytesOf(tokenizer, tokens_of(passage))));
+    words.push_back(Words(BytesOf(tokenizer, Within(text, passage))));
   const std::vector<double> scores = Bm25(words, {asked.begin(), asked.end()});
   std::vector<size_t> order(passages.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -156,10 +157,10 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
   std::vector<Passage> found;
   for (const size_t i : order) {
     if (scores[i] <= 0 || scores[i] < kLeastShareOfBest * scores[order[0]]) break;
-    const std::span<const TokenId> tokens = tokens_of(passages[i]);
+    const std::span<const TokenId> tokens = Within(text, passages[i]);
     if (std::cmp_greater(tokens.size(), max_tokens)) continue;
     const bool is_repeated = std::any_of(found.begin(), found.end(), [&](const Passage& other) {
-      return std::ranges::equal(tokens, tokens_of(other));
+      return std::ranges::equal(tokens, Within(text, other));
     });
     if (is_repeated) continue;
     max_tokens -= static_cast<int64_t>(tokens.size());
@@ -168,6 +169,16 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
   std::sort(found.begin(), found.end(),
             [](const Passage& a, const Passage& b) { return a.begin < b.begin; });
   return found;
+}
+
+std::vector<TokenId> PassageTokens(std::span<const TokenId> text,
+                                   std::span<const Passage> passages) {
+  std::vector<TokenId> tokens;
+  for (const Passage& passage : passages) {
+    const std::span<const TokenId> of_passage = Within(text, passage);
+    tokens.insert(tokens.end(), of_passage.begin(), of_passage.end());
+  }
+  return tokens;
 }
 
 }  // namespace hydrant

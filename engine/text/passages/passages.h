@@ -32,6 +32,10 @@ std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const T
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens);
 
+// The tokens of the passages, one after the other.
+std::vector<TokenId> PassageTokens(std::span<const TokenId> text,
+                                   std::span<const Passage> passages);
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_ENGINE_TEXT_PASSAGES_PASSAGES_H_
