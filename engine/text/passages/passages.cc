@@ -53,8 +53,8 @@ std::u32string Stem(std::u32string word) {
   return word;
 }
 
-// The stems of a text's words.
-std::vector<std::u32string> Words(std::string_view text) {
+// The stems of a text's words, in order.
+std::vector<std::u32string> Stems(std::string_view text) {
   std::vector<std::u32string> words;
   std::u32string word;
   const auto end_word = [&] {
@@ -73,6 +73,14 @@ std::vector<std::u32string> Words(std::string_view text) {
   return words;
 }
 
+// The stems, and all pairs of neighbours: a name of two words is rarer than each of them.
+std::vector<std::u32string> Terms(std::string_view text) {
+  std::vector<std::u32string> terms = Stems(text);
+  const size_t stems = terms.size();
+  for (size_t i = 0; i + 1 < stems; ++i) terms.push_back(terms[i] + U' ' + terms[i + 1]);
+  return terms;
+}
+
 std::span<const TokenId> Within(std::span<const TokenId> text, const Passage& passage) {
   return text.subspan(passage.begin, static_cast<size_t>(passage.end - passage.begin));
 }
@@ -83,31 +91,38 @@ std::string BytesOf(const Tokenizer& tokenizer, std::span<const TokenId> tokens)
   return bytes;
 }
 
-// The scores of passages for the words of a question.
-std::vector<double> Bm25(const std::vector<std::vector<std::u32string>>& passages,
-                         const std::set<std::u32string>& question) {
-  std::map<std::u32string, int> holders;  // passages with the word
-  double length = 0;
-  for (const std::vector<std::u32string>& words : passages) {
-    length += static_cast<double>(words.size());
-    for (const std::u32string& word : std::set<std::u32string>(words.begin(), words.end())) {
-      if (question.contains(word)) ++holders[word];
-    }
+// The terms of a question in a passage.
+struct Matches {
+  std::map<std::u32string, int> times;  // that each term occurs
+  double length = 0;                    // terms of the passage
+};
+
+Matches MatchesOf(std::string_view passage, const std::set<std::u32string>& question) {
+  Matches matches;
+  for (const std::u32string& term : Terms(passage)) {
+    if (question.contains(term)) ++matches.times[term];
+    ++matches.length;
   }
+  return matches;
+}
+
+// The score of each passage.
+std::vector<double> Bm25(const std::vector<Matches>& passages) {
   const auto count = static_cast<double>(passages.size());
-  const double mean_length = length / count;
+  std::map<std::u32string, int> holders;  // passages with the term
+  double mean_length = 0;
+  for (const Matches& passage : passages) {
+    for (const auto& [term, times] : passage.times) ++holders[term];
+    mean_length += passage.length / count;
+  }
   std::vector<double> scores;
-  for (const std::vector<std::u32string>& words : passages) {
-    std::map<std::u32string, int> times;
-    for (const std::u32string& word : words) {
-      if (question.contains(word)) ++times[word];
-    }
-    const double norm = 1 - kLengthNormalization +
-                        kLengthNormalization * static_cast<double>(words.size()) / mean_length;
+  for (const Matches& passage : passages) {
+    const double norm =
+        1 - kLengthNormalization + kLengthNormalization * passage.length / mean_length;
     double score = 0;
-    for (const auto& [word, n] : times) {
-      const double rarity = std::log(1 + (count - holders[word] + 0.5) / (holders[word] + 0.5));
-      score += rarity * n * (kTermSaturation + 1) / (n + kTermSaturation * norm);
+    for (const auto& [term, times] : passage.times) {
+      const double rarity = std::log(1 + (count - holders[term] + 0.5) / (holders[term] + 0.5));
+      score += rarity * times * (kTermSaturation + 1) / (times + kTermSaturation * norm);
     }
     scores.push_back(score);
   }
@@ -143,13 +158,14 @@ std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const T
 
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens) {
-  const std::vector<std::u32string> asked = Words(BytesOf(tokenizer, question));
+  const std::vector<std::u32string> asked = Terms(BytesOf(tokenizer, question));
   if (asked.empty() || max_tokens <= 0) return {};
+  const std::set<std::u32string> terms(asked.begin(), asked.end());
   const std::vector<Passage> passages = SplitPassages(tokenizer, text);
-  std::vector<std::vector<std::u32string>> words;
+  std::vector<Matches> matches;
   for (const Passage& passage : passages)
-    words.push_back(Words(BytesOf(tokenizer, Within(text, passage))));
-  const std::vector<double> scores = Bm25(words, {asked.begin(), asked.end()});
+    matches.push_back(MatchesOf(BytesOf(tokenizer, Within(text, passage)), terms));
+  const std::vector<double> scores = Bm25(matches);
   std::vector<size_t> order(passages.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(),

@@ -27,8 +27,9 @@ std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const T
 // The passages of at most `max_tokens` tokens together that fit the question best, in the order of
 // the text; none if the two share no word. A passage is ranked by BM25 (Robertson and Zaragoza, The
 // Probabilistic Relevance Framework: BM25 and Beyond, 2009; k1 1.2, b 0.75), and left out if its
-// score is below half of the best one's. Words are compared without case, plural and what follows
-// their fifth letter. Linear in the text but for sorting the passages.
+// score is below half of the best one's. Terms are words and pairs of neighbouring words, compared
+// without case, plural and the letters after the fifth. Linear in the text but for sorting the
+// passages.
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens);
 

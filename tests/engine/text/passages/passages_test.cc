@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
@@ -155,22 +156,33 @@ TEST(FindPassages, RanksByBm25) {
       }
       text += ".";
     }
-    std::set<std::string> asked;
-    while (asked.size() < 3) asked.insert(absl::StrCat("w", rng() % 70));
-    const std::string question = absl::StrCat(*asked.begin(), " ", *std::next(asked.begin()), " ",
-                                              *asked.rbegin(), " ", *asked.begin());
+    std::vector<std::string> words;
+    for (int i = 0; i < 3; ++i) words.push_back(absl::StrCat("w", rng() % 30));
+    const std::string question = absl::StrJoin({words[0], words[1], words[2], words[0]}, " ");
+    // The terms of a sentence: its words, and the pairs of neighbours.
+    std::vector<std::string> terms_asked = {words[0], words[1], words[2], words[0]};
+    const auto terms_of = [](std::vector<std::string> words_of) {
+      const size_t count = words_of.size();
+      for (size_t i = 1; i < count; ++i) words_of.push_back(words_of[i - 1] + " " + words_of[i]);
+      return words_of;
+    };
+    std::vector<std::vector<std::string>> terms;
     double mean = 0;
-    for (const auto& sentence : sentences)
-      mean += static_cast<double>(sentence.size()) / static_cast<double>(sentences.size());
-    std::vector<double> scores;
     for (const auto& sentence : sentences) {
+      terms.push_back(terms_of(sentence));
+      mean += static_cast<double>(terms.back().size()) / static_cast<double>(sentences.size());
+    }
+    terms_asked = terms_of(terms_asked);
+    std::vector<double> scores;
+    for (const auto& sentence : terms) {
       double score = 0;
-      for (const std::string& word : asked) {
-        const auto in = [&](const auto& s) { return std::count(s.begin(), s.end(), word); };
-        const auto holders = std::count_if(sentences.begin(), sentences.end(),
-                                           [&](const auto& s) { return in(s) > 0; });
+      for (const std::string& term :
+           std::set<std::string>(terms_asked.begin(), terms_asked.end())) {
+        const auto in = [&](const auto& s) { return std::count(s.begin(), s.end(), term); };
+        const auto holders =
+            std::count_if(terms.begin(), terms.end(), [&](const auto& s) { return in(s) > 0; });
         const auto times = static_cast<double>(in(sentence));
-        const double n = static_cast<double>(sentences.size());
+        const auto n = static_cast<double>(terms.size());
         const double length = static_cast<double>(sentence.size()) / mean;
         score += std::log(1 + (n - holders + 0.5) / (holders + 0.5)) * times * 2.2 /
                  (times + 1.2 * (0.25 + 0.75 * length));
