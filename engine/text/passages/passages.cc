@@ -174,7 +174,7 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
   for (const size_t i : order) {
     if (scores[i] <= 0 || scores[i] < kLeastShareOfBest * scores[order[0]]) break;
     const std::span<const TokenId> tokens = Within(text, passages[i]);
-    if (std::cmp_greater(tokens.size(), max_tokens)) continue;
+    if (std::cmp_greater(tokens.size(), max_tokens)) break;  // lesser ones would mislead
     const bool is_repeated = std::any_of(found.begin(), found.end(), [&](const Passage& other) {
       return std::ranges::equal(tokens, Within(text, other));
     });

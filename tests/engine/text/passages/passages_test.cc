@@ -125,6 +125,8 @@ TEST(FindPassages, StaysWithinTheBound) {
   EXPECT_THAT(found(1000), ElementsAre(passages[1]));  // the others are below half of its score
   EXPECT_THAT(found(30), ElementsAre(passages[1]));
   EXPECT_THAT(found(29), IsEmpty());
+  EXPECT_THAT(FindPassages(tokens.tokenizer, text, tokens("key lock fil3"), 29), IsEmpty())
+      << "the second best alone would mislead";
   EXPECT_THAT(found(0), IsEmpty());
   EXPECT_THAT(FindPassages(tokens.tokenizer, text, tokens("key"), 49),
               ElementsAre(passages[0], passages[2]));
