@@ -170,6 +170,12 @@ TEST_F(Contexts, PassagesAreReadAgain) {
   EXPECT_EQ(spelled_out.usage->recalled_tokens(), 0);
   EXPECT_EQ(recalled.usage->prompt_tokens(), spelled_out.usage->prompt_tokens());
   EXPECT_NE(Ask(*server, Question("text", question.text())).text, recalled.text);
+  // A lost stream is resumed behind the same passages.
+  v1::GenerateRequest rest = question;
+  rest.mutable_resume_token_ids()->Assign(recalled.token_ids.begin(),
+                                          recalled.token_ids.begin() + 4);
+  const std::vector<uint32_t> last(recalled.token_ids.begin() + 4, recalled.token_ids.end());
+  EXPECT_EQ(Ask(*server, rest).token_ids, last);
   // The next turn goes on behind it.
   const StreamResult next = Ask(*server, Question(KeptBy(recalled), " And?"));
   EXPECT_GT(next.usage->prompt_tokens(), recalled.usage->prompt_tokens() + kOutput);
