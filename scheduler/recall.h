@@ -1,5 +1,5 @@
-// Recall: passages of a context that share words with what follows it are read again in front of
-// that, because the context's cache may have evicted what they said.
+// Recall: passages of a context that share words with a request's prompt are read again before the
+// prompt, because the context's cache may have evicted their entries.
 #ifndef HYDRANT_SCHEDULER_RECALL_H_
 #define HYDRANT_SCHEDULER_RECALL_H_
 
