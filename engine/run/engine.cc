@@ -208,6 +208,7 @@ EngineMemory Engine::memory() const {
       impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.BytesWithState());
   memory.swap_space =
       impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.BytesWithState());
+  memory.pinned_host = impl_->backend->IsAsynchronous();
   return memory;
 }
 

@@ -68,6 +68,7 @@ struct EngineMemory {
   int64_t prefix_cache = 0;
   int64_t offloaded_caches = 0;
   int64_t swap_space = 0;
+  bool pinned_host = false;  // the host's memory is held from the start, not as it fills
 
   int64_t Total() const {
     return weights + kv_pool + workspace + prefix_cache + offloaded_caches + swap_space;

@@ -35,7 +35,7 @@ Then, in another terminal:
 Threads default to the cores that affinity and cgroup allow (hyper-threads count once), the KV cache to a quarter of the memory that is
 available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
 and activations leave of --gpu-memory-utilization. The prefix cache and kept contexts take at most an eighth of the available memory each,
-as they fill.
+as they fill; on a GPU pinned memory, from the start.
 
 SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP has tokens and certificates read anew; SIGUSR1 and
 SIGUSR2 are ignored; SIGQUIT ends it with a core dump.)";

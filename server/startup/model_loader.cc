@@ -246,11 +246,15 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 
 std::string MemorySummary(const EngineMemory& memory) {
   const int64_t reused = memory.prefix_cache + memory.offloaded_caches + memory.swap_space;
+  const std::string size = FormatByteSize(reused);
+  const std::string host =
+      memory.pinned_host ? size + " of the host's, pinned" : "up to " + size + " more as they fill";
   return fmt::format(
-      "memory: {} (weights {}, KV pool {}, workspace {}), and up to {} more as they fill (prefix "
-      "cache {}, contexts {}, swap space {})",
+      "memory: {} (weights {}, KV pool {}, workspace {}), and {} (prefix cache {}, contexts {}, "
+      "swap "
+      "space {})",
       FormatByteSize(memory.Total() - reused), FormatByteSize(memory.weights),
-      FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace), FormatByteSize(reused),
+      FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace), host,
       FormatByteSize(memory.prefix_cache), FormatByteSize(memory.offloaded_caches),
       FormatByteSize(memory.swap_space));
 }

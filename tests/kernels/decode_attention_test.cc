@@ -854,18 +854,23 @@ void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, bool sinks, Rng& rn
     EXPECT_EQ(world.victims, expected.victims);
   }
   World alone = start;
-  for (size_t row = slots.size(); row-- > 0;) {
-    Step step(s, {slots[row]}, {inputs.positions[row]}, rng);
-    step.softcap = inputs.softcap;
-    step.sinks = inputs.sinks;
-    const size_t q = static_cast<size_t>(s.num_heads) * s.head_dim;
-    const size_t kv = static_cast<size_t>(s.num_kv_heads) * s.head_dim;
-    std::copy_n(&inputs.q[row * q], q, step.q.begin());
-    std::copy_n(&inputs.k[row * kv], kv, step.k.begin());
-    std::copy_n(&inputs.v[row * kv], kv, step.v.begin());
-    RunOnBackend(&alone, &step, 2 + static_cast<int>(row % 3));
-    ASSERT_EQ(std::memcmp(step.out.data(), &expected_step.out[row * q], q * sizeof(float)), 0)
-        << "row " << row;
+  for (int threads : {2, 3, 4}) {
+    Backend& backend = *TestBackend(threads);
+    DevicePool pool(backend, alone);
+    for (size_t row = threads - 2; row < slots.size(); row += 3) {
+      Step step(s, {slots[row]}, {inputs.positions[row]}, rng);
+      step.softcap = inputs.softcap;
+      step.sinks = inputs.sinks;
+      const size_t q = static_cast<size_t>(s.num_heads) * s.head_dim;
+      const size_t kv = static_cast<size_t>(s.num_kv_heads) * s.head_dim;
+      std::copy_n(&inputs.q[row * q], q, step.q.begin());
+      std::copy_n(&inputs.k[row * kv], kv, step.k.begin());
+      std::copy_n(&inputs.v[row * kv], kv, step.v.begin());
+      RunOnPool(backend, &pool, &alone, &step);
+      ASSERT_EQ(std::memcmp(step.out.data(), &expected_step.out[row * q], q * sizeof(float)), 0)
+          << "row " << row;
+    }
+    pool.ReadBack(&alone);
   }
   EXPECT_EQ(
       std::memcmp(alone.scores.data(), expected.scores.data(), alone.scores.size() * sizeof(float)),

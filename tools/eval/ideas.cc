@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <utility>
+
+#include "engine/text/passages/passages.h"
 
 namespace hydrant::eval {
 namespace {
 
 constexpr std::string_view kPrefix = "idea-";
 constexpr float kStructureWeight = 1.0f / 3;
+constexpr double kKeptValues = 0.05;  // share of the values that kValues keeps
+constexpr double kValueNoise = 0.3;   // of its Gumbel noise on the logarithm of the score
 
 constexpr IdeaInfo kIdeas[] = {
     {Idea::kMeanAttention, "mean-attention", "h2o", "h2o by means over the queries, not sums"},
@@ -20,7 +25,11 @@ constexpr IdeaInfo kIdeas[] = {
     {Idea::kCentred, "centred", "echo", "echo, less each head's mean maximum"},
     {Idea::kStructure, "structure", "echo", "echo, white space and punctuation count a third"},
     {Idea::kLayers, "layers", "snapkv", "sums over heads and all layers so far"},
-    {Idea::kNoise, "noise", "h2o", "h2o with Gumbel noise"}};
+    {Idea::kStructure, "structure-twice", "reconstruct",
+     "reconstruct, white space and punctuation count a third"},
+    {Idea::kNoise, "noise", "h2o", "h2o with Gumbel noise"},
+    {Idea::kValues, "values", "echo", "echo with some noise; the longest values are kept"},
+    {Idea::kQuestions, "questions", "reconstruct", "reconstruct by guessed questions"}};
 
 // The rank of each value, 0 to 1; equal values have ranks in the order of their places.
 std::vector<float> RanksOf(std::span<const float> values) {
@@ -51,6 +60,30 @@ void KeyDiff(const PromptLayer& layer, int head, std::span<float> scores) {
   }
 }
 
+// Multiplies each score by the exponential of Gumbel noise.
+void AddNoise(const PromptLayer& layer, int head, double scale, std::span<float> scores) {
+  std::mt19937_64 random(1 + layer.layer * layer.num_kv_heads + head);
+  std::extreme_value_distribution<double> gumbel;
+  for (float& score : scores) score *= static_cast<float>(std::exp(scale * gumbel(random)));
+}
+
+// Puts the entries with the longest values above all others.
+void KeepValues(const PromptLayer& layer, int head, std::span<float> scores) {
+  const int dims = layer.kv.head_dim;
+  const float* const values = layer.kv.v.f32() + head * layer.kv.head_stride;
+  std::vector<std::pair<double, size_t>> lengths;
+  for (size_t j = 0; j < scores.size(); ++j) {
+    const float* const value = values + j * dims;
+    lengths.emplace_back(std::inner_product(value, value + dims, value, 0.0), j);
+  }
+  const auto kept =
+      static_cast<size_t>(std::ceil(kKeptValues * static_cast<double>(scores.size())));
+  std::partial_sort(lengths.begin(), lengths.begin() + static_cast<int64_t>(kept), lengths.end(),
+                    std::greater());
+  const float highest = *std::ranges::max_element(scores);
+  for (size_t i = 0; i < kept; ++i) scores[lengths[i].second] += highest;
+}
+
 class Changed final : public PromptScorer {
  public:
   Changed(Idea idea, std::shared_ptr<const PromptScorer> base, std::vector<bool> is_structure)
@@ -62,6 +95,7 @@ class Changed final : public PromptScorer {
   std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
     return base_->Echo(plan);
   }
+  bool ReadsProbe() const override { return base_->ReadsProbe(); }
   std::optional<EchoScore> TurnScore() const override { return base_->TurnScore(); }
 
   const float* Score(const PromptLayer& layer) const override {
@@ -120,9 +154,10 @@ class Changed final : public PromptScorer {
         if (is_structure_[j]) scores[j] *= kStructureWeight;
       }
     } else if (idea_ == Idea::kNoise) {
-      std::mt19937_64 random(1 + layer.layer * layer.num_kv_heads + head);
-      std::extreme_value_distribution<double> gumbel;
-      for (float& score : scores) score *= static_cast<float>(std::exp(gumbel(random)));
+      AddNoise(layer, head, 1.0, scores);
+    } else if (idea_ == Idea::kValues) {
+      AddNoise(layer, head, kValueNoise, scores);
+      KeepValues(layer, head, scores);
     }
   }
 
@@ -146,6 +181,30 @@ std::shared_ptr<const PromptScorer> ChangedScorer(Idea idea,
                                                   std::shared_ptr<const PromptScorer> scorer,
                                                   std::vector<bool> is_structure) {
   return std::make_shared<Changed>(idea, std::move(scorer), std::move(is_structure));
+}
+
+std::vector<TokenId> GuessedQuestions(const std::vector<TokenId>& context,
+                                      const Tokenizer& tokenizer) {
+  const auto encode = [&](std::string_view text) {
+    return *tokenizer.Encode(text, {.add_special_tokens = false, .parse_special_tokens = false});
+  };
+  const std::vector<TokenId> question = encode("\nQuestion: which words follow \"");
+  const std::vector<TokenId> answer = encode("\"? Answer:");
+  std::vector<Passage> passages = SplitPassages(tokenizer, context);
+  std::ranges::shuffle(passages, std::mt19937_64(1));
+  std::vector<TokenId> read;
+  const auto append = [&](auto begin, auto end) { read.insert(read.end(), begin, end); };
+  for (size_t i = 0; read.size() < context.size() && !passages.empty(); ++i) {
+    const Passage& passage = passages[i % passages.size()];
+    const auto begin = context.begin() + passage.begin, end = context.begin() + passage.end;
+    append(question.begin(), question.end());
+    append(begin, begin + (end - begin) / 2);
+    append(answer.begin(), answer.end());
+    append(begin + (end - begin) / 2, end);
+  }
+  if (passages.empty()) read = context;
+  read.resize(context.size());
+  return read;
 }
 
 std::vector<bool> StructureOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer) {

@@ -23,6 +23,9 @@ enum class Idea : uint8_t {
   kStructure,  // echo; white space and punctuation count a third (after kvpress's issue 288)
   kLayers,     // sums over heads and all layers so far (SpAtten, arXiv 2012.09852)
   kNoise,      // h2o with Gumbel noise on the logarithm of the sum (Keyformer, arXiv 2403.09054)
+  kValues,     // the longest twentieth of the values are kept, the others by echo with some Gumbel
+               // noise (after VaSE, arXiv 2606.03928)
+  kQuestions,  // guessed questions and answers are read behind the context, not its repetition
 };
 
 struct IdeaInfo {
@@ -39,6 +42,10 @@ const IdeaInfo* FindIdea(std::string_view arm);
 std::shared_ptr<const PromptScorer> ChangedScorer(Idea idea,
                                                   std::shared_ptr<const PromptScorer> scorer,
                                                   std::vector<bool> is_structure);
+// The text that kQuestions reads behind the context, as long as the context: each passage of it as a
+// question for its second half, in random order.
+std::vector<TokenId> GuessedQuestions(const std::vector<TokenId>& context,
+                                      const Tokenizer& tokenizer);
 // Whether each token is white space and punctuation alone.
 std::vector<bool> StructureOf(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer);
 

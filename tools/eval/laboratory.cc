@@ -31,12 +31,22 @@ class ContinuationScorer final : public PromptScorer {
   const float* Score(const PromptLayer& layer) const override { return layer.statistics[0]; }
 };
 
+// The text that a cache is chosen by, read behind the context. Arms that need none share the prefill
+// of kRepetition.
+enum class Probe { kRepetition, kQuestions, kContinuation };
+
+Probe ProbeOf(const Arm& arm) {
+  const IdeaInfo* const idea = FindIdea(arm.idea);
+  if (idea != nullptr && idea->idea == Idea::kQuestions) return Probe::kQuestions;
+  return arm.is_oracle ? Probe::kContinuation : Probe::kRepetition;
+}
+
 // An arm of a trial with its plan from PlanCache.
 struct PlannedArm {
   size_t outcome = 0;  // index in the result
   CachePlan plan;
   CacheSpec spec;
-  bool is_oracle = false;
+  Probe probe = Probe::kRepetition;
   int recall_tokens = 0;
   int slot = -1;
 };
@@ -71,6 +81,7 @@ struct Laboratory::Impl {
   absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
   int64_t PagesOf(const CachePlan& plan, const Trial& trial, int recall_tokens) const;
   void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
+  std::vector<TokenId> ReadBehind(const Trial& trial, Probe probe) const;
   void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
   Outcome AfterPrefill(const Trial& trial, const PlannedArm& arm, EngineDriver* driver) const;
   void Talk(const Trial& trial, std::span<const PlannedArm> group, EngineDriver* driver,
@@ -96,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
       FindScorePredictor(options.score_predictor, model, source->config(), HexOf(fingerprint)));
   engine.max_num_seqs = 2 * (options.max_arms + 1);  // each may be forked for a dialogue
   engine.max_shared_statistics = 3 * (options.max_arms + 1);
-  // Room for a prefill, one with a probe, and the oracle's.
+  // Room for a prefill with each probe.
   engine.prefill_arena_tokens = 4 * engine.max_model_len.value_or(source->config().max_context);
   HYDRANT_ASSIGN_OR_RETURN(impl->engine, Engine::Create(source, engine, nullptr));
   std::unique_ptr<Laboratory> laboratory(new Laboratory(std::move(impl)));
@@ -182,7 +193,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
     if (pages + needed > impl_->engine->limits().num_blocks ||
         group.size() > static_cast<size_t>(impl_->options.max_arms))
       run();
-    group.push_back({i + 1, *plan, arms[i].cache, arms[i].is_oracle, arms[i].recall_tokens});
+    group.push_back({i + 1, *plan, arms[i].cache, ProbeOf(arms[i]), arms[i].recall_tokens});
     pages += needed;
   }
   run();
@@ -202,17 +213,25 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
   Talk(trial, group, &driver, outcomes);
 }
 
-// Computes the context once for all arms, with a probe after it if any arm needs one; and once
-// more, with its continuation, for the oracles.
+std::vector<TokenId> Laboratory::Impl::ReadBehind(const Trial& trial, Probe probe) const {
+  if (probe == Probe::kContinuation) return Continuation(trial);
+  std::vector<TokenId> read = instruction;
+  const std::vector<TokenId> text =
+      probe == Probe::kQuestions ? GuessedQuestions(trial.context, *tokenizer) : trial.context;
+  read.insert(read.end(), text.begin(), text.end());
+  return read;
+}
+
+// Computes the context once for all arms of a probe, with the probe after it if any arm reads it.
 void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
                                EngineDriver* driver) const {
   int more = LongestDialogue(trial.dialogues);
   for (const PlannedArm& arm : group)
     more = std::max(more, arm.recall_tokens + LongestDialogue(trial.dialogues));
-  for (const bool oracles : {false, true}) {
+  for (const Probe probe : {Probe::kRepetition, Probe::kQuestions, Probe::kContinuation}) {
     std::vector<PlannedArm*> readers;
     for (PlannedArm& arm : group) {
-      if (arm.is_oracle == oracles) readers.push_back(&arm);
+      if (arm.probe == probe) readers.push_back(&arm);
     }
     if (readers.empty()) continue;
     // The arm with the longest prefill leads.
@@ -221,13 +240,8 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
     std::vector<TokenId> reading = trial.context;
     if (leader != readers.end()) {
       std::iter_swap(readers.begin(), leader);
-      if (oracles) {
-        const std::vector<TokenId> continuation = Continuation(trial);
-        reading.insert(reading.end(), continuation.begin(), continuation.end());
-      } else {
-        reading.insert(reading.end(), instruction.begin(), instruction.end());
-        reading.insert(reading.end(), trial.context.begin(), trial.context.end());
-      }
+      const std::vector<TokenId> behind = ReadBehind(trial, probe);
+      reading.insert(reading.end(), behind.begin(), behind.end());
     }
     readers[0]->slot = driver->Add(std::move(reading), readers[0]->plan, more);
     for (size_t i = 1; i < readers.size(); ++i)

@@ -514,6 +514,14 @@ TEST(Daemon, AMissingDeviceIsFirst) {
 }
 
 #ifdef EMULATED_CUDA
+// Pinned memory is cleared at the start, which takes seconds by default.
+std::vector<std::string> WithLittleHostMemory(std::vector<std::string> flags) {
+  for (const char* flag :
+       {"--prefix-cache-memory-bytes=8M", "--context-memory-bytes=8M", "--swap-space=8M"})
+    flags.emplace_back(flag);
+  return flags;
+}
+
 // Device "cuda" is the emulated one, configured by this setting.
 class EmulatedDevice {
  public:
@@ -578,8 +586,9 @@ TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
   }
   {
     const EmulatedDevice device("TAKEN", std::to_string(uint64_t{7} << 30));
-    Daemon daemon({}, kModel, "cuda");
+    Daemon daemon(WithLittleHostMemory({}), kModel, "cuda");
     EXPECT_FALSE(daemon.address().empty()) << "a GiB is enough: " << daemon.process().err();
+    EXPECT_THAT(daemon.process().err(), HasSubstr("MiB of the host's, pinned (prefix cache"));
   }
   {
     const EmulatedDevice device("TAKEN", std::to_string((uint64_t{8} << 30) * 95 / 100));
@@ -591,7 +600,7 @@ TEST(Device, TooLittleMemoryIsSaidInItsUnits) {
 // First the request fails, then health reports it, then the process ends.
 TEST(Device, ALostDeviceEndsTheRequestThenTheProcess) {
   const EmulatedDevice device("LAST_LAUNCH", "3000");
-  Daemon daemon({}, kModel, "cuda");
+  Daemon daemon(WithLittleHostMemory({"--kv-cache-memory-bytes", "4M"}), kModel, "cuda");
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
   const StreamResult result = RunToEnd(daemon.stub(), LongRequest());
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL);
@@ -611,8 +620,8 @@ void ExpectOneEndForEach(const std::string& setting, const std::string& value,
                          const std::string& max_num_seqs, const std::string& fault) {
   SCOPED_TRACE(setting + "=" + value);
   const EmulatedDevice device(setting, value);
-  Daemon daemon({"--metrics-listen", "127.0.0.1:0", "--max-num-seqs", max_num_seqs,
-                 "--kv-cache-memory-bytes", "4M"},
+  Daemon daemon(WithLittleHostMemory({"--metrics-listen", "127.0.0.1:0", "--max-num-seqs",
+                                      max_num_seqs, "--kv-cache-memory-bytes", "4M"}),
                 kModel, "cuda");
   if (daemon.address().empty()) {  // failed at startup
     EXPECT_EQ(daemon.process().Wait(), 1);

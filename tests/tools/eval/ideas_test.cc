@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "tests/server/byte_tokenizer.h"
 
 namespace hydrant::eval {
 namespace {
@@ -37,6 +40,7 @@ class Ideas : public ::testing::Test {
     layer.statistics[1] = second.data();
     layer.scores = scores_.data();
     layer.kv.k = keys.data();
+    layer.kv.v = values.data();
     layer.kv.head_stride = 6;
     layer.kv.head_dim = 2;
     const float* const made = scorer_->Score(layer);
@@ -47,6 +51,7 @@ class Ideas : public ::testing::Test {
   std::vector<float> sums = {3, 1, 2, -9, 6, 6, 9, -9};
   std::vector<float> maxima = {0.5f, 0.25f, 0.75f, -9, 1, 1, 1, -9};
   std::vector<float> keys = {3, 0, 0, 2, 1, 0, 1, 1, 1, 1, 2, 2};
+  std::vector<float> values = {1, 0, 2, 2, 0, 1, 0, 5, 1, 1, 1, 0};  // the longest: 1 and 0
   std::vector<float> centred_;
 
  private:
@@ -92,6 +97,35 @@ TEST_F(Ideas, NoiseIsTheSameAgain) {
   EXPECT_EQ(Scores(Idea::kNoise), once);
   EXPECT_THAT(once, ::testing::Each(::testing::Gt(0)));
   EXPECT_NE(once[3] / once[4], 1);
+}
+
+TEST_F(Ideas, TheLongestValueIsAboveAll) {
+  const std::vector<float> scores = Scores(Idea::kValues);
+  EXPECT_GT(scores[1], std::max(scores[0], scores[2]));
+  EXPECT_GT(scores[3], std::max(scores[4], scores[5]));
+}
+
+// As long as the context; each word is followed by its sentence's second half or a template.
+TEST(Questions, AreMadeOfTheContextsSentences) {
+  const ByteTokenizer tokenizer;
+  const std::string text = "The lamp in the hall is green. The old bridge is closed today. ";
+  const auto context = *tokenizer.Encode(text, {.add_special_tokens = false});
+  std::vector<TokenId> twice = context;
+  twice.insert(twice.end(), context.begin(), context.end());
+  std::string read;
+  for (const TokenId token : GuessedQuestions(twice, tokenizer)) read += static_cast<char>(token);
+  EXPECT_EQ(read.size(), 2 * text.size());
+  EXPECT_TRUE(read.starts_with("\nQuestion: which words follow \"The "));
+  EXPECT_THAT(read, ::testing::HasSubstr("\"? Answer:"));
+  const bool of_lamp = read.find("The lamp in the\"? Answer: hall is green.") != std::string::npos;
+  const bool of_bridge =
+      read.find("The old bridge \"? Answer:is closed today.") != std::string::npos;
+  EXPECT_TRUE(of_lamp || of_bridge) << read;
+}
+
+TEST(Questions, ContextWithoutSentencesIsRepeated) {
+  const std::vector<TokenId> specials(5, ByteTokenizer::kBos);
+  EXPECT_EQ(GuessedQuestions(specials, ByteTokenizer()), specials);
 }
 
 TEST(IdeaNames, AreFound) {

@@ -147,6 +147,23 @@ TEST(Laboratory, TheOracleKeepsAsManyInEveryHead) {
   EXPECT_LT(outcomes[1].first().divergence, outcomes[2].first().divergence) << "than chance";
 }
 
+// They are chosen by another text, and change no other arm.
+TEST(Laboratory, GuessedQuestionsChooseOtherEntries) {
+  const auto laboratory = Open();
+  const Trial trial = MakeTrial(*laboratory, 150, 40, 0);
+  Arm questions = Named("reconstruct", 30);
+  questions.idea = "idea-questions";
+  const std::vector<Outcome> outcomes =
+      laboratory->Run(trial, {Named("h2o", 30), questions, Named("reconstruct", 30)});
+  for (const Outcome& outcome : outcomes) ASSERT_TRUE(outcome.refused.ok()) << outcome.refused;
+  EXPECT_EQ(outcomes[2].entries, outcomes[3].entries);
+  EXPECT_NE(outcomes[2].first().nll, outcomes[3].first().nll);
+  const std::vector<Outcome> alone =
+      laboratory->Run(trial, {Named("h2o", 30), Named("reconstruct", 30)});
+  ExpectEqual(outcomes[1].answers[0], alone[1].answers[0]);
+  ExpectEqual(outcomes[3].answers[0], alone[2].answers[0]);
+}
+
 TEST(Laboratory, RefusalsAreOutcomes) {
   const auto laboratory = Open();
   const std::vector<Outcome> outcomes =
