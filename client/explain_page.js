@@ -29,37 +29,21 @@ function drawText() {
 }
 
 function drawHeads() {
-  const cell = Math.min(26, 860 / data.layers), left = 40, above = 18;
-  const svg = drawn('svg', {
-    viewBox: `0 0 900 ${above + cell * data.heads + 4}`,
-    role: 'img',
-    'aria-label': 'share that each head keeps'
-  });
-  shares.forEach((share, index) => {
-    const layer = Math.floor(index / data.heads), head = index % data.heads;
-    const box = drawn('rect', {
-      x: left + cell * layer,
-      y: above + cell * head,
-      width: cell - 2,
-      height: cell - 2,
-      fill: 'rgb(255 176 32)',
-      'fill-opacity': 0.08 + 0.92 * share,
-      stroke: 'currentColor',
-      'stroke-opacity': 0.2
-    });
-    box.append(drawn('title', {}, `layer ${layer}, head ${head}: ${percent(share)}`));
-    box.onclick = () => {
-      $('layer').value = layer;
-      $('head').value = head;
-      drawText();
-    };
-    svg.append(box);
-    if (head === 0 && layer % 5 === 0)
-      svg.append(drawn('text', {x: left + cell * layer, y: 12}, layer));
-    if (layer === 0)
-      svg.append(drawn('text', {x: 4, y: above + cell * head + cell * 0.65}, `h${head}`));
-  });
-  $('heads').append(svg);
+  const share = (layer, head) => shares[layer * data.heads + head];
+  $('heads').append(headGrid(
+      data.layers, data.heads,
+      (layer, head) => ({
+        fill: 'rgb(255 176 32)',
+        'fill-opacity': 0.08 + 0.92 * share(layer, head),
+        stroke: 'currentColor',
+        'stroke-opacity': 0.2
+      }),
+      (layer, head) => percent(share(layer, head)),
+      (layer, head) => {
+        $('layer').value = layer;
+        $('head').value = head;
+        drawText();
+      }));
 }
 
 function fill(select, count) {

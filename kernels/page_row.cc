@@ -23,11 +23,21 @@ void HadamardTransform(size_t count, float* row) {
   }
 }
 
+namespace {
+
+// The dtype is known in the loop, which the compiler can then simplify.
+template <DType kDType>
+void LoadElements(const void* base, size_t first, size_t count, float* row) {
+  for (size_t i = 0; i < count; ++i) row[i] = LoadPageElement(kDType, base, first + i);
+}
+
+}  // namespace
+
 void LoadPageRow(DType dtype, const void* base, size_t first, size_t count, float* row) {
-  if (BlockElements(dtype) == 1) {
-    for (size_t i = 0; i < count; ++i) row[i] = LoadPageElement(dtype, base, first + i);
-    return;
-  }
+  if (dtype == DType::kF32) return LoadElements<DType::kF32>(base, first, count, row);
+  if (dtype == DType::kF16) return LoadElements<DType::kF16>(base, first, count, row);
+  if (dtype == DType::kBF16) return LoadElements<DType::kBF16>(base, first, count, row);
+  if (dtype == DType::kE4M3) return LoadElements<DType::kE4M3>(base, first, count, row);
   DequantizeRow(dtype, static_cast<const uint8_t*>(base) + BytesOf(dtype, first),
                 static_cast<int64_t>(count), row);
   if (!IsTransformed(dtype)) return;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "engine/text/passages/passages.h"
+
 namespace hydrant::eval {
 namespace {
 
@@ -30,32 +32,42 @@ double Divergence(std::span<const float> full, std::span<const float> other) {
   return std::max(0.0, sum);
 }
 
-// `tokens`, behind those that have not been read.
+void Append(const std::vector<TokenId>& tokens, std::vector<TokenId>* to) {
+  to->insert(to->end(), tokens.begin(), tokens.end());
+}
+
+// `tokens`, behind those that have not been read. The speaker has then seen them.
 std::vector<TokenId> WithUnread(const std::vector<TokenId>& tokens, Speaker* speaker) {
   std::vector<TokenId> all = std::exchange(speaker->unread, {});
-  all.insert(all.end(), tokens.begin(), tokens.end());
+  Append(tokens, &all);
+  Append(all, &speaker->seen);
   return all;
 }
 
 }  // namespace
 
-int TokensOf(const Dialogue& dialogue) {
+int TokensOf(const Dialogue& dialogue, int recall_tokens) {
   size_t tokens = 0;
   for (const Exchange& exchange : dialogue)
-    tokens += exchange.read.size() + exchange.foreseen.size() + exchange.follow + exchange.generate;
+    tokens += recall_tokens + exchange.read.size() + exchange.foreseen.size() + exchange.follow +
+              exchange.generate;
   return static_cast<int>(tokens);
 }
 
-int LongestDialogue(const std::vector<Dialogue>& dialogues) {
+int LongestDialogue(const std::vector<Dialogue>& dialogues, int recall_tokens) {
   int longest = 0;
-  for (const Dialogue& dialogue : dialogues) longest = std::max(longest, TokensOf(dialogue));
+  for (const Dialogue& dialogue : dialogues)
+    longest = std::max(longest, TokensOf(dialogue, recall_tokens));
   return longest;
 }
 
 void DialogueRunner::Run(const Dialogue& dialogue, std::span<Speaker> speakers) {
   for (const Exchange& exchange : dialogue) {
     for (Speaker& speaker : speakers) speaker.answers.emplace_back();
-    if (!exchange.read.empty()) Read(exchange.read, speakers);
+    if (!exchange.read.empty()) {
+      for (Speaker& speaker : speakers) Recall(exchange.read, &speaker);
+      Read(exchange.read, speakers);
+    }
     if (!exchange.foreseen.empty() || exchange.follow > 0) Foresee(exchange, speakers);
     if (exchange.generate > 0) Generate(exchange, speakers);
   }
@@ -69,6 +81,15 @@ void DialogueRunner::Step(std::span<Speaker* const> speakers) {
     const std::span<const float> logits = driver_->LogitsRow(speaker->slot);
     speaker->logits.assign(logits.begin(), logits.end());
   }
+}
+
+void DialogueRunner::Recall(const std::vector<TokenId>& question, Speaker* speaker) {
+  if (speaker->recall_tokens == 0) return;
+  std::vector<TokenId> text = speaker->seen;
+  Append(speaker->unread, &text);
+  const std::vector<Passage> passages =
+      FindPassages(*tokenizer_, text, question, speaker->recall_tokens);
+  Append(PassageTokens(text, passages), &speaker->unread);
 }
 
 void DialogueRunner::Read(const std::vector<TokenId>& tokens, std::span<Speaker> speakers) {
@@ -131,6 +152,7 @@ void DialogueRunner::Foresee(const Exchange& exchange, std::span<Speaker> speake
       answer.agreement += Best(logits) == best ? 1.0 : 0.0;
       if (speaker != all[0]) answer.divergence += Divergence(full, logits);
       driver_->DecodeToken(speaker->slot, token, driver_->position(speaker->slot));
+      speaker->seen.push_back(token);
     }
     Step(all);
     if (on_foreseen_ != nullptr) on_foreseen_();
@@ -161,6 +183,7 @@ void DialogueRunner::Generate(const Exchange& exchange, std::span<Speaker> speak
         speaker->unread = {token};
       } else {
         driver_->Decode(speaker->slot);
+        speaker->seen.push_back(token);
         going_on.push_back(speaker);
       }
     }

@@ -16,15 +16,19 @@
 
 namespace hydrant::eval {
 
-// The most tokens that a cache sees in a dialogue, and in the longest of several.
-int TokensOf(const Dialogue& dialogue);
-int LongestDialogue(const std::vector<Dialogue>& dialogues);
+// The most tokens that a cache sees in a dialogue, and in the longest of several, with a Speaker's
+// recall_tokens.
+int TokensOf(const Dialogue& dialogue, int recall_tokens);
+int LongestDialogue(const std::vector<Dialogue>& dialogues, int recall_tokens);
 
 // A cache in a dialogue.
 struct Speaker {
   int slot = -1;
   CachePlan plan;
   CacheSpec spec;
+  // At most as many tokens of the passages seen before that an exchange asks for are read before it.
+  int recall_tokens = 0;
+  std::vector<TokenId> seen = {};    // the cache's tokens, in order
   std::vector<float> logits = {};    // after the newest token; unset after a fork
   std::vector<TokenId> unread = {};  // are read before the next exchange's
   std::vector<Answer> answers = {};
@@ -45,6 +49,7 @@ class DialogueRunner {
   void Run(const Dialogue& dialogue, std::span<Speaker> speakers);
 
  private:
+  void Recall(const std::vector<TokenId>& question, Speaker* speaker);
   void Read(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);
   void ReadRuns(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);
   void ReadOneByOne(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);

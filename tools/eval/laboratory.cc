@@ -12,7 +12,6 @@
 #include "engine/run/engine_probe.h"
 #include "engine/run/forward/score_predictor.h"
 #include "engine/run/model_fingerprint.h"
-#include "engine/text/passages/passages.h"
 #include "kernels/status_macros.h"
 #include "tools/eval/dialogue.h"
 #include "tools/eval/engine_driver.h"
@@ -50,13 +49,6 @@ struct PlannedArm {
   int recall_tokens = 0;
   int slot = -1;
 };
-
-// The tokens of the context that an arm reads again before the dialogue.
-std::vector<TokenId> Recalled(const Trial& trial, const Dialogue& dialogue, int recall_tokens,
-                              const Tokenizer& tokenizer) {
-  return PassageTokens(
-      trial.context, FindPassages(tokenizer, trial.context, dialogue.front().read, recall_tokens));
-}
 
 // All dialogues with their right answers, one after the other.
 std::vector<TokenId> Continuation(const Trial& trial) {
@@ -167,7 +159,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
 int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial,
                                   int recall_tokens) const {
   const auto tokens =
-      static_cast<int64_t>(trial.context.size()) + recall_tokens + LongestDialogue(trial.dialogues);
+      static_cast<int64_t>(trial.context.size()) + LongestDialogue(trial.dialogues, recall_tokens);
   const int64_t pages = KvCacheManager::PagesFor(engine->limits(), plan, tokens);
   return trial.dialogues.size() > 1 ? 2 * pages : pages;
 }
@@ -225,9 +217,9 @@ std::vector<TokenId> Laboratory::Impl::ReadBehind(const Trial& trial, Probe prob
 // Computes the context once for all arms of a probe, with the probe after it if any arm reads it.
 void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
                                EngineDriver* driver) const {
-  int more = LongestDialogue(trial.dialogues);
+  int more = 0;
   for (const PlannedArm& arm : group)
-    more = std::max(more, arm.recall_tokens + LongestDialogue(trial.dialogues));
+    more = std::max(more, LongestDialogue(trial.dialogues, arm.recall_tokens));
   for (const Probe probe : {Probe::kRepetition, Probe::kQuestions, Probe::kContinuation}) {
     std::vector<PlannedArm*> readers;
     for (PlannedArm& arm : group) {
@@ -297,8 +289,9 @@ void Laboratory::Impl::Talk(const Trial& trial, std::span<const PlannedArm> grou
       speaker.plan = arm.plan;
       speaker.spec = arm.spec;
       speaker.slot =
-          forks ? driver->Fork(arm.slot, TokensOf(dialogue) + arm.recall_tokens) : arm.slot;
-      speaker.unread = Recalled(trial, dialogue, arm.recall_tokens, *tokenizer);
+          forks ? driver->Fork(arm.slot, TokensOf(dialogue, arm.recall_tokens)) : arm.slot;
+      speaker.recall_tokens = arm.recall_tokens;
+      speaker.seen = trial.context;
       if (forks) continue;
       const std::span<const float> logits = driver->LogitsRow(arm.slot);
       speaker.logits.assign(logits.begin(), logits.end());

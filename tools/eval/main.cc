@@ -155,9 +155,8 @@ int LongestSequence(const Flags& flags, const std::vector<Case>& cases) {
   int longest = flags.task.length + flags.task.given;
   for (const Case& asked : cases) {
     const auto context = static_cast<int>(asked.trial.context.size());
-    longest =
-        std::max({longest, 2 * context + kInstruction,
-                  context + LongestDialogue(asked.trial.dialogues) + kInstruction + recalled});
+    longest = std::max({longest, 2 * context + kInstruction,
+                        context + LongestDialogue(asked.trial.dialogues, recalled) + kInstruction});
   }
   return longest;
 }

@@ -70,23 +70,10 @@ function legendOf(series) {
   return made;
 }
 
-// Cells of value(layer, head), one column per layer.
+// Cells of value(layer, head), the darker the more.
 function heads(layers, count, value, say, darkest, lightest = 0) {
-  const cell = Math.min(26, 860 / layers), left = 40, above = 18;
-  const svg = drawn("svg", {viewBox: `0 0 900 ${above + cell * count + 4}`});
-  for (let layer = 0; layer < layers; ++layer) {
-    if (layer % 5 === 0) svg.append(drawn("text", {x: left + cell * layer, y: 12}, layer));
-    for (let head = 0; head < count; ++head) {
-      const v = value(layer, head);
-      const box = drawn("rect", {x: left + cell * layer, y: above + cell * head, width: cell - 2, height: cell - 2,
-                                   fill: `hsl(215 70% ${95 - 65 * (darkest > lightest ? (v - lightest) / (darkest - lightest) : 0)}%)`});
-      box.append(drawn("title", {}, `layer ${layer}, head ${head}: ${say(v)}`));
-      svg.append(box);
-    }
-  }
-  for (let head = 0; head < count; ++head)
-    svg.append(drawn("text", {x: 4, y: above + cell * head + cell * 0.65}, `h${head}`));
-  return svg;
+  const share = v => darkest > lightest ? (v - lightest) / (darkest - lightest) : 0;
+  return headGrid(layers, count, (layer, head) => blue(share(value(layer, head))), (layer, head) => say(value(layer, head)));
 }
 
 const sorted = values => [...values].sort((a, b) => a - b);

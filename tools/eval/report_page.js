@@ -162,27 +162,15 @@ function drawHeads() {
   $("kept").hidden = data.summaries.every(s => !s.kept.length);  // over a daemon
   if ($("kept").hidden) return;
   const s = data.summaries[$("heads").value];
-  const cell = 22, left = 40, above = 18;
-  const svg = drawn("svg", {viewBox: `0 0 ${left + cell * data.layers + 10} ${above + cell * data.heads + 10}`});
-  const most = Math.max(...s.kept);
-  for (let layer = 0; layer < data.layers; ++layer) {
-    if (layer % 5 === 0) svg.append(drawn("text", {x: left + cell * layer, y: 12}, layer));
-    for (let head = 0; head < data.heads; ++head) {
-      const kept = s.kept[layer * data.heads + head];
-      const box = drawn("rect", {x: left + cell * layer, y: above + cell * head, width: cell - 2, height: cell - 2,
-                                   fill: `hsl(215 70% ${95 - 65 * (most > 0 ? kept / most : 0)}%)`});
-      box.append(drawn("title", {}, `layer ${layer}, head ${head}: ${kept.toFixed(0)} entries, ${(100 * kept / data.context).toFixed(1)} %`));
-      svg.append(box);
-    }
-  }
-  for (let head = 0; head < data.heads; ++head)
-    svg.append(drawn("text", {x: 4, y: above + cell * head + 14}, `h${head}`));
+  const most = Math.max(...s.kept), kept = (layer, head) => s.kept[layer * data.heads + head];
+  const grid = headGrid(data.layers, data.heads, (layer, head) => blue(most > 0 ? kept(layer, head) / most : 0),
+      (layer, head) => `${kept(layer, head).toFixed(0)} entries, ${(100 * kept(layer, head) / data.context).toFixed(1)} %`);
   const mean = s.kept.reduce((sum, kept) => sum + kept, 0) / s.kept.length;
   $('heat').replaceChildren(
       tag('p',
           `${mean.toFixed(0)} entries a head on average (${
               (100 * mean / data.context).toFixed(1)} %), ${most.toFixed(0)} in the fullest.`),
-      svg);
+      grid);
 }
 
 for (const arm of arms) {

@@ -23,8 +23,8 @@ struct Arm {
   // all heads if the params' budget_scope says so. `cache` then only gives C.
   bool is_oracle = false;
   std::string idea = {};  // "idea-NAME" (tools/eval/ideas.h); "": none. `cache` is of its policy
-  // At most as many tokens of the context's passages are read again before the first question of a
-  // dialogue (engine/text/passages/passages.h).
+  // At most as many tokens of earlier passages are read again before each question that is read
+  // (engine/text/passages/passages.h).
   int recall_tokens = 0;
 };
 

@@ -129,6 +129,25 @@ INSTANTIATE_TEST_SUITE_P(All, TaskTest, testing::ValuesIn(AllTasks()), [](const 
   return name;
 });
 
+// The retrieval model's names are 64; longer contexts have others, each once.
+TEST(Tasks, LinesFillLongContextsWithDifferentNames) {
+  TaskOptions options;
+  options.cases = 1;
+  options.length = 8000;
+  const std::string text = TextOf(Make("lines", options)[0].trial.context);
+  std::set<std::string> names;
+  int lines = 0;
+  std::istringstream stream(text.substr(0, text.find("\nQuestion")));
+  for (std::string line; std::getline(stream, line);) {
+    const size_t end = line.find(": REGISTER_CONTENT is <");
+    if (!line.starts_with("line ") || end == std::string::npos) continue;
+    names.insert(line.substr(5, end - 5));
+    ++lines;
+  }
+  EXPECT_GT(lines, 100);
+  EXPECT_EQ(names.size(), static_cast<size_t>(lines));
+}
+
 TEST(Tasks, GroupsStandForTheirTasks) {
   EXPECT_EQ(TasksNamed("ruler")->size(), 13u);
   EXPECT_EQ(*TasksNamed("needle"), std::vector<std::string>{"needle"});

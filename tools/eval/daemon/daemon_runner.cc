@@ -53,9 +53,7 @@ class Talk {
       unread = trial.context;
     } else {
       HYDRANT_ASSIGN_OR_RETURN(const std::string context, Compress(trial.context, outcome));
-      first.set_context(context);
-      if (arm_.recall_tokens > 0)
-        first.set_recall_tokens(static_cast<uint32_t>(arm_.recall_tokens));
+      Continue(context, &first);
     }
     for (const Dialogue& dialogue : trial.dialogues) {
       HYDRANT_ASSIGN_OR_RETURN(std::vector<Answer> answers,
@@ -69,6 +67,13 @@ class Talk {
   absl::Status ToAbsl(const grpc::Status& status) const {
     return {static_cast<absl::StatusCode>(status.error_code()),
             DescribeError(status, connection_.address())};
+  }
+
+  // The request goes on from a context.
+  void Continue(const std::string& context, v1::GenerateRequest* request) const {
+    request->set_context(context);
+    if (arm_.recall_tokens > 0)
+      request->set_recall_tokens(static_cast<uint32_t>(arm_.recall_tokens));
   }
 
   // The handle of the compressed context.
@@ -107,8 +112,7 @@ class Talk {
       HYDRANT_ASSIGN_OR_RETURN(const std::string kept,
                                Generate(exchange, &request, &answer, outcome));
       request.clear_cache();
-      request.clear_recall_tokens();
-      request.set_context(kept);
+      Continue(kept, &request);
     }
     return answers;
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -109,27 +108,44 @@ Case Variables(const Composer& composer, int number, bool seen) {
       {value}, seen);
 }
 
-// LongEval's lines: each has a number; the question asks for one.
-Case Lines(const Composer& composer, int number, bool seen) {
+// Pairs "first-second" of all words, in random order.
+template <typename Words>
+std::vector<std::string> Pairs(const Words& first, const Words& second, std::mt19937_64* rng) {
+  std::vector<std::string> pairs;
+  for (const auto& a : first) {
+    for (const auto& b : second) pairs.push_back(fmt::format("{}-{}", a, b));
+  }
+  std::shuffle(pairs.begin(), pairs.end(), *rng);
+  return pairs;
+}
+
+// Different names of lines: the retrieval model's 64 first, then others for longer contexts.
+std::vector<std::string> LineNames(std::mt19937_64* rng) {
   static constexpr const char* kFirst[] = {"brave", "quiet", "green", "proud",
                                            "swift", "tired", "happy", "odd"};
   static constexpr const char* kSecond[] = {"otter", "maple", "stone", "cloud",
                                             "tiger", "lemon", "piano", "wheel"};
+  std::vector<std::string> names = Pairs(kFirst, kSecond, rng);
+  std::mt19937_64 of_more = *rng;  // a context of few lines draws nothing more
+  for (std::string& name : Pairs(Adjectives(), Nouns(), &of_more)) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// LongEval's lines: each has a number; the question asks for one.
+Case Lines(const Composer& composer, int number, bool seen) {
   std::mt19937_64 rng = composer.Rng(number);
-  std::vector<int> names(std::size(kFirst) * std::size(kSecond));
-  std::iota(names.begin(), names.end(), 0);
-  std::shuffle(names.begin(), names.end(), rng);
   std::vector<std::pair<std::string, std::string>> lines;  // names and values
   Ids context;
-  for (const int name : names) {
+  for (const std::string& name : LineNames(&rng)) {
     const std::string value = DrawNumber(&rng);
-    const std::string full =
-        fmt::format("{}-{}", kFirst[name / std::size(kSecond)], kSecond[name % std::size(kSecond)]);
     const Ids line =
-        composer.Encode(fmt::format("line {}: REGISTER_CONTENT is <{}>\n", full, value));
+        composer.Encode(fmt::format("line {}: REGISTER_CONTENT is <{}>\n", name, value));
     if (context.size() + line.size() > static_cast<size_t>(Room(composer))) break;
     context.insert(context.end(), line.begin(), line.end());
-    lines.push_back({full, value});
+    lines.push_back({name, value});
   }
   if (lines.empty()) return {};
   const auto& [asked, content] = lines[rng() % lines.size()];
