@@ -91,6 +91,20 @@ std::string BytesOf(const Tokenizer& tokenizer, std::span<const TokenId> tokens)
   return bytes;
 }
 
+// The terms of the first and the last part of a question, which are the whole of a short one.
+std::set<std::u32string> TermsOfEnds(const Tokenizer& tokenizer,
+                                     std::span<const TokenId> question) {
+  constexpr size_t kHalf = kMaxQuestionTokens / 2;
+  const bool is_long = question.size() > kMaxQuestionTokens;
+  std::vector<std::u32string> terms =
+      Terms(BytesOf(tokenizer, is_long ? question.first(kHalf) : question));
+  if (is_long) {
+    for (std::u32string& term : Terms(BytesOf(tokenizer, question.last(kHalf))))
+      terms.push_back(std::move(term));
+  }
+  return {terms.begin(), terms.end()};
+}
+
 // The terms of a question in a passage.
 struct Matches {
   std::map<std::u32string, int> times;  // that each term occurs
@@ -158,9 +172,8 @@ std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const T
 
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens) {
-  const std::vector<std::u32string> asked = Terms(BytesOf(tokenizer, question));
-  if (asked.empty() || max_tokens <= 0) return {};
-  const std::set<std::u32string> terms(asked.begin(), asked.end());
+  const std::set<std::u32string> terms = TermsOfEnds(tokenizer, question);
+  if (terms.empty() || max_tokens <= 0) return {};
   const std::vector<Passage> passages = SplitPassages(tokenizer, text);
   std::vector<Matches> matches;
   for (const Passage& passage : passages)

@@ -20,16 +20,19 @@ struct Passage {
 
 inline constexpr int kMinPassageTokens = 16;   // shorter sentences are joined with the next
 inline constexpr int kMaxPassageTokens = 128;  // longer sentences are cut
+// Of a longer question only the first and the last half as many tokens count: the text that is sent
+// along with a question stands before or behind it.
+inline constexpr int kMaxQuestionTokens = 128;
 
 // The passages of a text in order. None holds a special token; all other tokens are in one.
 std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const TokenId> text);
 
 // The passages of at most `max_tokens` tokens together that fit the question best, up to the first
-// that is too long, in the order of the text; none if the two share no word. A passage is ranked by BM25 (Robertson and Zaragoza, The
-// Probabilistic Relevance Framework: BM25 and Beyond, 2009; k1 1.2, b 0.75), and left out if its
-// score is below half of the best one's. Terms are words and pairs of neighbouring words, compared
-// without case, plural and the letters after the fifth. Linear in the text but for sorting the
-// passages.
+// that is too long, in the order of the text; none if the two share no word. A passage is ranked by
+// BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009; k1
+// 1.2, b 0.75), and left out if its score is below half of the best one's. Terms are words and pairs
+// of neighbouring words, compared without case, plural and the letters after the fifth. Linear in
+// the text but for sorting the passages.
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens);
 

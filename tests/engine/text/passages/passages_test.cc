@@ -102,6 +102,24 @@ TEST(FindPassages, TakesTheOneWithTheRareWordInAnyForm) {
   }
 }
 
+// A text between the ends of a long question does not count.
+TEST(FindPassages, LongQuestionsAreReadAtTheirEnds) {
+  WordTokens tokens;
+  const auto text =
+      tokens(Filler(15) + " door. " + Filler(15) + " boat. " + Filler(15) + " lamp. " + Filler(15));
+  const auto passages = SplitPassages(tokens.tokenizer, text);
+  const auto x = [](int count) { return absl::StrJoin(std::vector<std::string>(count, "x"), " "); };
+  const int half = kMaxQuestionTokens / 2;
+  const auto find = [&](const std::string& question) {
+    return FindPassages(tokens.tokenizer, text, tokens(question), 100);
+  };
+  EXPECT_THAT(find("door " + x(half - 1) + " boat " + x(half - 1) + " lamp"),
+              ElementsAre(passages[0], passages[2]));
+  EXPECT_THAT(find(x(half - 1) + " boat " + x(half + 1)), ElementsAre(passages[1]));
+  EXPECT_THAT(find(x(half) + " boat " + x(half)), IsEmpty());
+  EXPECT_THAT(find(x(half) + " boat " + x(half - 1)), ElementsAre(passages[1])) << "not long";
+}
+
 TEST(FindPassages, ComparesNumbersWholeAndCharactersOfChineseAlone) {
   WordTokens tokens;
   const auto text = tokens(Filler(15) + " 1234567. " + Filler(15) + " 1234568. " + Filler(15) +
