@@ -251,8 +251,7 @@ std::string MemorySummary(const EngineMemory& memory) {
       memory.pinned_host ? size + " of the host's, pinned" : "up to " + size + " more as they fill";
   return fmt::format(
       "memory: {} (weights {}, KV pool {}, workspace {}), and {} (prefix cache {}, contexts {}, "
-      "swap "
-      "space {})",
+      "swap space {})",
       FormatByteSize(memory.Total() - reused), FormatByteSize(memory.weights),
       FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace), host,
       FormatByteSize(memory.prefix_cache), FormatByteSize(memory.offloaded_caches),
