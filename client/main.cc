@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "client/batch_command.h"
@@ -92,11 +94,15 @@ PrintOptions Printing(const ClientFlags& flags) {
           .explain_file = flags.explain_file};
 }
 
-// Before anything is generated.
+// Checks before anything is generated; leaves no file behind.
 bool CanWritePage(const std::string& file) {
-  if (file.empty() || std::ofstream(file, std::ios::app).good()) return true;
-  PrintErr("hydrant: cannot write --explain-cache {}\n", file);
-  return false;
+  if (file.empty()) return true;
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(file, ignored);
+  const bool writable = std::ofstream(file, std::ios::app).good();
+  if (writable && !existed) std::filesystem::remove(file, ignored);
+  if (!writable) PrintErr("hydrant: cannot write --explain-cache {}\n", file);
+  return writable;
 }
 
 // Whether standard input is a pipe, a file or a socket: not a terminal, not /dev/null.

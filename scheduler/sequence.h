@@ -204,8 +204,8 @@ struct Sequence {
   // as the prompt.
   int64_t PromptTokensRead(int num_layers) const;
 
-  // Of the range that is being read, if its tokens are scored for a later turn's compaction: the
-  // cache continues a context, or becomes one.
+  // The run of the range that is being read, if its tokens are scored for a later turn's
+  // compaction: the cache continues a context, or becomes one.
   std::optional<TurnRun> Turn() const;
   // Its plan when the last turn has begun.
   CachePlan LargestPlan() const {

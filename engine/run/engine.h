@@ -52,7 +52,7 @@ struct EngineOptions {
   std::optional<int> max_model_len;  // unset: the model's context
   int max_shared_statistics = 0;     // EngineLimits::max_shared_statistics
   int max_held_tokens = 0;           // EngineLimits::max_held_tokens
-  // Of the model; null: none.
+  // The model's; null: none.
   std::shared_ptr<const ScorePredictor> score_predictor = nullptr;
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048

@@ -129,6 +129,9 @@ void AddRequests(const RequestMetrics& requests, Families* to) {
   to->Counter("hydrant_kept_entries_total",
               "Entries that a KV head held when its request ended, by cache policy.")
       .Values("policy", requests.kept);
+  to->Counter("hydrant_recalled_tokens_total",
+              "Prompt tokens that repeat passages of a context, by cache policy.")
+      .Values("policy", requests.recalled_tokens);
   to->Counter("hydrant_sent_bytes_total", "Bytes of messages handed to gRPC.")
       .Value(requests.sent_bytes.load());
 }

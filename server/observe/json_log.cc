@@ -54,6 +54,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"compressed_by", usage.compressed_by},
                {"prompt_tokens", usage.prompt_tokens},
                {"cached_tokens", usage.cached_tokens},
+               {"recalled_tokens", usage.recalled_tokens},
                {"completion_tokens", usage.completion_tokens},
                {"samples", record.samples},
                {"kv_tokens_kept_mean", usage.kv_tokens_kept_mean},

@@ -55,6 +55,7 @@ class RequestMetrics {
   LabelledCounter prompt_tokens;      // of ended requests, by outcome
   LabelledCounter generation_tokens;  // by outcome
   LabelledCounter evicted, kept;      // entries in the usage of ended requests, by policy
+  LabelledCounter recalled_tokens;    // of ended requests, by policy
   std::atomic<uint64_t> sent_bytes{0};
 
   // Seconds from the arrival of the call until a message is passed to gRPC. The first token may be

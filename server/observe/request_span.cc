@@ -62,6 +62,7 @@ void AddUsage(const Usage& usage, Span* span) {
   if (!usage.compressed_by.empty())
     AddText("hydrant.cache.compressed_by", usage.compressed_by, span);
   AddCount("hydrant.usage.cached_tokens", usage.cached_tokens, span);
+  AddCount("hydrant.usage.recalled_tokens", usage.recalled_tokens, span);
   AddNumber("hydrant.usage.kv_tokens_kept_mean", usage.kv_tokens_kept_mean, span);
   AddNumber("hydrant.usage.kv_tokens_evicted_mean", usage.kv_tokens_evicted_mean, span);
   AddCount("hydrant.usage.kv_bytes", usage.kv_bytes, span);

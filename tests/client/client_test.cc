@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -120,6 +121,12 @@ TEST(Client, ExplainsTheCache) {
       "\"$@\"", At(server.address(), {"chat", "x", "--explain-cache", "/nonexistent/page.html"}));
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("cannot write --explain-cache /nonexistent/page.html"));
+
+  const std::string never = testing::TempDir() + "/never_explained.html";
+  const Ended failed = Shell("\"$@\"", At(server.address(), {"generate", "--prompt", "x", "--model",
+                                                             "another", "--explain-cache", never}));
+  EXPECT_NE(failed.code, 0);
+  EXPECT_FALSE(std::filesystem::exists(never)) << "a failed request left an empty page";
 }
 
 TEST(Client, AFullStandardErrorLosesNoAnswer) {

@@ -58,7 +58,7 @@ TEST_P(ThreadPoolTest, RangesRunEveryTaskOnceAndOnesOwnFirst) {
 // the range to others.
 TEST_P(ThreadPoolTest, RangesAreHelpedWith) {
   ThreadPool pool(GetParam());
-  if (pool.num_threads() == 1) GTEST_SKIP() << "nobody else is there";
+  if (pool.num_threads() == 1) GTEST_SKIP() << "needs a second thread";
   constexpr int kTasks = 100;
   std::atomic<int> ended{0};
   pool.ParallelForRanges(kTasks, [&](int task, int) {

@@ -385,7 +385,7 @@ TEST(RedisStore, IsFoundAgainAfterItWasGone) {
   ASSERT_TRUE(store->Put("a", "x", std::nullopt).ok());
   redis.Stop();
   EXPECT_EQ(CodeOf(store->Put("a", "y", std::nullopt)), StatusCode::kUnavailable);
-  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable) << "while nobody tries to connect";
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable) << "while no connection is tried";
   EXPECT_THAT(MessageOf(store->List("")), HasSubstr("the Redis at " + redis.socket()));
   redis.Start();
   EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);

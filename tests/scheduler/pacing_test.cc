@@ -311,7 +311,7 @@ TEST(Pacing, StepsAreAimedSoThatNineteenOfTwentyAnswersKeepTheTarget) {
   EXPECT_NEAR(pacer.tpot_aim(), 0.9, 0.01) << "as before, once they are in time";
   const double aim = pacer.tpot_aim();
   run(500, 0.4, 0.02);
-  EXPECT_EQ(pacer.tpot_aim(), aim) << "nobody was kept waiting";
+  EXPECT_EQ(pacer.tpot_aim(), aim) << "no request was kept waiting";
   run(100, 3, 0.02);
   EXPECT_EQ(pacer.tpot_aim(), 0.6) << "and no further";
 }

@@ -117,7 +117,7 @@ TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
   EXPECT_EQ(total(request), kLimit);
   request.resume_token_ids.clear();
   request.stopping.max_tokens.reset();
-  EXPECT_EQ(total(request), 128) << "nobody asked for an endless stream";
+  EXPECT_EQ(total(request), 128) << "no request asked for an endless stream";
 
   request.cache.max_cache_tokens = 128;
   EXPECT_EQ(total(request), 128);

@@ -207,7 +207,7 @@ TEST(ServingLoopTest, SamplesEnterAllOrNone) {
   engine.Release();
   for (const RequestHandle handle : {1, 2, 3, 20, 21, 22})
     EXPECT_TRUE(sink.WaitForEnd(handle).finished.has_value()) << handle;
-  EXPECT_EQ(sink.streams().size(), 6u) << "of who was refused nobody hears";
+  EXPECT_EQ(sink.streams().size(), 6u) << "a refused request gets no event";
 }
 
 // One sample ends at once, the others only by the cancel.
@@ -462,7 +462,7 @@ TEST(ServingLoopTest, EveryAcceptedRequestEndsOnce) {
       const bool slow = failed && absl::IsResourceExhausted(failed->status);
       ++ends[!failed ? "finished" : slow ? "slow" : failed->reason];
     }
-    EXPECT_EQ(streams.size(), taken.size()) << "of who was refused nobody hears";
+    EXPECT_EQ(streams.size(), taken.size()) << "a refused request gets no event";
     EXPECT_TRUE(loop->Idle());
     EXPECT_EQ(loop->Stats().pages_free, limits.num_blocks);
   }
@@ -526,7 +526,7 @@ TEST(ServingLoopTest, ViewsAreMadeOnRequest) {
   LoopFixture f;
   ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
   f.sink.WaitForEnd(1);
-  EXPECT_EQ(f.loop->RequestView(), nullptr) << "nobody had asked";
+  EXPECT_EQ(f.loop->RequestView(), nullptr) << "no view was asked for";
   const ServingView idle = WaitForView(f.loop.get());  // an idle loop answers, too
   EXPECT_TRUE(idle.live.empty());
   EXPECT_EQ(idle.stats.pages_free, idle.stats.pages_total);

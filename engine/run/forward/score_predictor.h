@@ -25,9 +25,9 @@ struct ScorePredictor {
   std::vector<float> weights;  // [layers, kv_heads, width]
   std::vector<float> biases;   // [layers, kv_heads]
 
-  // Of the shape of the model, with zeros.
+  // A predictor of zeros in the model's shape.
   static ScorePredictor ShapedLike(const ModelConfig& config);
-  // Of weights and biases; not 0.
+  // A hash of the weights and biases; not 0.
   uint32_t Id() const;
 };
 

@@ -20,8 +20,8 @@ struct Passage {
 
 inline constexpr int kMinPassageTokens = 16;   // shorter sentences are joined with the next
 inline constexpr int kMaxPassageTokens = 128;  // longer sentences are cut
-// Of a longer question only the first and the last half as many tokens count: the text that is sent
-// along with a question stands before or behind it.
+// A longer question counts by its first and its last kMaxQuestionTokens / 2 tokens: text that is
+// sent along with a question stands before or behind it.
 inline constexpr int kMaxQuestionTokens = 128;
 
 // The passages of a text in order. None holds a special token; all other tokens are in one.

@@ -90,7 +90,7 @@ TEST(TenantAccount, PageSecondsAreThoseInWhichPagesWereHeld) {
   EXPECT_FALSE(account.Run(20 * kSecond)) << "20 too many, one comes back a second";
   EXPECT_TRUE(account.Run(21 * kSecond));
   Account small({.page_seconds_per_minute = 0.25});
-  EXPECT_TRUE(small.Run(0)) << "whoever has used nothing may begin";
+  EXPECT_TRUE(small.Run(0)) << "a tenant that has used nothing may begin";
 }
 
 TEST(TenantAccount, AsManyRunAsMay) {

@@ -185,6 +185,7 @@ TEST(Trace, DescribesTheRequest) {
       {"hydrant.cache.policy", "s:local"},
       {"hydrant.cache.max_cache_tokens", "i:64"},
       {"hydrant.usage.cached_tokens", Count(usage.cached_tokens())},
+      {"hydrant.usage.recalled_tokens", "i:0"},
       {"hydrant.usage.kv_tokens_kept_mean", "d:" + std::to_string(usage.kv_tokens_kept_mean())},
       {"hydrant.usage.kv_tokens_evicted_mean",
        "d:" + std::to_string(usage.kv_tokens_evicted_mean())},

@@ -150,7 +150,7 @@ TEST(StalledClients, DoNotHoldTheEnd) {
   EXPECT_TRUE(WaitFor([&] {
     const std::string metrics = HttpGet(daemon.metrics, "/metrics").body;
     return !metrics.empty() && metrics.find("hydrant_generation_tokens_total 0\n") == metrics.npos;
-  })) << "the request that nobody reads the answer of does not run";
+  })) << "a request whose answer is not read does not run";
   EXPECT_THAT(daemon.Terminate(), Optional(0));
   for (const int fd : clients) close(fd);
 }

@@ -123,7 +123,7 @@ TEST(RunnerTest, AnOpenLoopSendsOnTimeAndCountsAll) {
     EXPECT_EQ(outcomes[i].bytes_sent, 20u);
     EXPECT_EQ(outcomes[i].bytes_received, 200u);
   }
-  EXPECT_GT(target.max_in_flight, 30u) << "nobody waits for an answer";
+  EXPECT_GT(target.max_in_flight, 30u) << "no request waits for an answer";
 }
 
 TEST(RunnerTest, AClosedLoopKeepsItsPlacesTaken) {

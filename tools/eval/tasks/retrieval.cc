@@ -21,7 +21,7 @@ double Evenly(size_t i, size_t count) {
   return (static_cast<double>(i) + 0.5) / static_cast<double>(count);
 }
 
-// Of a case's only fact: from case to case all depths.
+// The depth of a case's only fact: from case to case all depths.
 double DepthOfOnly(const Composer& composer, int number) {
   return Evenly(number, composer.options().cases);
 }
