@@ -23,7 +23,11 @@ using testing::HasSubstr;
 using Manner = FakeRedis::Manner;
 
 // Far shorter than an unbounded wait for such a store, and far longer than all other work.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::chrono::seconds kSoon{180};  // a prompt takes ten seconds
+#else
 constexpr std::chrono::seconds kSoon{30};
+#endif
 
 std::string LongText(int seed) {
   std::string text;
