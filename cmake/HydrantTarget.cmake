@@ -76,6 +76,9 @@ function(hydrant_executable name)
   hydrant_flags(${name})
   hydrant_optimize(${name} ${ARG_OPTIMIZE})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  if(HYDRANT_TESTS AND HYDRANT_SANITIZE MATCHES address)
+    target_link_libraries(${name} PRIVATE hydrant_leaks_of_libraries)
+  endif()
 endfunction()
 
 # hydrant_test_headers(<name> HEADERS ... DEPS ...): precompiles the headers that the tests of a folder share. A folder uses them in
