@@ -63,9 +63,10 @@ class RingProducts : public Tile {
   __device__ void Fill() {
     while (at_.ahead < kTiles) {
       const WorkPiece& piece = pieces_.pieces[at_.piece];
-      const int key_passes = piece.rule.rolling ? 0 : 1;
+      const bool is_work = piece.unit.count > 0;  // else the piece has no rule
+      const int key_passes = is_work && !piece.rule.rolling ? 1 : 0;
       const int passes = key_passes + (l_.group + Tile::kGroup - 1) / Tile::kGroup;
-      if (piece.unit.count == 0 || at_.pass >= passes) {
+      if (!is_work || at_.pass >= passes) {
         if (at_.known == 0) return;
         --at_.known;
         at_.piece = RingPieces::After(at_.piece);
