@@ -130,8 +130,8 @@ void AddRequests(const RequestMetrics& requests, Families* to) {
               "Entries that a KV head held when its request ended, by cache policy.")
       .Values("policy", requests.kept);
   to->Counter("hydrant_recalled_tokens_total",
-              "Prompt tokens that repeat passages of a context, by cache policy.")
-      .Values("policy", requests.recalled_tokens);
+              "Prompt tokens of ended requests that repeat passages of their contexts.")
+      .Value(requests.recalled_tokens.load());
   to->Counter("hydrant_sent_bytes_total", "Bytes of messages handed to gRPC.")
       .Value(requests.sent_bytes.load());
 }

@@ -72,7 +72,6 @@ RequestMetrics::RequestMetrics()
       generation_tokens(Outcomes()),
       evicted(PolicyNames()),
       kept(PolicyNames()),
-      recalled_tokens(PolicyNames()),
       time_to_first_token(WaitingTimes()),
       inter_token_latency{0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075,
                           0.1,    0.15,  0.2,   0.3,   0.5,  1,     2.5,  5,    10},
@@ -89,7 +88,7 @@ void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcom
   const std::string_view its = usage.compressed_by.empty() ? policy : usage.compressed_by;
   kept.Add(its, AtLeastZero(std::llround(usage.kv_tokens_kept_mean)));
   evicted.Add(its, AtLeastZero(std::llround(usage.kv_tokens_evicted_mean)));
-  recalled_tokens.Add(its, AtLeastZero(usage.recalled_tokens));
+  recalled_tokens += AtLeastZero(usage.recalled_tokens);
 }
 
 void RequestMetrics::Ended(std::string_view policy, const Finished& finished) {

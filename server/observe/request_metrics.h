@@ -50,12 +50,12 @@ class RequestMetrics {
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 
-  LabelledCounter refused;            // by reason
-  LabelledCounter ended;              // by outcome
-  LabelledCounter prompt_tokens;      // of ended requests, by outcome
-  LabelledCounter generation_tokens;  // by outcome
-  LabelledCounter evicted, kept;      // entries in the usage of ended requests, by policy
-  LabelledCounter recalled_tokens;    // of ended requests, by policy
+  LabelledCounter refused;                   // by reason
+  LabelledCounter ended;                     // by outcome
+  LabelledCounter prompt_tokens;             // of ended requests, by outcome
+  LabelledCounter generation_tokens;         // by outcome
+  LabelledCounter evicted, kept;             // entries in the usage of ended requests, by policy
+  std::atomic<uint64_t> recalled_tokens{0};  // of ended requests
   std::atomic<uint64_t> sent_bytes{0};
 
   // Seconds from the arrival of the call until a message is passed to gRPC. The first token may be
