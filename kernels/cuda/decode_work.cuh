@@ -72,6 +72,10 @@ struct BlockWork {
     const int share = (units + kDecodeThreads - 1) / kDecodeThreads;
     const int first_unit = min(thread * share, units), end = min(first_unit + share, units);
     if (thread < kWindow) window[thread].unit = -1;
+    if (thread == 0) {  // stays so in a block without work
+      unit = head_begin = entry = 0;
+      first = true;
+    }
     int steps = 0, longest = 0;
 #pragma unroll 4
     for (int u = first_unit; u < end; ++u) {
