@@ -90,8 +90,8 @@ struct Progress {
   ScheduleCounts counts;
 };
 
-// Schedules run in child processes, so that a crash is reported like any other failure: as many a
-// child as finish far within its time limit, under a sanitizer too.
+// Schedules run in child processes, so that a crash is reported like any other failure. A child
+// runs only as many as finish far within its time limit, under a sanitizer too.
 ScheduleCounts RunSchedules(uint64_t count, const ScheduleSize& size) {
   const auto at_once = static_cast<uint64_t>(std::max(1, 5000 / size.steps));
   void* const memory =

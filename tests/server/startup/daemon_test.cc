@@ -867,6 +867,7 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("completion_tokens"), 7);
     EXPECT_EQ(line.at("samples"), 1);
     EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
+    EXPECT_EQ(line.at("recalled_tokens"), 0);
     EXPECT_EQ(line.at("kv_tokens_kept_mean"), 9.0);
     EXPECT_EQ(line.at("kv_bytes"), line.at("kv_bytes_of_full"));
     EXPECT_GT(line.at("kv_bytes"), 0);

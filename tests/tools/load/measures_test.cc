@@ -67,7 +67,7 @@ TEST(MeasuresTest, CacheHitsAndMissesAreDistinguished) {
   EXPECT_NEAR(measures.CacheHitRate(), 0.3, 1e-9) << "of 400 that were completed";
   EXPECT_EQ(measures.ttft_hit.count, 2);
   EXPECT_NEAR(measures.ttft_hit.mean, 200, 1e-9);
-  EXPECT_EQ(measures.ttft_miss.count, 1) << "the failed one does not count";
+  EXPECT_EQ(measures.ttft_miss.count, 1) << "the last one reports no cached tokens";
   EXPECT_NEAR(measures.ttft_miss.mean, 500, 1e-9);
 }
 
