@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/cache/policy_registry.h"
 #include "tests/engine/run/random_model.h"
+#include "tests/sanitized.h"
 
 namespace hydrant {
 namespace {
@@ -167,9 +168,9 @@ class CompactsLast : public StepExecutor {
 };
 
 TEST(EngineScheduleFaultTest, AWrongOrderIsFound) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "two sequences write one page, and compaction then reads past a head's entries";
-#endif
+  if (kAddressSanitizer) {
+    GTEST_SKIP() << "two sequences write one page, and compaction then reads past a head's entries";
+  }
   const std::unique_ptr<Engine> engine = MakeEngine(kPools[0]);
   CompactsLast wrong(engine.get());
   const EngineScheduleCounts counts = RunSchedules(1, 800, kPools[0], &wrong);

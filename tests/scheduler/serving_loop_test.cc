@@ -22,6 +22,7 @@
 
 #include "gtest/gtest.h"
 #include "scheduler/serving_view.h"
+#include "tests/sanitized.h"
 #include "tests/scheduler/collecting_sink.h"
 #include "tests/scheduler/fake_engine.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -571,9 +572,7 @@ void StayHere(int) {
 // The operating system may preempt a reader at any instruction, for any time: steps continue. With
 // a shared lock this test would hang.
 TEST(ServingLoopTest, AReaderThatIsStoppedAnywhereDelaysNoStep) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer delivers signals late";
-#endif
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer delivers signals late";
   LoopFixture f;
   sem_init(&stopped, 0, 0);
   struct sigaction action {};

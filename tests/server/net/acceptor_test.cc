@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/sanitized.h"
 #include "tests/server/http_get.h"
 #include "tests/server/log_watch.h"
 
@@ -69,10 +70,10 @@ class NoDescriptors {
 };
 
 TEST(Acceptor, ContinuesWhenDescriptorsAreFreeAgain) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP()
-      << "the sanitizer reads a vptr through a pipe, and calls it broken without descriptors";
-#endif
+  if (kAddressSanitizer) {
+    GTEST_SKIP()
+        << "the sanitizer reads a vptr through a pipe, and calls it broken without descriptors";
+  }
   LogWatch log;
   Counted counted;
   ListeningSockets sockets = Open("127.0.0.1:0");

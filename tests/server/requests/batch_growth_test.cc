@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/run/engine_probe.h"
+#include "tests/sanitized.h"
 #include "tests/server/random_model_server.h"
 
 namespace hydrant {
@@ -68,11 +69,7 @@ int PeakRunning(RandomModelServer* server, int count, const std::string& policy)
 
 // A step reads half a second of prompts (scheduler/pacer.h). With a sanitizer these are so few
 // tokens that time, not the pool, limits the batch.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kPoolLimitsTheBatch = false;
-#else
-constexpr bool kPoolLimitsTheBatch = true;
-#endif
+constexpr bool kPoolLimitsTheBatch = !kSanitized;
 
 TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
   if (!kPoolLimitsTheBatch) GTEST_SKIP() << "too slow with a sanitizer";

@@ -16,6 +16,7 @@
 
 #include "server/observe/http_server.h"
 #include "server/startup/daemon.h"
+#include "tests/sanitized.h"
 #include "tests/server/http2_watch.h"
 #include "tests/server/http_get.h"
 #include "tests/server/test_server.h"
@@ -542,9 +543,7 @@ int64_t ResidentBytes() {
 
 // 200 MB of small blocks, all freed except one in a hundred: these keep the rest allocated.
 TEST(Memory, AnIdleDaemonGivesItBack) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers' allocators know nothing of this";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizers' allocators know nothing of this";
   constexpr int kBlocks = 200'000, kBytes = 1000;
   RunningDaemon daemon;
   ASSERT_TRUE(daemon.StartAndWait());

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/fake_redis.h"
+#include "tests/sanitized.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/http_get.h"
 #include "tests/server/scrape.h"
@@ -23,11 +24,8 @@ using testing::HasSubstr;
 using Manner = FakeRedis::Manner;
 
 // Far shorter than an unbounded wait for such a store, and far longer than all other work.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::chrono::seconds kSoon{180};  // a prompt takes ten seconds
-#else
-constexpr std::chrono::seconds kSoon{30};
-#endif
+// With a sanitizer a prompt takes ten seconds.
+constexpr std::chrono::seconds kSoon{kSanitized ? 180 : 30};
 
 std::string LongText(int seed) {
   std::string text;
