@@ -22,6 +22,7 @@
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
+#include "tests/dot.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {
@@ -221,17 +222,6 @@ struct QueryWeights {
   const double* weights;  // of key `first`
 };
 using SeeWeights = std::function<void(const QueryWeights&)>;
-
-// The sum in four parts, so that the compiler can use vectors.
-double Dot(const double* a, const double* b, int n) {
-  double sums[4] = {};
-  int d = 0;
-  for (; d + 4 <= n; d += 4) {
-    for (int i = 0; i < 4; ++i) sums[i] += a[d + i] * b[d + i];
-  }
-  for (; d < n; ++d) sums[0] += a[d] * b[d];
-  return sums[0] + sums[1] + sums[2] + sums[3];
-}
 
 // Logits become weights; `sink` is one more logit.
 void Softmax(double softcap, double sink, double* largest_logit, std::span<double> weights) {

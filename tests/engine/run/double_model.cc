@@ -10,6 +10,7 @@
 #include "engine/cache/policies/self_tuning.h"
 #include "kernels/dequantize.h"
 #include "kernels/random.h"
+#include "tests/dot.h"
 #include "tests/engine/cache/plan_view.h"
 
 namespace hydrant {
@@ -38,14 +39,9 @@ Matrix ToMatrix(const TensorView& tensor) {
   return rows;
 }
 
-double Dot(const double* a, const double* b, size_t n) {
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 Vector Apply(const Matrix& matrix, const Vector& x) {
   Vector y;
+  y.reserve(matrix.size());
   for (const Vector& row : matrix) y.push_back(Dot(row.data(), x.data(), x.size()));
   return y;
 }
