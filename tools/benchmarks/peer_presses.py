@@ -428,8 +428,12 @@ class Peer:
 
     def generate(self, question: Question, cache: transformers.DynamicCache, logits: torch.Tensor, outcomes: list[Outcome]) -> None:
         made: list[torch.Tensor] = []
+        ended = torch.zeros(len(outcomes), dtype=torch.bool)
         for i in range(question.generate):
             made.append(logits.argmax(dim=-1))
+            ended |= torch.isin(made[-1], torch.tensor(sorted(self.ends)))
+            if ended.all():
+                break
             if i + 1 < question.generate:
                 logits = self.model(input_ids=made[-1][:, None], past_key_values=cache).logits[:, -1]
         for row, outcome in enumerate(outcomes if made else []):
