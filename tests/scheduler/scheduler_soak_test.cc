@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
+#include "tests/sanitized.h"
 #include "tests/scheduler/random_schedule.h"
 #include "tests/scheduler/shrink.h"
 
@@ -93,7 +94,8 @@ struct Progress {
 // Schedules run in child processes, so that a crash is reported like any other failure. A child
 // runs only as many as finish far within its time limit, under a sanitizer too.
 ScheduleCounts RunSchedules(uint64_t count, const ScheduleSize& size) {
-  const auto at_once = static_cast<uint64_t>(std::max(1, 5000 / size.steps));
+  constexpr int kStepsAtOnce = kThreadSanitizer ? 1000 : 5000;
+  const auto at_once = static_cast<uint64_t>(std::max(1, kStepsAtOnce / size.steps));
   void* const memory =
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   HYDRANT_CHECK(memory != MAP_FAILED);
