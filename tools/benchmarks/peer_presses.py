@@ -322,7 +322,7 @@ class Peer:
         self.tokenizer.chat_template = None
         kvzip_press.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda _name: self.tokenizer)
         transformers.AttentionInterface.register("masked", masked_attention)
-        self.ends = {self.tokenizer.eos_token_id, *ids_of(self.model.generation_config.eos_token_id)}
+        self.ends = {*ids_of(self.tokenizer.eos_token_id), *ids_of(self.model.generation_config.eos_token_id)}
         self.attentions = [layer.self_attn for layer in self.model.model.layers]
         for attention in self.attentions:
             attention.rotary_emb = self.model.model.rotary_emb  # as in BasePress
