@@ -19,7 +19,7 @@ struct ThreadCopies {
   std::vector<std::vector<Copy>> groups;  // oldest first
 };
 
-std::vector<ThreadCopies> copies(1024);  // by thread of the block
+auto& copies = *new std::vector<ThreadCopies>(1024);  // by thread of the block
 
 }  // namespace
 

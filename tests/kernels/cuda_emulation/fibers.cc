@@ -94,7 +94,7 @@ struct Block {
   Context* left = nullptr;  // context left by the last switch
 };
 
-Block block;
+Block& block = *new Block;
 
 Warp& CurrentWarp() { return block.warps[block.current / kWarpSize]; }
 uint32_t CurrentBit() { return 1u << block.current % kWarpSize; }

@@ -1,4 +1,6 @@
-// Library part of the emulated CUDA runtime.
+// Library part of the emulated CUDA runtime. A program's static objects may call it at exit, after
+// the destructors of this module's static objects: the emulation's files keep their state in objects
+// that are never destroyed.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -119,7 +121,7 @@ bool IsLost() {
 }
 
 uint64_t launches = 0;
-std::vector<unsigned char> dynamic_shared;
+auto& dynamic_shared = *new std::vector<unsigned char>;
 
 size_t FreeBytes() {
   static const uint64_t last = Setting("TAKEN_AFTER", UINT64_MAX);

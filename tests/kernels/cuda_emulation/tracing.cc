@@ -38,13 +38,13 @@ struct Block {
   int last_fence_epoch = -1;                 // over all threads
   uint64_t time = 0;
 };
-Block block;
+Block& block = *new Block;
 bool watches = false;  // the access is a block's, not the runtime's or an atomic's
-std::vector<std::pair<uint8_t*, uint8_t>> late;  // of the grid, in order
+auto& late = *new std::vector<std::pair<uint8_t*, uint8_t>>;  // of the grid, in order
 
 constexpr uintptr_t kPieceBytes = 16;
 // Pieces written by kernels since the last synchronization.
-std::unordered_set<uintptr_t> written_lately;
+auto& written_lately = *new std::unordered_set<uintptr_t>;
 
 struct Overlap {
   bool active = false, too_early = false;  // of the grid
@@ -65,7 +65,7 @@ void CheckEarlyRead(const void* at, size_t bytes) {
 
 bool IsOfBlock(const void* at, size_t bytes) {
   if (!watches || bytes == 0) return false;
-  watches = false;  // the runtime is instrumented too
+  watches = false;  // the linker may take the kernels' traced copies of std's inline functions
   const bool is_of_block = IsDeviceMemory(at);
   watches = true;
   return is_of_block;
@@ -176,8 +176,5 @@ void __asan_storeN_noabort(void* at, size_t bytes) { hydrant::emulation::NoteSto
 void __asan_handle_no_return() {}
 void __asan_before_dynamic_init(const char*) {}
 void __asan_after_dynamic_init() {}
-// fibers.cc is built for the address sanitizer.
-void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
-void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 }
 // NOLINTEND(bugprone-reserved-identifier)

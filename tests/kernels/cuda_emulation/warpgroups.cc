@@ -52,14 +52,14 @@ struct ThreadProducts {
   bool fenced = false;
 };
 
-std::vector<ThreadProducts> threads(kMaxThreads);
+auto& threads = *new std::vector<ThreadProducts>(kMaxThreads);
 
 // When a copy last wrote 16 bytes of shared memory, and its thread; when each thread last fenced.
 struct Write {
   uint64_t time = 0;
   int thread = 0;
 };
-std::vector<Write> writes(kWindowBytes / 16);
+auto& writes = *new std::vector<Write>(kWindowBytes / 16);
 std::array<uint64_t, kMaxThreads> shared_fences = {};
 uint64_t now = 0;
 
@@ -117,7 +117,8 @@ struct WarpOperands {
 
 // Double buffer: a lane that is ahead writes the other one, and waits there for all lanes.
 const WarpOperands& Meet(bool bf16, const uint32_t* a, const SharedColumns& b) {
-  static std::vector<std::array<WarpOperands, 2>> of_warps(kMaxThreads / kWarpSize);
+  static auto& of_warps =
+      *new std::vector<std::array<WarpOperands, 2>>(kMaxThreads / kWarpSize);
   static std::array<unsigned, kMaxThreads> turns = {};
   const int thread = CurrentThread(), lane = CurrentLane();
   WarpOperands& mine = of_warps[thread / kWarpSize][turns[thread]++ % 2];
