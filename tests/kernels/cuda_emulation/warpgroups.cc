@@ -117,8 +117,7 @@ struct WarpOperands {
 
 // Double buffer: a lane that is ahead writes the other one, and waits there for all lanes.
 const WarpOperands& Meet(bool bf16, const uint32_t* a, const SharedColumns& b) {
-  static auto& of_warps =
-      *new std::vector<std::array<WarpOperands, 2>>(kMaxThreads / kWarpSize);
+  static auto& of_warps = *new std::vector<std::array<WarpOperands, 2>>(kMaxThreads / kWarpSize);
   static std::array<unsigned, kMaxThreads> turns = {};
   const int thread = CurrentThread(), lane = CurrentLane();
   WarpOperands& mine = of_warps[thread / kWarpSize][turns[thread]++ % 2];
