@@ -51,7 +51,7 @@ struct WritePagesArgs {
                                   // null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
-  int32_t growth = -1;  // >= 0: first sets the heads' caps to keep + growth
+  int32_t growth = -1;            // >= 0: first sets the heads' caps to keep + growth
   // [num_kv_heads, beside_stride] a number stored beside the score of each position's entry: a window
   // sum, a second score or a count (kernels/entry_state.h); null: none. REQUIRES: null where the slot
   // is weighted.

@@ -17,8 +17,8 @@ void LogRequest(const RequestRecord& record) {
     return;
   }
   spdlog::info(
-      "request {} {}{}: {} prompt ({} cached) + {} new tokens{}, kv {} kept {:.0f} evicted {:.0f} a "
-      "head (fullest {}), {} of {} KiB that full would hold{}, {} pages (mean {:.0f}), "
+      "request {} {}{}: {} prompt ({} cached) + {} new tokens{}, kv {} kept {:.0f} evicted {:.0f} "
+      "a head (fullest {}), {} of {} KiB that full would hold{}, {} pages (mean {:.0f}), "
       "{} preemptions, {} swaps, {} shrinks, queue {} ms, prefill {} ms, "
       "decode {} ms, of these {} ms swapped out, {} ms preempted{}",
       record.request_id, record.reason, record.tenant.empty() ? "" : " of " + Quoted(record.tenant),

@@ -14,9 +14,8 @@ namespace hydrant {
 struct Pattern {
   enum class Kind { kCharacter, kSequence, kEither, kRepeat, kBegin, kEnd };
   Kind kind = Kind::kSequence;
-  CodePointSet set = {};  // kCharacter: any one of these
-  std::vector<Pattern> parts =
-      {};  // kSequence: any number; kEither: at least one; kRepeat: one
+  CodePointSet set = {};            // kCharacter: any one of these
+  std::vector<Pattern> parts = {};  // kSequence: any number; kEither: at least one; kRepeat: one
   Repetition repetition = {};
   int at = 0;  // kBegin, kEnd: the character's position in the pattern, from 1 on
 };
