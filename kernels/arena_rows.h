@@ -24,8 +24,8 @@ struct ArenaPointer {
   constexpr ArenaPointer(Float* values) : data(values) {}  // NOLINT
   constexpr ArenaPointer(Void* memory, DType of) : data(memory), dtype(of) {}
   template <typename Other>
-  requires(std::is_const_v<Void> && !std::is_const_v<Other>) constexpr ArenaPointer(
-      const ArenaPointer<Other>& rows)  // NOLINT
+  requires(std::is_const_v<Void> && !std::is_const_v<Other>) constexpr ArenaPointer(  // NOLINT
+      const ArenaPointer<Other>& rows)
       : data(rows.data), dtype(rows.dtype) {}
 
   // REQUIRES: dtype is kF32

@@ -48,8 +48,8 @@ class StatesOfSlabs {
   StatesOfSlabs(const SequenceBlocks& blocks, const SlabShape& shape)
       : has_state_(blocks.state_lines > 0) {
     for (const int32_t slab : blocks.slabs) {
-      for (int64_t i = 0; i < shape.StatesIn(blocks.state_lines); ++i)
-        states_.insert(shape.StateAt(slab, i, blocks.state_lines));
+      const SlabShape::States states = shape.StatesOf(slab, blocks.state_lines);
+      for (int64_t i = 0; i < shape.StatesIn(blocks.state_lines); ++i) states_.insert(states.At(i));
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,8 @@ HeldEntries EntriesOf(const Sequence& sequence, const EngineLimits& limits) {
   int32_t most = 0;
   int64_t sum = 0;
   const int heads = limits.BudgetHeads();
-  for (int head = 0; head < heads; ++head) {
-    const int32_t entries = spans[head].EntriesAfter(done);
+  for (const HeadSpan& span : std::span(spans).first(heads)) {
+    const int32_t entries = span.EntriesAfter(done);
     most = std::max(most, entries);
     sum += entries;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "scheduler/sequence_usage.h"
@@ -89,14 +90,18 @@ ServingView MakeView(const SchedulerState& state, const ServingStats& stats,
   view.evicted_entries = evicted_entries;
   view.shared_pages = state.kv_cache.NumSharedPages();
   int64_t singles = stats.pages_total - stats.pages_free - view.shared_pages;
-  for (const Sequence* sequence : state.table.live()) {
+  std::vector<const Sequence*> most_pages_first(state.table.live().begin(),
+                                                state.table.live().end());
+  std::ranges::stable_sort(most_pages_first, std::greater(), [](const Sequence* sequence) {
+    return sequence->cache.blocks.num_pages;
+  });
+  view.live.reserve(most_pages_first.size());
+  for (const Sequence* sequence : most_pages_first) {
     const SequenceView& one = view.live.emplace_back(ViewOf(*sequence, state.limits, now));
     view.evicted_entries += static_cast<uint64_t>(one.evicted);
     singles -= one.own_pages;
   }
   DivideSharedPages(singles, &view.live);
-  std::stable_sort(view.live.begin(), view.live.end(),
-                   [](const SequenceView& a, const SequenceView& b) { return a.pages > b.pages; });
   for (size_t i = kMaxViewedLive; i < view.live.size(); ++i)
     view.pages_of_others += view.live[i].own_pages;
   view.live.resize(std::min(view.live.size(), kMaxViewedLive));

@@ -32,8 +32,7 @@ struct HeadSpan {
 
   // The maximum up to `tokens` tokens of the sequence.
   int32_t PeakEntries(int64_t tokens) const {
-    const int64_t entries = tokens - dropped;
-    return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
+    return static_cast<int32_t>(std::clamp<int64_t>(tokens - dropped, 0, cap));
   }
   int32_t EntriesAfter(int64_t tokens) const {
     const int64_t entries = tokens - dropped;

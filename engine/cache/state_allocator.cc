@@ -33,10 +33,12 @@ void StateAllocator::TakeSlabs(int64_t slabs, SequenceBlocks* blocks) {
   num_slabs_ += slabs;
   blocks->num_pages += slabs;
   std::vector<int32_t>& free = blocks->free_states;
+  free.resize(free.size() + slabs * blocks->states_a_slab);
+  int32_t* id = free.data() + free.size() - slabs * blocks->states_a_slab;
   // States of the first slab are taken first.
   for (auto slab = static_cast<std::ptrdiff_t>(blocks->slabs.size()); slab-- > first;) {
-    for (int32_t i = blocks->states_a_slab; i-- > 0;)
-      free.push_back(slab_.StateAt(blocks->slabs[slab], i, blocks->state_lines));
+    const SlabShape::States states = slab_.StatesOf(blocks->slabs[slab], blocks->state_lines);
+    for (int32_t i = blocks->states_a_slab; i-- > 0;) *id++ = states.At(i);
   }
 }
 
@@ -53,8 +55,8 @@ void StateAllocator::Pack(SequenceBlocks* blocks, CacheUpdates* updates) {
   const std::span<const int32_t> empty = std::span(blocks->slabs).last(spare);
   std::unordered_set<int32_t> leaving;
   for (const int32_t slab : empty) {
-    for (int32_t i = 0; i < blocks->states_a_slab; ++i)
-      leaving.insert(slab_.StateAt(slab, i, blocks->state_lines));
+    const SlabShape::States states = slab_.StatesOf(slab, blocks->state_lines);
+    for (int32_t i = 0; i < blocks->states_a_slab; ++i) leaving.insert(states.At(i));
   }
   std::erase_if(blocks->free_states, [&](int32_t state) { return leaving.contains(state); });
   SlotCopies moves = {.slot = blocks->slot, .state_lines = blocks->state_lines};

@@ -46,12 +46,23 @@ struct SlabShape {
   }
   // States of `lines` lines each in a slab. REQUIRES: lines > 0
   int64_t StatesIn(int lines) const { return (values_line > 0 ? 2 : 1) * (LinesOfKeys() / lines); }
-  // The id of the slab's i-th state.
-  int32_t StateAt(int32_t slab, int64_t i, int lines) const {
-    const int64_t first = (slab * keys_bytes + line_bytes - 1) / line_bytes;
-    const int64_t in_keys = LinesOfKeys() / lines;
-    const int64_t line = i < in_keys ? i * lines : values_line + (i - in_keys) * lines;
-    return static_cast<int32_t>(first + line);
+  // The ids of a slab's states. Made once a slab: StatesOf() divides.
+  struct States {
+    int64_t first = 0;    // line
+    int64_t in_keys = 0;  // states in the keys; the others are in the values
+    int64_t values_line = 0;
+    int lines = 0;  // of a state
+
+    int32_t At(int64_t i) const {
+      const int64_t line = i < in_keys ? i * lines : values_line + (i - in_keys) * lines;
+      return static_cast<int32_t>(first + line);
+    }
+  };
+  States StatesOf(int32_t slab, int lines) const {
+    return {.first = (slab * keys_bytes + line_bytes - 1) / line_bytes,
+            .in_keys = LinesOfKeys() / lines,
+            .values_line = values_line,
+            .lines = lines};
   }
   // Slabs for the state of `pages` pages.
   int64_t SlabsFor(int64_t pages, int lines) const {

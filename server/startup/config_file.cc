@@ -21,6 +21,7 @@ constexpr size_t kMaxListedBytes = 64;  // length of a key in a problem
 
 std::vector<std::string> NamesOf(const std::map<std::string, ConfigForm>& known) {
   std::vector<std::string> names;
+  names.reserve(known.size());
   for (const auto& [name, form] : known) names.push_back(name);
   return names;
 }

@@ -32,7 +32,7 @@ TEST(SlabShapeTest, StateLiesWithinItsSlab) {
         EXPECT_GE(shape.StatesIn(lines), 2 * ((keys - line) / line / lines));
         for (const int32_t slab : {0, 1, 2, 17, 36}) {
           for (int64_t i = 0; i < shape.StatesIn(lines); ++i) {
-            const int64_t state = shape.StateAt(slab, i, lines);
+            const int64_t state = shape.StatesOf(slab, lines).At(i);
             EXPECT_LT(state, shape.EndOfStates(37));
             for (int64_t at = state; at < state + lines; ++at) EXPECT_TRUE(taken.insert(at).second);
             const bool in_values = state >= shape.values_line;

@@ -98,7 +98,7 @@ TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
 TEST(PrefixLayoutTest, PredictedScoresBeginAtACheckpoint) {
   EngineLimits limits = Limits();
   const std::vector<PrefixKey> keys = KeysOf(1300);
-  const auto layout = [&](uint32_t predictor, std::map<std::string, std::string> params) {
+  const auto layout = [&](uint32_t predictor, const std::map<std::string, std::string>& params) {
     limits.score_predictor = predictor;
     return PrefixLayout(PlanOf("learned", 1300, params), 1300, limits);
   };

@@ -62,13 +62,14 @@ void EqualBatch::AddSequence(int slot, int width) {
   // Heads of windowed layers have no state; they come last.
   const bool evicts = plan_.state_lines != kNoStateLines;
   const int64_t with_state = evicts ? pages / limits.num_layers * limits.BudgetLayers() : 0;
-  const int64_t states_a_slab = evicts ? limits.slab.StatesIn(plan_.state_lines) : 1;
+  const int64_t states_a_slab =
+      evicts ? std::max<int64_t>(1, limits.slab.StatesIn(plan_.state_lines)) : 1;
   int32_t slab = 0;
   for (int64_t i = 0; i < pages; ++i) {
     PageIds page = {.data = TakeBlock(), .state = kNoState};
     if (i < with_state) {
       if (i % states_a_slab == 0) slab = TakeBlock();
-      page.state = limits.slab.StateAt(slab, i % states_a_slab, plan_.state_lines);
+      page.state = limits.slab.StatesOf(slab, plan_.state_lines).At(i % states_a_slab);
     }
     batch_.AddTableWrite({first + i, page});
   }
