@@ -46,7 +46,7 @@ struct SlabShape {
   }
   // States of `lines` lines each in a slab. REQUIRES: lines > 0
   int64_t StatesIn(int lines) const { return (values_line > 0 ? 2 : 1) * (LinesOfKeys() / lines); }
-  // The ids of a slab's states. Made once a slab: StatesOf() divides.
+  // The ids of a slab's states. StatesOf() divides: call it once a slab.
   struct States {
     int64_t first = 0;    // line
     int64_t in_keys = 0;  // states in the keys; the others are in the values
