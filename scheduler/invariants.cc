@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace hydrant {
 
@@ -68,7 +69,7 @@ absl::Status StateError(int32_t state) {
       absl::StrCat("state ", state, " is not the sequence's, or named twice"));
 }
 
-absl::Status Broken(std::string what) { return absl::InternalError(std::move(what)); }
+absl::Status Broken(absl::string_view message) { return absl::InternalError(message); }
 
 // Pages that the updates of the newest batch write with others' contents: until a compaction frees
 // pages, which may then be written again, each is written once and not read afterwards.

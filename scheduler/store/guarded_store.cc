@@ -63,7 +63,7 @@ struct GuardedStore::State {
   bool stopped HYDRANT_GUARDED_BY(mutex) = false;
 };
 
-GuardedStore::GuardedStore(std::unique_ptr<ContextStore> store, GuardedStoreOptions options)
+GuardedStore::GuardedStore(std::unique_ptr<ContextStore> store, const GuardedStoreOptions& options)
     : state_(std::make_shared<State>(std::move(store), options)) {}
 
 template <typename Answer>

@@ -34,7 +34,8 @@ struct GuardedStoreOptions {
 // A running call continues without its caller, until its deadline if the store respects it.
 class GuardedStore {
  public:
-  explicit GuardedStore(std::unique_ptr<ContextStore> store, GuardedStoreOptions options = {});
+  explicit GuardedStore(std::unique_ptr<ContextStore> store,
+                        const GuardedStoreOptions& options = {});
   ~GuardedStore() { Stop(); }  // does not wait for running calls
   GuardedStore(const GuardedStore&) = delete;
   GuardedStore& operator=(const GuardedStore&) = delete;

@@ -176,6 +176,7 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
   if (terms.empty() || max_tokens <= 0) return {};
   const std::vector<Passage> passages = SplitPassages(tokenizer, text);
   std::vector<Matches> matches;
+  matches.reserve(passages.size());
   for (const Passage& passage : passages)
     matches.push_back(MatchesOf(BytesOf(tokenizer, Within(text, passage)), terms));
   const std::vector<double> scores = Bm25(matches);

@@ -206,6 +206,7 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> CutPages(const std::vector<std
     }
   }
   std::vector<std::vector<TokenId>> pages;
+  pages.reserve(options.pages);
   for (int i = 0; i < options.pages; ++i)
     pages.push_back(std::move(of_texts[i % num_texts][i / num_texts]));
   return pages;
@@ -217,6 +218,7 @@ absl::StatusOr<Fit> FitPredictor(const std::vector<std::vector<TokenId>>& pages,
   const ModelConfig& config = engine->config();
   const size_t width = config.hidden_size;
   std::vector<Ridge> layers;
+  layers.reserve(config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer)
     layers.emplace_back(config.hidden_size, config.num_kv_heads);
   std::vector<CheckPage> checks;

@@ -107,6 +107,7 @@ Case Facts(const Composer& composer, int number) {
   std::mt19937_64 rng = composer.Rng(number);
   const std::vector<Fact> facts = DrawFacts(&rng);
   std::vector<std::string> sentences;
+  sentences.reserve(facts.size());
   for (const Fact& fact : facts) sentences.push_back(fact.sentence);
   const std::vector<Hidden> hidden = Spread(sentences);
   Case made = composer.Begin(number, composer.Hide(number, composer.Room(), hidden));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/engine/text/grammar/grammar_fixture.h"
+#include "tests/sanitized.h"
 
 namespace hydrant {
 namespace {
@@ -436,6 +437,8 @@ TEST_F(Compiler, TuplesOfSchemas) {
 
 // Without bounds each of these costs the library minutes, gigabytes or the process.
 TEST_F(Compiler, HostileInputsEnd) {
+  if (kThreadSanitizer)
+    GTEST_SKIP() << "one thread, and minutes of the library's instrumented loops";
   std::string halves = "root ::= r0\n";
   for (int i = 0; i < 40; ++i) {
     const std::string next = "r" + std::to_string(i + 1);
