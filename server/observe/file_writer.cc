@@ -105,7 +105,7 @@ FileWriter::~FileWriter() {
   state_->changed.notify_all();
 }
 
-absl::Status FileWriter::Write(std::string text) {
+absl::Status FileWriter::Write(std::string_view text) {
   const MutexLock lock(state_->mutex);
   if (!state_->status.ok()) return state_->status;
   if (state_->waiting.size() + text.size() > state_->max_waiting_bytes) {

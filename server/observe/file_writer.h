@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -27,7 +28,7 @@ class FileWriter {
 
   // Queues the text; does not block. ResourceExhausted if too much text waits, else the error of an
   // earlier write. After an error all waiting text is dropped, and all later calls fail.
-  absl::Status Write(std::string text);
+  absl::Status Write(std::string_view text);
   // Waits until all text is written. False: that took longer than `time`, or a write failed.
   bool Flush(std::chrono::milliseconds time);
 
