@@ -154,8 +154,9 @@ TEST_P(ContextTest, ALongTurnAfterAShortOne) {
     next.context = server->Run(first).context;
     const Answer answer = server->Run(next);
     if (std::string(policy) == "pyramidkv") continue;  // budgets differ by layer
-    const double wanted = (answer.usage.prompt_tokens + 3) / 4 + 11;
-    EXPECT_NEAR(answer.usage.kv_tokens_kept_mean, wanted, 1) << "shares are rounded down";
+    const int64_t wanted = (answer.usage.prompt_tokens + 3) / 4 + 11;
+    EXPECT_NEAR(answer.usage.kv_tokens_kept_mean, static_cast<double>(wanted), 1)
+        << "shares are rounded down";
   }
 }
 

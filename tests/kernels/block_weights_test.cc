@@ -81,7 +81,7 @@ class BlockWeightsTest : public ProductTest {
       sum_x += std::abs(x[k]);
     }
     const double rounded = GetParam() == "cpu" ? largest_x / 65536 * largest_w * cols : 0;
-    return kFloatEpsilon * ((cols + 4) * size + 16 * (128 / 3) * largest_w * sum_x) + rounded +
+    return kFloatEpsilon * ((cols + 4) * size + 16 * (128.0 / 3) * largest_w * sum_x) + rounded +
            1e-30;
   }
 

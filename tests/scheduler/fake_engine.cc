@@ -498,6 +498,7 @@ KeptEntries FakeEngine::KeptOf(const Slot& slot, int num_tokens) {
   KeptEntries kept(limits_.num_layers, limits_.num_kv_heads, num_tokens);
   for (int head = 0; head < AllHeads(); ++head) {
     std::vector<int32_t> positions;
+    positions.reserve(slot.lengths[head]);
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
       positions.push_back(static_cast<int32_t>(stamps_.data[StampIndex(slot, head, entry)]));
     kept.Add(head / limits_.num_kv_heads, head % limits_.num_kv_heads, positions);

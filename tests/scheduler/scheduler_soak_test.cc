@@ -156,7 +156,8 @@ void Soak(uint64_t count, const ScheduleSize& size) {
   if (const uint64_t seed = FromEnvironment("HYDRANT_SOAK_SEED", 0); seed > 0)
     return Repeat(seed, size);
   const ScheduleCounts counts = RunSchedules(count, size);
-  if (!testing::Test::HasFailure()) ExpectAllHappened(counts);
+  // ThreadSanitizer's fewer schedules need not meet the rare events.
+  if (!kThreadSanitizer && !testing::Test::HasFailure()) ExpectAllHappened(counts);
 }
 
 // scripts/test --long runs more.
