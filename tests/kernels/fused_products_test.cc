@@ -42,7 +42,7 @@ struct Matrix {
       sum_x += std::abs(x[k]);
       size += w * std::abs(x[k]);
     }
-    return kFloatEpsilon * ((cols + 8) * size + 16 * (128 / 3) * largest * sum_x);
+    return kFloatEpsilon * ((cols + 8) * size + 16 * (128.0 / 3) * largest * sum_x);
   }
 };
 
@@ -251,11 +251,12 @@ void FusedProductsTest::CheckRotation(DType dtype, const RotatedCase& c) {
   const std::vector<float> bias = RandomFloats(c.rows(), random_());
   const int half = c.rotary_dim / 2, row_stride = c.head_dim + 3,
             head_stride = row_stride * (c.m + 2);
-  std::vector<int32_t> positions;
-  for (int i = 0; i < c.m; ++i) positions.push_back((i * 7 + 3) % kPositions);
+  std::vector<int32_t> positions(c.m);
+  for (int i = 0; i < c.m; ++i) positions[i] = (i * 7 + 3) % kPositions;
   std::vector<float> cosines, sines;
   for (int i = 0; i < kPositions * half; ++i) {
-    const double angle = i / half * std::pow(10000.0, -static_cast<double>(i % half) / half);
+    const int position = i / half;
+    const double angle = position * std::pow(10000.0, -static_cast<double>(i % half) / half);
     cosines.push_back(static_cast<float>(std::cos(angle)));
     sines.push_back(static_cast<float>(std::sin(angle)));
   }

@@ -145,7 +145,10 @@ TEST_P(LogprobsTest, ARowsNumbersDoNotDependOnItsPlace) {
   for (const bool together : {false, true}) {
     std::vector<float> row = RandomFloats(kVocab, together ? 8 : 9, 2.0f);
     if (together) {
-      for (int i = 0; i < 30; ++i) row[9'000 + 7 * i] = 20.0f + static_cast<float>(i / 3);
+      for (int i = 0; i < 30; ++i) {
+        const int third = i / 3;  // three tokens of each value
+        row[9'000 + 7 * i] = 20.0f + static_cast<float>(third);
+      }
     }
     std::vector<float> batch;
     for (int i = 0; i < kRows; ++i) batch.insert(batch.end(), row.begin(), row.end());
