@@ -137,8 +137,8 @@ int RunFit(const FitFlags& flags) {
   }
   const absl::Status written = WriteScorePredictor(fit->predictor, HexOf(*fingerprint), out);
   if (!written.ok()) Fail("--out: " + std::string(written.message()));
-  PrintErr("{}: hydrantd and hydrant-eval {} it for this model\n", out,
-           flags.out.empty() ? "find" : "take with --score-predictor");
+  PrintErr("{}: hydrantd and hydrant-eval {}\n", out,
+           flags.out.empty() ? "find it beside the model" : "take it with --score-predictor");
   return 0;
 }
 
