@@ -39,6 +39,7 @@ TEST(PublishedTest, ReadersSeeWholeRecordsInOrder) {
   Published<Record> published;
   std::atomic<int> torn{0}, backwards{0};
   std::vector<std::thread> readers;
+  readers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     readers.emplace_back([&] {
       for (uint32_t before = 0; before < kStores;) {
