@@ -39,6 +39,7 @@ class ConnectionQueueTest : public testing::Test {
   }
   static std::vector<int> Fds(const std::vector<ConnectionQueue::Waiting>& waiting) {
     std::vector<int> fds;
+    fds.reserve(waiting.size());
     for (const ConnectionQueue::Waiting& one : waiting) fds.push_back(one.fd);
     return fds;
   }
