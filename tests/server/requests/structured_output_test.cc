@@ -123,7 +123,7 @@ TEST_F(StructuredOutputTest, WhiteSpaceEnds) {
     request.mutable_structured_output()->set_json_schema(
         R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"null"},"minItems":2,"maxItems":2}},"required":["a"]})");
     if (most >= 0) request.mutable_structured_output()->set_max_whitespace(most);
-    for (const int token : {' ', '\n', '\t', '\r'})
+    for (const unsigned char token : {' ', '\n', '\t', '\r'})
       (*request.mutable_sampling()->mutable_logit_bias())[token] = 100;
     const Answer answer = Ask(request);
     ASSERT_EQ(answer.texts.size(), 1u) << answer.status.error_message();

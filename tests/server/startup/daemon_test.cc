@@ -631,6 +631,7 @@ void ExpectOneEndForEach(const std::string& setting, const std::string& value,
   constexpr int kStreams = 8;
   std::vector<StreamResult> results(kStreams);
   std::vector<std::thread> clients;
+  clients.reserve(kStreams);
   for (int i = 0; i < kStreams; ++i) {
     clients.emplace_back([&, i] {
       v1::GenerateRequest request = LongRequest(i == 0 ? 4 : 400);
