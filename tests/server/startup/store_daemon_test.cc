@@ -81,6 +81,7 @@ TEST(PrefixStoreDaemon, ADrippingStoreDelaysNoRequest) {
   redis.set_manner(Manner::kDrips);
   Daemon daemon({"--prefix-cache-store", redis.uri(), "--metrics-listen", "127.0.0.1:0"}, kGguf);
   std::vector<std::thread> clients;
+  clients.reserve(12);
   for (int i = 0; i < 12; ++i) {
     clients.emplace_back([&, i] {
       const grpc::Status status = Generate(daemon, i % 2 == 0 ? LongText(i) : "Hi");
@@ -102,6 +103,7 @@ TEST(ContextStoreDaemon, ASilentStoreIsSkippedAndRetried) {
                  "--metrics-listen", "127.0.0.1:0"},
                 kGguf);
   std::vector<std::thread> clients;
+  clients.reserve(30);
   for (int i = 0; i < 30; ++i) {
     clients.emplace_back([&, i] {
       const std::string handle = "a" + std::to_string(i);
@@ -137,7 +139,7 @@ TEST(ContextStoreDaemon, OneContextIsFoundWithoutAScan) {
   ASSERT_TRUE(daemon.stub().DeleteContext(&deleting, request, &ignored).ok());
   EXPECT_EQ(Load(daemon, "whales").error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(redis.CountOf("SCAN"), 0);
-  EXPECT_FALSE(redis.OnlyKey().size() > 0);
+  EXPECT_TRUE(redis.OnlyKey().empty());
 }
 
 // A bad file in the place of a context gives an error that describes it, and the daemon goes on.
@@ -188,6 +190,7 @@ TEST_P(StalledStore, SigtermEndsTheProcess) {
   if (flags[0] == "--context-store") flags.insert(flags.end(), {"--context-store-timeout", "3600"});
   Daemon daemon(flags, kGguf);
   std::vector<std::thread> clients;
+  clients.reserve(6);
   for (int i = 0; i < 6; ++i) {
     clients.emplace_back([&, i] {
       if (i == 0) Compress(daemon, "b");
