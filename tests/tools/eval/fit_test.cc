@@ -39,6 +39,7 @@ TEST(Ridge, TheGradientVanishes) {
   Ridge ridge(kWidth, kTargets);
   for (const auto& [begin, end] : {std::pair(0, 40), std::pair(40, 41), std::pair(41, kRows)}) {
     std::vector<std::vector<float>> part;
+    part.reserve(y.size());
     for (const auto& target : y) part.emplace_back(target.begin() + begin, target.begin() + end);
     ridge.Add(x.data() + begin * kWidth, end - begin, part);
   }
