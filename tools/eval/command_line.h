@@ -10,7 +10,7 @@
 #include "tools/eval/laboratory.h"
 #include "tools/eval/tasks.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name is the library's
 class App;
 }
 

@@ -7,7 +7,7 @@
 
 #include "tools/eval/fit/fit.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name is the library's
 class App;
 }
 

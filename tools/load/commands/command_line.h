@@ -14,7 +14,7 @@
 #include "tools/load/targets/hydrant_target.h"
 #include "tools/load/targets/openai_target.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name is the library's
 class App;
 }
 
