@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "kernels/check.h"
 #include "kernels/ops/predict_scores.h"
 #include "tools/eval/fit/pages.h"
 #include "tools/eval/fit/ridge.h"
@@ -186,6 +187,7 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> CutPages(const std::vector<std
                                                            const FitOptions& options,
                                                            const Tokenizer& tokenizer) {
   const auto num_texts = static_cast<int>(texts.size());
+  HYDRANT_CHECK(num_texts > 0);
   std::vector<std::vector<std::vector<TokenId>>> of_texts;
   for (int text = 0; text < num_texts; ++text) {
     const int wanted = (options.pages - text + num_texts - 1) / num_texts;

@@ -41,8 +41,8 @@ struct Fit {
   double penalty = 0;  // Ridge::Solve(), chosen on the pages of the check
 };
 
-// Pages of `page_tokens` tokens, evenly spaced in each text; the texts take turns. InvalidArgument:
-// the texts are too short for distinct pages.
+// Pages of `page_tokens` tokens, evenly spaced in each text, of which there is at least one; the
+// texts take turns. InvalidArgument: the texts are too short for distinct pages.
 absl::StatusOr<std::vector<std::vector<TokenId>>> CutPages(const std::vector<std::string>& texts,
                                                            const FitOptions& options,
                                                            const Tokenizer& tokenizer);
