@@ -151,7 +151,7 @@ void AddReuse(CLI::App* app, RequestFlags* flags) {
       ->group(group);
   app->add_option("--recall-tokens", flags->recall_tokens,
                   "With --context: read again at most as many tokens of it, passages that share "
-                  "words with the question, because its cache may have evicted what they say")
+                  "words with the question, because its cache may have evicted their entries")
       ->group(group);
   app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
 }

@@ -36,10 +36,11 @@ absl::Status Recall(const Tokenizer& tokenizer, int64_t num_asked, int64_t max_m
   }
   if (!HasEvicted(*request->from)) return absl::OkStatus();
   std::vector<TokenId>& prompt = request->prompt;
-  const auto asked = prompt.end() - num_asked;
+  const AskedTokens range = request->asked.value_or(AskedTokens{.begin = num_asked});
+  const auto asked = prompt.end() - range.begin;
   const std::span<const TokenId> text = request->from->tokens;
   const std::vector<Passage> passages =
-      FindPassages(tokenizer, text, {asked, prompt.end()},
+      FindPassages(tokenizer, text, {asked, prompt.end() - range.end},
                    std::min(request->recall_tokens, RoomFor(*request, max_model_len)));
   const std::vector<TokenId> recalled = PassageTokens(text, passages);
   request->recalled_tokens = static_cast<int32_t>(recalled.size());

@@ -90,6 +90,12 @@ enum class OnPressure : uint8_t {
 
 struct Context;  // scheduler/context.h
 
+// Tokens [size - begin, size - end) of a prompt of `size` tokens.
+struct AskedTokens {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 struct Request {
   std::string request_id;  // unique among the live requests of its owner
   // Namespace of request_id. "": shared by all requests without an owner.
@@ -118,9 +124,10 @@ struct Request {
   // context lacks are inserted before the prompt (MissingEnd).
   std::vector<TokenId> answer_end;
   bool find_context = false;  // use the longest context that the prompt continues
-  // At most as many tokens of the context are read again before the prompt (scheduler/recall.h).
+  // At most as many tokens of the context are read again before `asked` (scheduler/recall.h).
   int64_t recall_tokens = 0;
-  int32_t recalled_tokens = 0;  // set by Recall()
+  std::optional<AskedTokens> asked{};  // a message's text without its template; unset: the prompt
+  int32_t recalled_tokens = 0;         // set by Recall()
   KeepAs keep_as;
   // Nothing is generated: the request ends after its prefill. REQUIRES: max_tokens is 1, nothing
   // is resumed

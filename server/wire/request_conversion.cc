@@ -517,6 +517,31 @@ absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& ch
   return ChatTurn{.answer_end = {rest->begin(), messages}, .messages = {messages, rest->end()}};
 }
 
+namespace {
+
+// The text of the turn's last message: the template's tokens around it stay alike under two other
+// texts, which begin and end differently. Unset if the template refuses these.
+std::optional<AskedTokens> AskedOf(const ServedModel& model, v1::Chat chat,
+                                   const std::vector<TokenId>& messages) {
+  AskedTokens asked = {.begin = 0, .end = std::ssize(messages)};
+  for (const char* text : {"1", "A"}) {
+    chat.mutable_messages(chat.messages_size() - 1)->set_content(text);
+    const absl::StatusOr<ChatTurn> turn = EncodeTurn(model, chat, "chat");
+    if (!turn.ok()) return std::nullopt;
+    const std::vector<TokenId>& other = turn->messages;
+    const auto begin =
+        std::mismatch(messages.begin(), messages.end(), other.begin(), other.end()).first;
+    const auto end =
+        std::mismatch(messages.rbegin(), messages.rend(), other.rbegin(), other.rend()).first;
+    asked.begin = std::max<int64_t>(asked.begin, messages.end() - begin);
+    asked.end = std::min<int64_t>(asked.end, end - messages.rbegin());
+  }
+  asked.end = std::min(asked.end, asked.begin);
+  return asked;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const v1::Chat& chat,
                                                 const std::string& rendered) {
   return model.tokenizer->Encode(
@@ -564,6 +589,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
     if (!wire.has_context())
       return Invalid("chat.continues_context: needs a context, which the messages follow");
     HYDRANT_ASSIGN_OR_RETURN(ChatTurn turn, EncodeTurn(model, wire.chat(), "chat"));
+    if (wire.recall_tokens() > 0) request.asked = AskedOf(model, wire.chat(), turn.messages);
     request.prompt = std::move(turn.messages);
     HYDRANT_RETURN_IF_ERROR(Truncate(model, wire, &request.prompt));
     request.answer_end = std::move(turn.answer_end);

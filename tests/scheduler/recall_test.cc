@@ -82,6 +82,15 @@ TEST_F(RecallTest, ReadsTheLineOfAWordAgain) {
   EXPECT_EQ(Inserted(Ask({404}, "h2o", {402, 10}), 1, 2), Line(404));
 }
 
+// A template's tokens around a message's text are no question, and stay around it.
+TEST_F(RecallTest, ReadsAgainInsideTheMessage) {
+  Request request = Ask({402, 501, 404, 502, 407});
+  request.asked = {.begin = 3, .end = 1};  // 404 and 502
+  EXPECT_EQ(Inserted(request, 3, 2), Line(404));
+  request.asked = {.begin = 1, .end = 1};  // an empty message
+  EXPECT_TRUE(Inserted(request, 1, 4).empty());
+}
+
 TEST_F(RecallTest, StaysWithinItsBoundAndTheModels) {
   Request request = Ask({407, 402});
   request.recall_tokens = 39;  // of two lines that are equally good the first

@@ -35,6 +35,13 @@ bool EndsSentence(std::string_view bytes, std::string_view next) {
   return next.empty() || IsSpace(next.front());
 }
 
+// An earlier question answers none; read again, it would be answered beside the new one.
+bool IsQuestion(std::string_view passage) {
+  while (!passage.empty() && (IsSpace(passage.back()) || passage.back() == '"'))
+    passage.remove_suffix(1);
+  return passage.ends_with('?') || passage.ends_with("\uff1f");
+}
+
 // A letter or a digit; every character beyond ASCII counts as one.
 bool IsWordCharacter(char32_t c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c >= 0x80;
@@ -174,11 +181,14 @@ std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const To
                                   std::span<const TokenId> question, int64_t max_tokens) {
   const std::set<std::u32string> terms = TermsOfEnds(tokenizer, question);
   if (terms.empty() || max_tokens <= 0) return {};
-  const std::vector<Passage> passages = SplitPassages(tokenizer, text);
+  std::vector<Passage> passages;
   std::vector<Matches> matches;
-  matches.reserve(passages.size());
-  for (const Passage& passage : passages)
-    matches.push_back(MatchesOf(BytesOf(tokenizer, Within(text, passage)), terms));
+  for (const Passage& passage : SplitPassages(tokenizer, text)) {
+    const std::string bytes = BytesOf(tokenizer, Within(text, passage));
+    if (IsQuestion(bytes)) continue;
+    passages.push_back(passage);
+    matches.push_back(MatchesOf(bytes, terms));
+  }
   const std::vector<double> scores = Bm25(matches);
   std::vector<size_t> order(passages.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

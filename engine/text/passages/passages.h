@@ -31,8 +31,8 @@ std::vector<Passage> SplitPassages(const Tokenizer& tokenizer, std::span<const T
 // that is too long, in the order of the text; none if the two share no word. A passage is ranked by
 // BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009; k1
 // 1.2, b 0.75), and left out if its score is below half of the best one's. Terms are words and pairs
-// of neighbouring words, compared without case, plural and the letters after the fifth. Linear in
-// the text but for sorting the passages.
+// of neighbouring words, compared without case, plural and the letters after the fifth. Passages
+// that end with a question mark are left out. Linear in the text but for sorting the passages.
 std::vector<Passage> FindPassages(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                   std::span<const TokenId> question, int64_t max_tokens);
 

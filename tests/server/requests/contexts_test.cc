@@ -64,6 +64,16 @@ class Contexts : public testing::Test {
     if (!handle.empty()) request.set_handle(handle);
     return request;
   }
+  // The context "text", which has a line between two others.
+  static v1::CompressContextRequest DocumentAround(const std::string& line) {
+    v1::CompressContextRequest request;
+    request.set_text(std::string(60, 'k') + "\n" + line + std::string(60, 'x') + "\n");
+    request.mutable_cache()->set_cache_policy("h2o");
+    request.mutable_cache()->set_cache_ratio(0.2);
+    request.mutable_cache()->set_min_cache_tokens(16);
+    request.set_handle("text");
+    return request;
+  }
   static v1::GenerateRequest Question(const std::string& handle, const std::string& text = "key?") {
     v1::GenerateRequest request = TextRequest(text, kOutput);
     request.mutable_stopping()->set_ignore_eos(true);
@@ -150,13 +160,8 @@ class Contexts : public testing::Test {
 // Recall reads the line with the question's word again, exactly as a request that spells it out.
 TEST_F(Contexts, PassagesAreReadAgain) {
   const auto server = MakeServer();
-  v1::CompressContextRequest document;
   const std::string line = "The door of the harbour is painted teal\n";
-  document.set_text(std::string(60, 'k') + "\n" + line + std::string(60, 'x') + "\n");
-  document.mutable_cache()->set_cache_policy("h2o");
-  document.mutable_cache()->set_cache_ratio(0.2);
-  document.mutable_cache()->set_min_cache_tokens(16);
-  document.set_handle("text");
+  const v1::CompressContextRequest document = DocumentAround(line);
   Compressed(*server, document);
   v1::GenerateRequest question = Question("text", "Which doors?");
   question.set_keep(true);
@@ -180,6 +185,31 @@ TEST_F(Contexts, PassagesAreReadAgain) {
   // The next turn goes on behind it.
   const StreamResult next = Ask(*server, Question(KeptBy(recalled), " And?"));
   EXPECT_GT(next.usage->prompt_tokens(), recalled.usage->prompt_tokens() + kOutput);
+}
+
+// In a chat the line stands in the user's message, and the words of the template find nothing: the
+// roles are words of the text here.
+TEST_F(Contexts, PassagesAreReadAgainInsideAMessage) {
+  const auto server = MakeServer();
+  const std::string line = "The door of the harbour is painted teal\n";
+  v1::CompressContextRequest document = DocumentAround(line);
+  document.set_text(document.text() + "No user and no assistant is in this long line\n");
+  Compressed(*server, document);
+  const auto turn = [](const std::string& content) {
+    v1::GenerateRequest request = Question("text");
+    request.mutable_chat()->set_continues_context(true);
+    v1::ChatMessage* message = request.mutable_chat()->add_messages();
+    message->set_role("user");
+    message->set_content(content);
+    return request;
+  };
+  v1::GenerateRequest question = turn("Which doors?");
+  question.set_recall_tokens(128);
+  const StreamResult recalled = Ask(*server, question);
+  const StreamResult spelled_out = Ask(*server, turn(line + "Which doors?"));
+  EXPECT_EQ(recalled.usage->recalled_tokens(), line.size());
+  EXPECT_EQ(recalled.usage->prompt_tokens(), spelled_out.usage->prompt_tokens());
+  EXPECT_EQ(recalled.text, spelled_out.text);
 }
 
 TEST_F(Contexts, AreReadOnceForAnyNumberOfQuestions) {

@@ -54,6 +54,20 @@ class ChatConversion : public ::testing::Test {
     return text;
   }
 
+  // The text with which the chat, as a turn, looks passages of its context up.
+  std::string Asked() {
+    v1::GenerateRequest wire;
+    *wire.mutable_chat() = chat_;
+    wire.mutable_chat()->set_continues_context(true);
+    wire.set_context("context");
+    wire.set_recall_tokens(64);
+    const absl::StatusOr<Request> request = ConvertGenerateRequest(model_, wire);
+    EXPECT_TRUE(request.ok()) << request.status();
+    if (!request.ok() || !request->asked.has_value()) return "";
+    return AsText({request->prompt.end() - request->asked->begin,
+                   request->prompt.end() - request->asked->end});
+  }
+
   std::unique_ptr<ChatTemplate> template_;
   ByteTokenizer tokenizer_;
   ServedModel model_;
@@ -122,6 +136,7 @@ TEST_F(ChatConversion, ATurnIsTheConversationsNewText) {
     Add("user")->set_content("Is whale oil still sold?");
     const absl::StatusOr<ChatTurn> turn = EncodeTurn(model_, chat_, "chat");
     ASSERT_TRUE(turn.ok()) << turn.status();
+    EXPECT_EQ(Asked(), "Is whale oil still sold?");
     chat_.clear_messages();
     Add("user")->set_content("Name a fish.");
     Add("assistant")->set_content("Whales.");

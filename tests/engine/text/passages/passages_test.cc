@@ -102,6 +102,22 @@ TEST(FindPassages, TakesTheOneWithTheRareWordInAnyForm) {
   }
 }
 
+// A conversation holds earlier questions in nearly the same words. Read again, they would be answered.
+TEST(FindPassages, QuestionsAreNotReadAgain) {
+  WordTokens tokens;
+  const std::string between = " " + Filler(16) + ". ";
+  const auto text =
+      tokens(Filler(15) + " key lock? " + Filler(15) + " key lock?\" " + Filler(15) +
+             " key lock\uff1f" + between + "key lock? " + Filler(15) + ". " + Filler(20, "."));
+  const auto passages = SplitPassages(tokens.tokenizer, text);
+  ASSERT_EQ(passages.size(), 6);
+  EXPECT_THAT(FindPassages(tokens.tokenizer, text, tokens("key lock"), 1000),
+              ElementsAre(passages[4]))
+      << "a question with its answer";
+  const auto only = tokens(Filler(15) + " key lock?");
+  EXPECT_THAT(FindPassages(tokens.tokenizer, only, tokens("key lock"), 1000), IsEmpty());
+}
+
 // A text between the ends of a long question does not count.
 TEST(FindPassages, LongQuestionsAreReadAtTheirEnds) {
   WordTokens tokens;
