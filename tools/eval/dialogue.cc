@@ -32,7 +32,7 @@ double Divergence(std::span<const float> full, std::span<const float> other) {
   return std::max(0.0, sum);
 }
 
-void Append(const std::vector<TokenId>& tokens, std::vector<TokenId>* to) {
+void Append(std::span<const TokenId> tokens, std::vector<TokenId>* to) {
   to->insert(to->end(), tokens.begin(), tokens.end());
 }
 
@@ -64,10 +64,7 @@ int LongestDialogue(const std::vector<Dialogue>& dialogues, int recall_tokens) {
 void DialogueRunner::Run(const Dialogue& dialogue, std::span<Speaker> speakers) {
   for (const Exchange& exchange : dialogue) {
     for (Speaker& speaker : speakers) speaker.answers.emplace_back();
-    if (!exchange.read.empty()) {
-      for (Speaker& speaker : speakers) Recall(exchange.read, &speaker);
-      Read(exchange.read, speakers);
-    }
+    if (!exchange.read.empty()) ReadTurn(exchange, speakers);
     if (!exchange.foreseen.empty() || exchange.follow > 0) Foresee(exchange, speakers);
     if (exchange.generate > 0) Generate(exchange, speakers);
   }
@@ -83,7 +80,17 @@ void DialogueRunner::Step(std::span<Speaker* const> speakers) {
   }
 }
 
-void DialogueRunner::Recall(const std::vector<TokenId>& question, Speaker* speaker) {
+void DialogueRunner::ReadTurn(const Exchange& exchange, std::span<Speaker> speakers) {
+  const std::span<const TokenId> read = exchange.read;
+  const std::span<const TokenId> rest = read.subspan(exchange.opening);
+  for (Speaker& speaker : speakers) {
+    Append(read.first(exchange.opening), &speaker.unread);
+    Recall(rest.first(rest.size() - exchange.closing), &speaker);
+  }
+  Read({rest.begin(), rest.end()}, speakers);
+}
+
+void DialogueRunner::Recall(std::span<const TokenId> question, Speaker* speaker) {
   if (speaker->recall_tokens == 0) return;
   std::vector<TokenId> text = speaker->seen;
   Append(speaker->unread, &text);

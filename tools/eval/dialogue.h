@@ -26,7 +26,8 @@ struct Speaker {
   int slot = -1;
   CachePlan plan;
   CacheSpec spec;
-  // At most as many tokens of the passages seen before that an exchange asks for are read before it.
+  // At most as many tokens of the passages seen before that an exchange asks for are read before
+  // its text.
   int recall_tokens = 0;
   std::vector<TokenId> seen = {};    // the cache's tokens, in order
   std::vector<float> logits = {};    // after the newest token; unset after a fork
@@ -49,7 +50,8 @@ class DialogueRunner {
   void Run(const Dialogue& dialogue, std::span<Speaker> speakers);
 
  private:
-  void Recall(const std::vector<TokenId>& question, Speaker* speaker);
+  void Recall(std::span<const TokenId> question, Speaker* speaker);
+  void ReadTurn(const Exchange& exchange, std::span<Speaker> speakers);
   void Read(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);
   void ReadRuns(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);
   void ReadOneByOne(const std::vector<TokenId>& tokens, std::span<Speaker> speakers);

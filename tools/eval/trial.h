@@ -30,7 +30,11 @@ struct Arm {
 
 // A step of a dialogue: its fields in this order. Empty or 0: left out.
 struct Exchange {
-  std::vector<TokenId> read = {};      // a question or another turn, read as one run
+  std::vector<TokenId> read = {};  // a question or another turn, read as one run
+  // Tokens of the chat template at the beginning and the end of `read`. Passages are read again
+  // between the opening and the text, which alone they are looked up with.
+  int opening = 0;
+  int closing = 0;
   std::vector<TokenId> foreseen = {};  // given to every cache one by one
   int follow = 0;                      // as many tokens that the full cache generates, given alike
   int generate = 0;                    // at most as many tokens that each cache generates

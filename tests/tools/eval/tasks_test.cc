@@ -109,6 +109,27 @@ TEST_P(TaskTest, ReadsItsAnswersBeforeItsQuestions) {
   }
 }
 
+// Passages are read again within the message of the user.
+TEST_P(TaskTest, TheTemplateStandsAroundTheTextsOfTurns) {
+  TaskOptions options;
+  options.cases = 2;
+  options.length = 1200;
+  for (const Case& made : Make(GetParam(), options, Chat())) {
+    for (const Dialogue& dialogue : made.trial.dialogues) {
+      for (const Exchange& exchange : dialogue) {
+        const std::span<const TokenId> read = exchange.read;
+        ASSERT_LE(exchange.opening + exchange.closing, std::ssize(read));
+        const std::string opening = TextOf(read.first(exchange.opening));
+        const std::string text = TextOf(
+            read.subspan(exchange.opening, read.size() - exchange.opening - exchange.closing));
+        EXPECT_THAT(opening, testing::AnyOf("", "<|end|><|user|>"));
+        EXPECT_THAT(text, testing::Not(testing::HasSubstr("<|")));
+        EXPECT_EQ(opening + text + TextOf(read.last(exchange.closing)), TextOf(read));
+      }
+    }
+  }
+}
+
 TEST_P(TaskTest, CasesFollowFromTheirNumbers) {
   TaskOptions options;
   options.cases = 4;

@@ -109,11 +109,13 @@ Case Composer::BeginWith(Ids opening, int number, const Ids& text, bool question
 
 Exchange Composer::Answering(Ids read, std::string_view cue, std::string_view expected,
                              int generate) const {
+  const size_t asked = read.size();
   Append(OfForm(form_->before_answer), &read);
   const std::string space = form_->has_special_tokens ? "" : " ";
   if (!cue.empty()) Append(Encode(space + std::string(cue)), &read);
   constexpr int kMoreTokens = 4;
-  Exchange exchange = {.read = std::move(read), .stop = form_->stop};
+  const int closing = form_->has_special_tokens ? static_cast<int>(read.size() - asked) : 0;
+  Exchange exchange = {.read = std::move(read), .closing = closing, .stop = form_->stop};
   exchange.expected = Encode((cue.empty() ? space : " ") + std::string(expected));
   exchange.generate =
       generate == 0 ? 0
@@ -130,16 +132,16 @@ Exchange Composer::Ask(std::string_view question, std::string_view cue, std::str
 
 Exchange Composer::AskNext(const Ids& text, std::string_view question, std::string_view expected,
                            int generate) const {
-  Ids read;
-  if (text.empty()) {
-    read = OfForm(form_->before_next_question);
-  } else {
-    read = OfForm(form_->before_next_text);
+  Ids read = OfForm(text.empty() ? form_->before_next_question : form_->before_next_text);
+  const int opening = form_->has_special_tokens ? static_cast<int>(read.size()) : 0;
+  if (!text.empty()) {
     Append(text, &read);
     Append(OfForm(form_->before_question), &read);
   }
   Append(Encode(question), &read);
-  return Answering(std::move(read), "", expected, generate);
+  Exchange exchange = Answering(std::move(read), "", expected, generate);
+  exchange.opening = opening;
+  return exchange;
 }
 
 void Composer::Add(Exchange exchange, Question question, Case* to) const {
@@ -147,6 +149,7 @@ void Composer::Add(Exchange exchange, Question question, Case* to) const {
   if (!trial.question_later) {
     Append(exchange.read, &trial.context);
     exchange.read.clear();
+    exchange.opening = exchange.closing = 0;
   }
   question.dialogue = static_cast<int>(trial.dialogues.size());
   trial.dialogues.push_back({std::move(exchange)});
