@@ -60,6 +60,30 @@ found, of what the full cache finds (of 4), in %, at 10 / 20 % of the entries.
 | `a` | 50 / 75 | 25 / 100 |"""
 
 
+# Two contexts; the full cache fails one of the second's questions, which therefore does not count. RULER's questions all count.
+ROWS = [
+    {"task": task, "case": case, "question": question, "arm": arm, "budget": budget, "nll": nll, "found": found}
+    for task, case, question, by_arm in [
+        ("perplexity", 1, 0, {("full", 1.0): (3.0, 0), ("a", 0.1): (3.2, 0), ("b", 0.1): (3.5, 0)}),
+        ("perplexity", 3, 0, {("full", 1.0): (2.0, 0), ("a", 0.1): (2.2, 0), ("b", 0.1): (2.5, 0)}),
+        ("facts-exact", 1, 0, {("full", 1.0): (0, 1), ("a", 0.1): (0, 1), ("b", 0.1): (0, 0)}),
+        ("facts-exact", 1, 1, {("full", 1.0): (0, 1), ("a", 0.1): (0, 0), ("b", 0.1): (0, 0)}),
+        ("facts-exact", 3, 0, {("full", 1.0): (0, 1), ("a", 0.1): (0, 1), ("b", 0.1): (0, 1)}),
+        ("facts-exact", 3, 1, {("full", 1.0): (0, 0), ("a", 0.1): (0, 0), ("b", 0.1): (0, 1)}),
+        ("vt", 1, 0, {("full", 1.0): (0, 0.5), ("a", 0.1): (0, 0.25), ("b", 0.1): (0, 0.5)}),
+        ("cwe", 1, 0, {("full", 1.0): (0, 0), ("a", 0.1): (0, 0.25), ("b", 0.1): (0, 0.5)}),
+    ]
+    for (arm, budget), (nll, found) in by_arm.items()
+]
+
+# Interval of the facts of a: scores of 50 and 100, 1.96 * 35.36 / sqrt(2) = 49.
+TASKS = """| policy | nats lost (2) | facts (2) | RULER (2) |
+|---|---|---|---|
+| `full` | 0 | 100 | 25 |
+| `a` | 0.200 ±0.000 | 75 ±49 | 25 ±0 |
+| `b` | *0.500 ±0.000* | 50 ±98 | **50 ±0** |"""
+
+
 def main():
     path = pathlib.Path(sys.argv[1], "tools/benchmarks/quality")
     loader = importlib.machinery.SourceFileLoader("quality", str(path))
@@ -68,7 +92,8 @@ def main():
     one_task = "**{}**: found, of what the full cache finds:\n\n| policy | 10 % | 20 % |\n|---|---|---|\n| `a` | {} % of 4 | {} % of 4 |\n\n"
     for found, wanted in ((quality.side_by_side(TABLES, AVERAGES), SIDE_BY_SIDE),
                           (quality.a_column_a_task("a machine\n\n" + one_task.format("needle", 50, 75) + one_task.format("lines", 25, 100)),
-                           A_COLUMN_A_TASK)):
+                           A_COLUMN_A_TASK),
+                          (quality.tasks_table(ROWS, "a"), TASKS)):
         if found != wanted:
             sys.exit(f"wanted\n{wanted}\n\nfound\n{found}")
 
