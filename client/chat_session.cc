@@ -45,6 +45,7 @@ class Conversation {
     if (line == "/exit") return false;
     if (line == "/clear") {
       history_ = begin_;
+      kept_.clear();
     } else if (line == "/drop") {
       Drop();
     } else if (!line.empty()) {
@@ -56,27 +57,59 @@ class Conversation {
 
  private:
   void Ask(const std::string& message) {
-    v1::GenerateRequest turn = request_;
-    // The next turn reuses this turn's cache if it is still kept. With the user's own context all
-    // messages since then are sent again each time.
-    if (!turn.has_context()) {
-      if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
-      if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
-    }
-    *turn.mutable_chat() = history_;
-    AddMessage(turn.mutable_chat(), "user", message);
-    std::string answer;
-    const grpc::Status status = GenerateAndPrint(connection_, turn, options_, &answer);
+    const v1::GenerateRequest turn = Turn(message);
+    Reply reply;
+    const grpc::Status status = GenerateAndPrint(connection_, turn, options_, &reply);
     const bool interrupted = status.error_code() == grpc::StatusCode::CANCELLED;
     exit_code_ = interrupted ? 0 : ExitCodeOf(status);
     refused_.reset();
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND && !kept_.empty()) {
+      PrintErr("[the conversation's cache is gone: all of it is read again]\n");
+      kept_.clear();
+      Ask(message);
+      return;
+    }
     if (IsFull(status)) {
       refused_ = message;
       TellWaysOn();
     }
-    if (!status.ok() && !(interrupted && !answer.empty())) return;
-    history_ = turn.chat();
-    AddMessage(&history_, "assistant", answer);
+    if (!status.ok() && !(interrupted && !reply.text.empty())) return;
+    kept_ = reply.context;
+    AddMessage(&history_, "user", message);
+    AddMessage(&history_, "assistant", reply.text);
+  }
+
+  // A request with the user's own context sends all messages since then each time.
+  v1::GenerateRequest Turn(const std::string& message) const {
+    v1::GenerateRequest turn = request_;
+    if (turn.has_context()) {
+      *turn.mutable_chat() = history_;
+    } else if (turn.recall_tokens() > 0) {
+      Continue(&turn);
+    } else {
+      // The next turn reuses this turn's cache if it is still kept.
+      *turn.mutable_chat() = history_;
+      if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
+      if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
+    }
+    AddMessage(turn.mutable_chat(), "user", message);
+    return turn;
+  }
+
+  // Goes on from the kept cache of the turn before. Passages that were read again are in that cache
+  // and not in the history, so that the history does not begin with the cache's tokens.
+  void Continue(v1::GenerateRequest* turn) const {
+    turn->set_keep(true);
+    if (kept_.empty()) {
+      *turn->mutable_chat() = history_;
+      turn->clear_recall_tokens();
+      return;
+    }
+    turn->mutable_chat()->set_continues_context(true);
+    turn->set_context(kept_);
+    v1::Cache cache;  // the policy stays the context's
+    if (turn->cache().has_cache_salt()) cache.set_cache_salt(turn->cache().cache_salt());
+    *turn->mutable_cache() = cache;
   }
 
   // Drops the older half of the turns, and repeats a refused message.
@@ -88,6 +121,7 @@ class Conversation {
     }
     const int dropped = (turns + 1) / 2;
     history_.mutable_messages()->DeleteSubrange(begin_.messages_size(), 2 * dropped);
+    kept_.clear();
     PrintErr("[forgot the {} oldest of {} questions and answers]\n", dropped, turns);
     if (refused_.has_value()) Ask(std::string(*refused_));
   }
@@ -109,6 +143,7 @@ class Conversation {
   const v1::Chat begin_;
   const PrintOptions& options_;
   v1::Chat history_;                    // begin_, then pairs of question and answer
+  std::string kept_;                    // handle of the last turn's cache; "": none
   std::optional<std::string> refused_;  // the message that was too long
   int exit_code_ = 0;
 };

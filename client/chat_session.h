@@ -1,4 +1,5 @@
-// A conversation at the terminal: each line is a message, and each turn sends the whole history.
+// A conversation at the terminal: each line is a message, and each turn sends the whole history, or
+// with recall_tokens the message alone, behind the kept cache of the turn before.
 #ifndef HYDRANT_CLIENT_CHAT_SESSION_H_
 #define HYDRANT_CLIENT_CHAT_SESSION_H_
 

@@ -116,11 +116,14 @@ uint32_t NumSamples(const v1::GenerateRequest& request) {
 
 class Printer {
  public:
-  Printer(const PrintOptions& options, const v1::GenerateRequest& request, std::string* text)
-      : options_(options), request_(request), num_samples_(NumSamples(request)), text_(text) {}
+  Printer(const PrintOptions& options, const v1::GenerateRequest& request, Reply* reply)
+      : options_(options), request_(request), num_samples_(NumSamples(request)), reply_(reply) {}
 
   void Print(const v1::GenerateResponse& response) {
-    if (response.has_delta() && text_ != nullptr) text_->append(response.delta().text());
+    if (reply_ != nullptr) {
+      reply_->text += response.delta().text();
+      if (response.has_finished()) reply_->context = response.finished().context();
+    }
     if (response.has_kept_entries()) return;
     if (options_.json) {
       PrintJson(response);
@@ -203,7 +206,7 @@ class Printer {
   const PrintOptions& options_;
   const v1::GenerateRequest& request_;
   const uint32_t num_samples_;
-  std::string* const text_;
+  Reply* const reply_;
   bool progress_shown_ = false;
   std::map<uint32_t, Answer> answers_;  // by sample
   bool was_cut_ = false;                // a sample reached max_tokens
@@ -255,10 +258,10 @@ grpc::Status WritePage(const ExplainPage& page, const v1::GenerateRequest& reque
 }  // namespace
 
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
-                              const PrintOptions& options, std::string* text) {
+                              const PrintOptions& options, Reply* reply) {
   const auto deadline = std::chrono::system_clock::now() +
                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
-  Printer printer(options, request, text);
+  Printer printer(options, request, reply);
   const int resume = NumSamples(request) == 1 ? options.resume : 0;
   v1::GenerateRequest rest = request;
   const bool explains = !options.explain_file.empty();

@@ -24,10 +24,16 @@ struct PrintOptions {
   std::string explain_file;    // where to write the page of explain_page.h; "": nowhere
 };
 
+// The whole answer of a single sample.
+struct Reply {
+  std::string text;
+  std::string context;  // handle of the kept cache; "": none was kept
+};
+
 // Resumes a lost stream, possibly on another replica, but not with several samples. Prints errors,
-// too. `text` (may be null) receives the whole answer of a single sample.
+// too. `reply` may be null.
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
-                              const PrintOptions& options, std::string* text);
+                              const PrintOptions& options, Reply* reply);
 
 void PrintJson(const google::protobuf::Message& message);
 

@@ -149,9 +149,11 @@ void AddReuse(CLI::App* app, RequestFlags* flags) {
   app->add_option("--context", flags->context,
                   "Go on from a kept cache, by its handle: of a text only what follows is given")
       ->group(group);
-  app->add_option("--recall-tokens", flags->recall_tokens,
-                  "With --context: read again at most as many tokens of it, passages that share "
-                  "words with the question, because its cache may have evicted their entries")
+  app->add_option(
+         "--recall-tokens", flags->recall_tokens,
+         "With --context, or in a chat of several turns: read again at most as many tokens "
+         "of it, passages that share words with the question, because its cache may have "
+         "evicted their entries")
       ->group(group);
   app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
 }

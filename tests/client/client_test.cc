@@ -21,9 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/rpc_error.h"
 #include "proto/loopback.h"
 #include "tests/server/http_get.h"
+#include "tests/server/random_model_server.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
@@ -31,6 +34,7 @@
 namespace hydrant {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -321,6 +325,37 @@ TEST(Client, AConversationThatIsFullHasAWayOn) {
   EXPECT_THAT(chat("echo /drop").err, HasSubstr("there is nothing to forget"));
 }
 
+std::string AddressOf(const RandomModelServer& server) {
+  return absl::StrCat("127.0.0.1:", server.server->port());
+}
+
+constexpr char kTealDoor[] = " The door of the harbour is painted teal.";
+
+// From the second turn on; without a context of the user's own.
+TEST(Client, AChatReadsPassagesOfEarlierTurnsAgain) {
+  RandomModelServer server(4);
+  const auto chat = [&](const std::string& lines, std::vector<std::string> more) {
+    more.insert(more.begin(), {"chat", "--max-tokens", "4", "--temperature", "0", "--policy", "h2o",
+                               "--max-cache-tokens", "64"});
+    return Shell("{ " + lines + "; } | \"$@\"", At(AddressOf(server), more));
+  };
+  const std::string text = std::string("printf '%0300d") + kTealDoor + " %0300d\\n' 1 1; ";
+  const std::string asks = text + "echo 'Which doors?'; echo 'Well'; echo 'And the harbour?'";
+  const Ended recalls = chat(asks, {"--recall-tokens", "128"});
+  EXPECT_EQ(recalls.code, 0) << recalls.err;
+  const std::vector<std::string> turns = absl::StrSplit(recalls.err, " new tokens;");
+  ASSERT_EQ(turns.size(), 5) << recalls.err;
+  EXPECT_THAT(turns[0], Not(HasSubstr("recalled")));
+  EXPECT_THAT(turns[1], ContainsRegex("prompt \\([0-9]+ cached, [0-9]+ recalled\\)"));
+  EXPECT_THAT(turns[2], Not(HasSubstr("recalled"))) << "no word of the text";
+  EXPECT_THAT(turns[3], ContainsRegex("prompt \\([0-9]+ cached, [0-9]+ recalled\\)"));
+  EXPECT_THAT(chat(asks, {}).err, Not(HasSubstr("recalled")));
+  // What has been forgotten is not read again.
+  const Ended cleared = chat(text + "echo /clear; echo 'Which doors?'", {"--recall-tokens", "128"});
+  EXPECT_EQ(cleared.code, 0) << cleared.err;
+  EXPECT_THAT(cleared.err, Not(HasSubstr("recalled")));
+}
+
 // The program hydrant on a pseudoterminal.
 class Terminal {
  public:
@@ -424,6 +459,31 @@ TEST(Client, CtrlCAtThePromptEndsTheConversation) {
   chat.ShownUntil("> ");
   chat.Type("\x03");  // no answer is running
   EXPECT_EQ(chat.Wait(), 128 + SIGINT);
+}
+
+TEST(Client, AChatWhoseCacheIsGoneReadsAllOfItAgain) {
+  RandomModelServer server(4);
+  Terminal chat({HYDRANT_PATH, "--address", AddressOf(server), "chat", "--temperature", "0",
+                 "--max-tokens", "4", "--recall-tokens", "128"});
+  chat.ShownUntil("> ");
+  chat.Type(kTealDoor + std::string("\n"));
+  chat.ShownUntil("tok/s");
+  chat.ShownUntil("> ");
+  grpc::ClientContext listing;
+  v1::ListContextsResponse list;
+  ASSERT_TRUE(server.stub->ListContexts(&listing, {}, &list).ok());
+  ASSERT_EQ(list.contexts_size(), 1);
+  grpc::ClientContext deleting;
+  v1::DeleteContextRequest request;
+  request.set_handle(list.contexts(0).handle());
+  v1::DeleteContextResponse deleted;
+  ASSERT_TRUE(server.stub->DeleteContext(&deleting, request, &deleted).ok());
+  chat.Type("Which doors?\n");
+  chat.ShownUntil("the conversation's cache is gone");
+  chat.ShownUntil("tok/s");
+  chat.ShownUntil("> ");
+  chat.TypeAtPrompt("\x04");
+  EXPECT_EQ(chat.Wait(), 0);
 }
 
 // While no line is being read the terminal handles Ctrl-D itself.
