@@ -191,8 +191,10 @@ struct Usage {
   std::optional<RetainedMass> retained_mass{};  // unset: no entry was evicted after the prefill
   int32_t heads_kept_whole = 0;                 // heads kept whole because of min_retained_mass
   PolicyReport policy_report{};                 // decisions of the cache policy
+  // The policy of its cache; with a context the context's. Empty: it ended before it was planned.
+  std::string policy{};
   // The policy used instead of `full` for lack of room (SchedulerOptions::policy_under_pressure);
-  // empty: the requested policy.
+  // empty: none.
   std::string compressed_by{};
   int64_t kv_pages_peak = 0;  // peak of pages held, all layers and heads
   double kv_pages_mean = 0;   // mean of pages held, over the time in which it held any

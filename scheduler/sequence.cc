@@ -91,6 +91,7 @@ std::unique_ptr<Sequence> MakeSequence(RequestHandle handle, CheckedRequest chec
     progress.append_ranges.push_back({static_cast<int32_t>(seen), progress.num_prompt_tokens});
   progress.probed = WithProbe(progress, checked.probe);
   Resume(request.resume_token_ids, sequence.get());
+  sequence->account.usage.policy = sequence->cache.spec.policy;
   sequence->account.usage.prompt_tokens = progress.num_prompt_tokens;
   sequence->account.usage.recalled_tokens = request.recalled_tokens;
   sequence->account.usage.completion_tokens = progress.num_resumed;

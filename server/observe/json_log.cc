@@ -50,7 +50,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"outcome", record.outcome},
                {"reason", record.reason},
                {"tenant", record.tenant},
-               {"cache_policy", record.policy},
+               {"cache_policy", PolicyOf(record)},
                {"compressed_by", usage.compressed_by},
                {"prompt_tokens", usage.prompt_tokens},
                {"cached_tokens", usage.cached_tokens},

@@ -23,7 +23,7 @@ void LogRequest(const RequestRecord& record) {
       "decode {} ms, of these {} ms swapped out, {} ms preempted{}",
       record.request_id, record.reason, record.tenant.empty() ? "" : " of " + Quoted(record.tenant),
       usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
-      record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples), record.policy,
+      record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples), PolicyOf(record),
       usage.kv_tokens_kept_mean, usage.kv_tokens_evicted_mean, usage.kv_tokens_kept,
       usage.kv_bytes / 1024, usage.kv_bytes_of_full / 1024,
       usage.compressed_by.empty() ? "" : fmt::format(" (compressed by {})", usage.compressed_by),

@@ -14,7 +14,7 @@ namespace hydrant {
 
 struct RequestRecord {
   std::string_view request_id;
-  std::string_view policy;   // policy named by the request
+  std::string_view policy;   // named by the request
   std::string_view tenant;   // "": no tenant
   std::string_view outcome;  // as in metrics: "stop", "cancelled", ...
   std::string_view
@@ -23,6 +23,11 @@ struct RequestRecord {
   size_t samples = 1;                   // samples counted in `usage`
   const TraceContext* trace = nullptr;  // null: the request is not traced
 };
+
+// The policy of the request's cache, or the named one if it ended before its cache was planned.
+inline std::string_view PolicyOf(const RequestRecord& record) {
+  return record.usage->policy.empty() ? record.policy : record.usage->policy;
+}
 
 void LogRequest(const RequestRecord& record);
 

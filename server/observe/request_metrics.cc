@@ -85,9 +85,10 @@ void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcom
   ended.Add(outcome);
   prompt_tokens.Add(outcome, AtLeastZero(usage.prompt_tokens));
   generation_tokens.Add(outcome, AtLeastZero(usage.completion_tokens));
-  const std::string_view its = usage.compressed_by.empty() ? policy : usage.compressed_by;
-  kept.Add(its, AtLeastZero(std::llround(usage.kv_tokens_kept_mean)));
-  evicted.Add(its, AtLeastZero(std::llround(usage.kv_tokens_evicted_mean)));
+  if (!usage.policy.empty()) policy = usage.policy;
+  if (!usage.compressed_by.empty()) policy = usage.compressed_by;
+  kept.Add(policy, AtLeastZero(std::llround(usage.kv_tokens_kept_mean)));
+  evicted.Add(policy, AtLeastZero(std::llround(usage.kv_tokens_evicted_mean)));
   recalled_tokens += AtLeastZero(usage.recalled_tokens);
 }
 

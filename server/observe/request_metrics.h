@@ -45,8 +45,8 @@ class RequestMetrics {
 
   // `reason`: a reason of docs/guide/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
-  // For accepted requests, all samples included. `policy`: as named by the request; entries count
-  // for the policy that replaced it, if any (Usage::compressed_by).
+  // For accepted requests, all samples included. Entries count for the policy that replaced the
+  // request's, if any (Usage::compressed_by), else for its cache's (Usage::policy), else `policy`.
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 

@@ -79,7 +79,6 @@ void AddUsage(const Usage& usage, Span* span) {
 }
 
 void AddCache(const CacheSpec& cache, Span* span) {
-  AddText("hydrant.cache.policy", cache.policy, span);
   if (cache.cache_ratio.has_value())
     AddNumber("hydrant.cache.cache_ratio", *cache.cache_ratio, span);
   if (cache.max_cache_tokens.has_value())
@@ -111,6 +110,7 @@ void RequestSpan::SetRequest(const ServedModel& model, const Request& request, s
   AddNumber("gen_ai.request.top_p", request.sampling.top_p, &span_);
   if (request.stopping.max_tokens.has_value())
     AddCount("gen_ai.request.max_tokens", *request.stopping.max_tokens, &span_);
+  policy_ = request.cache.policy;
   AddCache(request.cache, &span_);
   if (request.priority != 0) AddCount("hydrant.priority", request.priority, &span_);
   if (!request.tenant.empty()) AddText("hydrant.tenant", request.tenant, &span_);
@@ -136,11 +136,13 @@ void RequestSpan::End(absl::StatusCode code, std::string_view outcome, std::stri
   if (usage != nullptr) {
     const Phases phases = PhasesOf(*usage);
     end = std::max(end, phases.end);
+    if (!usage->policy.empty()) policy_ = usage->policy;
     AddUsage(*usage, &span_);
     if (phases.has_token) AddFirstToken(phases.first_token);
     below = Below(phases, *usage);
   }
   span_.set_kind(Span::SPAN_KIND_SERVER);
+  if (!policy_.empty()) AddText("hydrant.cache.policy", policy_, &span_);
   AddText("hydrant.outcome", outcome, &span_);
   AddNumber("gen_ai.latency.e2e", SecondsOf(end - arrived_), &span_);
   AddCount("rpc.grpc.status_code", static_cast<int>(code), &span_);

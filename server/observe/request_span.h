@@ -67,7 +67,8 @@ class RequestSpan {
   const Clock::time_point arrived_ = Clock::now();
   const std::chrono::system_clock::time_point arrived_at_ = std::chrono::system_clock::now();
   size_t resumed_tokens_ = 0;
-  Span span_;  // without times and ids until the end; empty if not sampled
+  std::string policy_;  // of the cache: the request's, or the context's that it continues
+  Span span_;           // without times and ids until the end; empty if not sampled
 };
 
 // For the request log; null if there is no trace.

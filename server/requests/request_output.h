@@ -88,7 +88,7 @@ class RequestOutput {
 
   Args args_;
   std::string request_id_;
-  std::string policy_;  // policy named by the request
+  std::string policy_;  // named by the request
   std::string tenant_;  // "": no tenant
   size_t num_samples_ = 0;
   bool open_ = false;  // accepted or refused: output may be sent

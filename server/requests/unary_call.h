@@ -63,7 +63,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
 
   Mutex mutex_;
   std::string request_id_ HYDRANT_GUARDED_BY(mutex_);
-  std::string policy_ HYDRANT_GUARDED_BY(mutex_);  // policy named by the request
+  std::string policy_ HYDRANT_GUARDED_BY(mutex_);  // named by the request
   std::string tenant_ HYDRANT_GUARDED_BY(mutex_);  // "": no tenant
   Answer answer_ HYDRANT_GUARDED_BY(mutex_);
   bool open_ HYDRANT_GUARDED_BY(mutex_) = false;

@@ -448,6 +448,7 @@ TEST(RequestSpan, TellsEachTimeAway) {
   finished.usage->queue_us = 100;
   finished.usage->prefill_us = 1000;
   finished.usage->decode_us = 10'000;
+  finished.usage->policy = "tova";  // of the context that it continues
   finished.usage->compressed_by = "local";
   finished.usage->swaps = 2;
   finished.usage->preemptions = 1;
@@ -477,7 +478,7 @@ TEST(RequestSpan, TellsEachTimeAway) {
   EXPECT_EQ(swaps[1].end_time_unix_nano(), decode.end_time_unix_nano());
   const auto attributes = AttributesOf(call);
   EXPECT_EQ(attributes.at("gen_ai.request.model"), "s:not UTF-8: \xEF\xBF\xBD");
-  EXPECT_EQ(attributes.at("hydrant.cache.policy"), "s:h2o");
+  EXPECT_EQ(attributes.at("hydrant.cache.policy"), "s:tova");
   EXPECT_EQ(attributes.at("hydrant.cache.cache_ratio"), "d:0.250000");
   EXPECT_EQ(attributes.at("hydrant.cache.compressed_by"), "s:local");
   EXPECT_EQ(attributes.at("hydrant.usage.swaps"), "i:2");

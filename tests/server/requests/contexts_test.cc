@@ -175,7 +175,12 @@ TEST_F(Contexts, PassagesAreReadAgain) {
   EXPECT_EQ(spelled_out.usage->recalled_tokens(), 0);
   EXPECT_EQ(recalled.usage->prompt_tokens(), spelled_out.usage->prompt_tokens());
   EXPECT_NE(Ask(*server, Question("text", question.text())).text, recalled.text);
-  EXPECT_EQ(server->service->request_metrics().recalled_tokens, line.size());
+  const RequestMetrics& metrics = server->service->request_metrics();
+  EXPECT_EQ(metrics.recalled_tokens, line.size());
+  // Entries count for the context's policy, which the questions do not name.
+  EXPECT_GT(metrics.evicted.Count("h2o"), 0);
+  EXPECT_EQ(metrics.evicted.Count("full"), 0);
+  EXPECT_EQ(metrics.kept.Count("full"), 0);
   // A lost stream is resumed behind the same passages.
   v1::GenerateRequest rest = question;
   rest.mutable_resume_token_ids()->Assign(recalled.token_ids.begin(),
