@@ -31,8 +31,8 @@ struct Arm {
 // A step of a dialogue: its fields in this order. Empty or 0: left out.
 struct Exchange {
   std::vector<TokenId> read = {};  // a question or another turn, read as one run
-  // Tokens of the chat template at the beginning and the end of `read`. Passages are read again
-  // between the opening and the text, which alone they are looked up with.
+  // Tokens of the chat template at the beginning and the end of `read`. Recall looks passages up
+  // with the tokens between these, and reads them again before them.
   int opening = 0;
   int closing = 0;
   std::vector<TokenId> foreseen = {};  // given to every cache one by one
