@@ -79,7 +79,7 @@ class Conversation {
     AddMessage(&history_, "assistant", reply.text);
   }
 
-  // A request with the user's own context sends all messages since then each time.
+  // With the user's own context each turn sends all messages behind that context.
   v1::GenerateRequest Turn(const std::string& message) const {
     v1::GenerateRequest turn = request_;
     if (turn.has_context()) {
@@ -96,8 +96,8 @@ class Conversation {
     return turn;
   }
 
-  // Goes on from the kept cache of the turn before. Passages that were read again are in that cache
-  // and not in the history, so that the history does not begin with the cache's tokens.
+  // Continues the kept cache of the turn before with the new message. That cache also holds the
+  // recalled passages, which the history lacks, so the server could not match the history with it.
   void Continue(v1::GenerateRequest* turn) const {
     turn->set_keep(true);
     if (kept_.empty()) {

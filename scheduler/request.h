@@ -191,7 +191,7 @@ struct Usage {
   std::optional<RetainedMass> retained_mass{};  // unset: no entry was evicted after the prefill
   int32_t heads_kept_whole = 0;                 // heads kept whole because of min_retained_mass
   PolicyReport policy_report{};                 // decisions of the cache policy
-  // The policy of its cache; with a context the context's. Empty: it ended before it was planned.
+  // The policy of the sequence's cache; with a context the context's. Empty: no cache was planned.
   std::string policy{};
   // The policy used instead of `full` for lack of room (SchedulerOptions::policy_under_pressure);
   // empty: none.

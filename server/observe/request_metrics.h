@@ -45,8 +45,8 @@ class RequestMetrics {
 
   // `reason`: a reason of docs/guide/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
-  // For accepted requests, all samples included. Entries count for the policy that replaced the
-  // request's, if any (Usage::compressed_by), else for its cache's (Usage::policy), else `policy`.
+  // For accepted requests, all samples included. Entries count for Usage::compressed_by if it is
+  // set, else for Usage::policy, else for `policy`, the one that the request names.
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 

@@ -331,7 +331,7 @@ std::string AddressOf(const RandomModelServer& server) {
 
 constexpr char kTealDoor[] = " The door of the harbour is painted teal.";
 
-// From the second turn on; without a context of the user's own.
+// Recall begins with the second turn. The user names no context.
 TEST(Client, AChatReadsPassagesOfEarlierTurnsAgain) {
   RandomModelServer server(4);
   const auto chat = [&](const std::string& lines, std::vector<std::string> more) {
@@ -350,7 +350,7 @@ TEST(Client, AChatReadsPassagesOfEarlierTurnsAgain) {
   EXPECT_THAT(turns[2], Not(HasSubstr("recalled"))) << "no word of the text";
   EXPECT_THAT(turns[3], ContainsRegex("prompt \\([0-9]+ cached, [0-9]+ recalled\\)"));
   EXPECT_THAT(chat(asks, {}).err, Not(HasSubstr("recalled")));
-  // What has been forgotten is not read again.
+  // /clear drops the kept cache: the next message is a first turn, which recalls nothing.
   const Ended cleared = chat(text + "echo /clear; echo 'Which doors?'", {"--recall-tokens", "128"});
   EXPECT_EQ(cleared.code, 0) << cleared.err;
   EXPECT_THAT(cleared.err, Not(HasSubstr("recalled")));

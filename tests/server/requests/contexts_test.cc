@@ -192,8 +192,8 @@ TEST_F(Contexts, PassagesAreReadAgain) {
   EXPECT_GT(next.usage->prompt_tokens(), recalled.usage->prompt_tokens() + kOutput);
 }
 
-// In a chat the line stands in the user's message, and the words of the template find nothing: the
-// roles are words of the text here.
+// In a chat the line stands in the user's message. The template's words find no passage, although
+// the text holds the names of the roles.
 TEST_F(Contexts, PassagesAreReadAgainInsideAMessage) {
   const auto server = MakeServer();
   const std::string line = "The door of the harbour is painted teal\n";

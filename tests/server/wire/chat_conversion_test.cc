@@ -54,7 +54,7 @@ class ChatConversion : public ::testing::Test {
     return text;
   }
 
-  // The text with which the chat, as a turn, looks passages of its context up.
+  // The text of the chat's last message that recall searches passages with.
   std::string Asked() {
     v1::GenerateRequest wire;
     *wire.mutable_chat() = chat_;

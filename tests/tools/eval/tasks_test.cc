@@ -109,7 +109,7 @@ TEST_P(TaskTest, ReadsItsAnswersBeforeItsQuestions) {
   }
 }
 
-// Passages are read again within the message of the user.
+// Recall inserts passages between the template's opening and the text.
 TEST_P(TaskTest, TheTemplateStandsAroundTheTextsOfTurns) {
   TaskOptions options;
   options.cases = 2;
