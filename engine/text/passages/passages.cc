@@ -35,7 +35,7 @@ bool EndsSentence(std::string_view bytes, std::string_view next) {
   return next.empty() || IsSpace(next.front());
 }
 
-// A question holds no answer, and a model answers every question that it reads.
+// A question holds no answer, and a model may answer an earlier question that it reads again.
 bool IsQuestion(std::string_view passage) {
   while (!passage.empty() && (IsSpace(passage.back()) || passage.back() == '"'))
     passage.remove_suffix(1);
