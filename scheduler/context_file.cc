@@ -209,9 +209,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   for (float* part : {&mass.mean, &mass.minimum, &mass.p10}) *part = reader->Get<float>();
   if (has_mass) context->retained_mass = mass;
   context->spec = GetSpec(reader);
-  PromptShape prompt = {.num_layers = home.limits.BudgetLayers(),
-                        .num_kv_heads = home.limits.num_kv_heads};
-  prompt.tokens = reader->Get<int64_t>();
+  PromptShape prompt = home.limits.ShapeOf(reader->Get<int64_t>());
   prompt.question_tokens = reader->Get<int64_t>();
   prompt.question_later = reader->Get<uint8_t>() != 0;
   prompt.goes_on = true;

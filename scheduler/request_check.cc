@@ -409,14 +409,11 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok() && request.owner.empty()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
   request.cache.evictable = request.on_pressure == OnPressure::kEvict;
-  PromptShape prompt = {
-      .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
-      .num_layers = limits.BudgetLayers(),
-      .num_kv_heads = limits.num_kv_heads,
-      .question_tokens = request.question_tokens,
-      .question_later = request.prefill_only,
-      .predicts_scores = limits.score_predictor != 0,
-      .goes_on = !request.keep_as.handle.empty()};
+  PromptShape prompt =
+      limits.ShapeOf(static_cast<int64_t>(request.prompt.size()) - request.question_tokens);
+  prompt.question_tokens = request.question_tokens;
+  prompt.question_later = request.prefill_only;
+  prompt.goes_on = !request.keep_as.handle.empty();
   prompt.fits_two_passes =
       prompt.HasLaterQuestion() && FitsTwoPasses(prompt.tokens, limits, tokenizer);
   const absl::StatusOr<CachePlan> open =
@@ -461,11 +458,7 @@ absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits&
         "policy_under_pressure: every layer of the model has a window, and there is nothing that a "
         "policy could compress");
   }
-  const absl::StatusOr<CachePlan> plan =
-      PlanCache(spec, {.tokens = limits.max_model_len,
-                       .num_layers = limits.BudgetLayers(),
-                       .num_kv_heads = limits.num_kv_heads,
-                       .predicts_scores = limits.score_predictor != 0});
+  const absl::StatusOr<CachePlan> plan = PlanCache(spec, limits.ShapeOf(limits.max_model_len));
   const absl::Status status = plan.ok() ? CheckRolling(spec, *plan, limits) : plan.status();
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("policy_under_pressure: ", status.message()));

@@ -38,7 +38,11 @@ struct CacheSpec {
   bool operator==(const CacheSpec&) const = default;
 };
 
-// The properties of a prompt that its plan depends on.
+// With fewer heads than this beside layers without a budget, each head is needed, and none shares
+// its budget by default (docs/decisions/one_budget_for_all_heads.md).
+inline constexpr int kFewHeads = 8;
+
+// The properties of a prompt that its plan depends on. EngineLimits::ShapeOf() fills in the model's.
 struct PromptShape {
   int64_t tokens = 0;
   int num_layers = 1;  // layers with a budget: those without a window
@@ -49,7 +53,11 @@ struct PromptShape {
   bool predicts_scores = false;  // the model has a score predictor
   // The cache is kept: another turn may compress it even if the prompt is within its budget.
   bool goes_on = false;
+  int num_fixed_layers = 0;  // layers without a budget: those with a window
 
+  bool HasFewHeads() const {
+    return num_fixed_layers > 0 && num_layers * num_kv_heads < kFewHeads;
+  }
   bool HasLaterQuestion() const { return question_later || question_tokens > 0; }
 };
 

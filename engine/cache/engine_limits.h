@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "engine/cache/cache_group.h"
+#include "engine/cache/cache_spec.h"
 #include "engine/cache/state_slabs.h"
 
 namespace hydrant {
@@ -56,6 +57,14 @@ struct EngineLimits {
     return layers;
   }
   int BudgetHeads() const { return BudgetLayers() * num_kv_heads; }
+  // A prompt of so many tokens on this model.
+  PromptShape ShapeOf(int64_t tokens) const {
+    return {.tokens = tokens,
+            .num_layers = BudgetLayers(),
+            .num_kv_heads = num_kv_heads,
+            .predicts_scores = score_predictor != 0,
+            .num_fixed_layers = num_layers - BudgetLayers()};
+  }
   // Sets the number of layers that hold only the last `window` tokens of a sequence.
   void SetWindow(int layers, int window) {
     SetGroup({GroupKind::kWindow, layers, num_kv_heads, window});

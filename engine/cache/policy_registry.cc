@@ -121,7 +121,9 @@ PolicyParameter GroupReduceParameter(std::span<const std::string_view> reduction
 
 absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
                        CachePlan* plan, double default_floor) {
-  HYDRANT_ASSIGN_OR_RETURN(const std::string scope, ChoiceParam(spec, "budget_scope", scopes));
+  HYDRANT_ASSIGN_OR_RETURN(std::string scope, ChoiceParam(spec, "budget_scope", scopes));
+  if (!spec.params.contains("budget_scope") && scope == "model" && plan->prompt.HasFewHeads())
+    scope = "head";
   HYDRANT_ASSIGN_OR_RETURN(const double floor,
                            RealParam(spec, "head_floor", default_floor, 0.0, 1.0));
   plan->share.scope = scope == "model"   ? BudgetScope::kModel
@@ -143,8 +145,13 @@ absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view
 
 std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes,
                                              double default_floor) {
-  return {{"budget_scope", "the heads that share the budget by their scores",
-           std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
+  std::string scope = "the heads that share the budget by their scores";
+  if (scopes.front() == "model") {
+    scope += fmt::format("; unset, head where windows leave fewer than {} heads with a budget",
+                         kFewHeads);
+  }
+  return {{"budget_scope", std::move(scope), std::string(scopes.front()),
+           fmt::format("{}", fmt::join(scopes, ", "))},
           {"head_floor", "of a shared budget: the part that every head gets alike",
            fmt::format("{:g}", default_floor), "[0, 1]"}};
 }

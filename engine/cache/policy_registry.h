@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
                                         std::span<const std::string_view> choices);
 
 // budget_scope and head_floor. scopes: the default first; always head and layer, and model unless
-// the policy sets budgets per layer.
+// the policy sets budgets per layer. With PromptShape::HasFewHeads() head is the default, not model.
 inline constexpr double kDefaultFloor = 0.2;
 absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
                        CachePlan* plan, double default_floor = kDefaultFloor);

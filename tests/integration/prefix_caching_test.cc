@@ -31,6 +31,8 @@ class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string
     request.prompt = std::move(prompt);
     request.cache.policy = policy;
     if (policy != "full") request.cache.max_cache_tokens = 40;
+    // Beside windows the default is a budget for each head.
+    if (policy == "reconstruct") request.cache.params = {{"budget_scope", "model"}};
     request.sampling.temperature = 0.8;
     request.sampling.seed = 9;
     request.stopping.max_tokens = 12;

@@ -41,6 +41,8 @@ class TurnsTest : public ::testing::TestWithParam<std::tuple<std::string, Family
     if (policy == "full") return spec;
     spec.cache_ratio = 0.3;
     spec.min_cache_tokens = 12;
+    // Beside windows the default is a budget for each head.
+    if (policy == "reconstruct") spec.params = {{"budget_scope", "model"}};
     return spec;
   }
 
@@ -65,11 +67,9 @@ class TurnsTest : public ::testing::TestWithParam<std::tuple<std::string, Family
     const auto engine = *Engine::Create(model_, WithPredictor(Options(), *model_), nullptr);
     eval::EngineDriver driver(engine.get(), 3);
     const CacheSpec spec = SpecOf(policy);
-    const CachePlan plan = *PlanCache(spec, {.tokens = first_tokens_,
-                                             .num_layers = engine->limits().BudgetLayers(),
-                                             .num_kv_heads = engine->limits().num_kv_heads,
-                                             .predicts_scores = true,
-                                             .goes_on = true});
+    PromptShape prompt = engine->limits().ShapeOf(first_tokens_);
+    prompt.goes_on = true;
+    const CachePlan plan = *PlanCache(spec, prompt);
     const int slot = driver.Add(ReadingOf(plan), plan, 400);
     driver.PrefillAll(slot);
     driver.Step();

@@ -554,9 +554,7 @@ TEST(WindowedKvCacheManagerTest, PagesOfFiveWindowsToOneFullLayer) {
     CacheSpec spec;
     spec.policy = policy;
     spec.cache_ratio = ratio;
-    const CachePlan plan = *PlanCache(
-        spec,
-        {.tokens = 8192, .num_layers = limits.BudgetLayers(), .num_kv_heads = limits.num_kv_heads});
+    const CachePlan plan = *PlanCache(spec, limits.ShapeOf(8192));
     KvCacheManager kv_cache(limits);
     SequenceBlocks held;
     CacheUpdates updates;

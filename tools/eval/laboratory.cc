@@ -132,13 +132,11 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   }
   const bool fits_two_passes =
       2 * context + static_cast<int>(instruction.size()) <= limits.max_model_len;
-  absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
-                                                    .num_layers = limits.BudgetLayers(),
-                                                    .num_kv_heads = limits.num_kv_heads,
-                                                    .question_later = trial.question_later,
-                                                    .fits_two_passes = fits_two_passes,
-                                                    .predicts_scores = limits.score_predictor != 0,
-                                                    .goes_on = !trial.dialogues.empty()});
+  PromptShape prompt = limits.ShapeOf(context);
+  prompt.question_later = trial.question_later;
+  prompt.fits_two_passes = fits_two_passes;
+  prompt.goes_on = !trial.dialogues.empty();
+  absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<ContinuationScorer>();
   if (const IdeaInfo* idea = FindIdea(arm.idea); idea != nullptr && plan->Compresses())

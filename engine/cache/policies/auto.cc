@@ -29,7 +29,8 @@ constexpr double kLaterQuestionFloor = 0.2;
 // prompt is prefilled a second time, where there is room, and scored by the queries of both passes:
 // retrieval improves, continuations get slightly worse. With a score predictor it acts as
 // `learned:echo=true` instead, in one pass. The budget (docs/results/quality.md):
-//   memory target    max_cache_tokens or cache_ratio: the heads share that many entries
+//   memory target    max_cache_tokens or cache_ratio: the heads share that many entries, or each
+//                    keeps them where few heads have a budget
 //   quality target   min_retained_mass: the heads share a tenth; a head keeps more until it retains
 //                    that part of the echo's attention, so that a prompt with concentrated
 //                    attention takes less memory
@@ -166,7 +167,11 @@ class AutoPolicy final : public Policy {
       return;
     }
     std::string& why = state->why;
-    why = fmt::format("all heads share {} entries a head of {}", plan.budget, plan.prompt.tokens);
+    why = plan.share.scope == BudgetScope::kModel
+              ? fmt::format("all heads share {} entries a head of {}", plan.budget,
+                            plan.prompt.tokens)
+              : fmt::format("each of the few heads without a window keeps {} entries of {}",
+                            plan.budget, plan.prompt.tokens);
     if (spec.min_retained_mass) {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);

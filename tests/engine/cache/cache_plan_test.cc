@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cache/engine_limits.h"
 #include "engine/cache/policy_registry.h"
 #include "tests/engine/cache/plan_view.h"
 
@@ -877,6 +878,38 @@ TEST(CachePlan, AutoReadsTwiceIfAQuestionFollows) {
   spec.max_cache_tokens = 1000;
   EXPECT_EQ(Reported(ReportOf(*PlanCache(spec, prompt)), "policy"), "full");
   EXPECT_FALSE(PlanCache(spec, prompt)->ReadsProbe());
+}
+
+// Few heads beside layers with a window: each is needed and has a budget of its own.
+TEST(CachePlan, FewHeadsBesideWindowsDoNotShare) {
+  EngineLimits limits;
+  limits.num_layers = 18;
+  limits.num_kv_heads = 1;
+  limits.SetWindow(15, 512);
+  const PromptShape gemma = limits.ShapeOf(1000);
+  EXPECT_EQ(gemma.num_layers, 3);
+  EXPECT_EQ(gemma.num_fixed_layers, 15);
+  CacheSpec spec;
+  spec.max_cache_tokens = 100;
+  for (const char* policy : {"echo", "reconstruct", "learned", "auto"}) {
+    spec.policy = policy;
+    PromptShape prompt = gemma;
+    prompt.predicts_scores = spec.policy == "learned";
+    EXPECT_EQ(PlanCache(spec, prompt)->share.scope, BudgetScope::kHead) << policy;
+    EXPECT_EQ(PlanCache(spec, prompt)->EntriesAfter(1000), 100) << policy;
+    prompt.num_kv_heads = 3;
+    EXPECT_EQ(PlanCache(spec, prompt)->share.scope, BudgetScope::kModel) << policy << ", 9 heads";
+    prompt = {.tokens = 1000, .num_layers = 3, .predicts_scores = prompt.predicts_scores};
+    EXPECT_EQ(PlanCache(spec, prompt)->share.scope, BudgetScope::kModel) << policy << ", no window";
+  }
+  spec.policy = "auto";
+  EXPECT_EQ(Reported(ReportOf(*PlanCache(spec, gemma)), "why"),
+            "each of the few heads without a window keeps 100 entries of 1000");
+  spec.policy = "echo";
+  spec.params = {{"budget_scope", "model"}};
+  EXPECT_EQ(PlanCache(spec, gemma)->share.scope, BudgetScope::kModel) << "as asked";
+  spec.params = {{"budget_scope", "layer"}};
+  EXPECT_EQ(PlanCache(spec, gemma)->share.scope, BudgetScope::kLayer) << "as asked";
 }
 
 TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {

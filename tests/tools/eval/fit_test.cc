@@ -136,9 +136,7 @@ TEST(ReadPage, GivesTheStatisticsOfThePolicies) {
     spec.max_cache_tokens = 99;
     spec.params = {{"budget_scope", "head"}, {"sum_weight", "1"}, {"max_weight", "3"}};
     const EngineLimits& limits = model.engine->limits();
-    const CachePlan plan = *PlanCache(
-        spec,
-        {.tokens = 100, .num_layers = limits.BudgetLayers(), .num_kv_heads = limits.num_kv_heads});
+    const CachePlan plan = *PlanCache(spec, limits.ShapeOf(100));
     EngineDriver driver(model.engine.get(), 5);
     std::vector<TokenId> reading = page;
     if (!echo) {

@@ -61,9 +61,7 @@ CachePlan PlanOf(const Engine& engine, int tokens, const Gathered& gathered) {
   spec.policy = "reconstruct";
   spec.max_cache_tokens = tokens - 1;
   spec.params = {{"budget_scope", "head"}};
-  absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = tokens,
-                                                    .num_layers = engine.limits().BudgetLayers(),
-                                                    .num_kv_heads = engine.limits().num_kv_heads});
+  absl::StatusOr<CachePlan> plan = PlanCache(spec, engine.limits().ShapeOf(tokens));
   HYDRANT_CHECK(plan.ok());
   plan->scorer = std::make_shared<OneStatistic>(gathered);
   return *std::move(plan);
