@@ -118,9 +118,13 @@ size_t EntryBytes(const KvLayout& layout) {
 
 // ---- The head.
 
+// Of an entry's dtype: keys in blocks are scaled (KeyScaling), in older files they were not.
+constexpr uint8_t kScaledKeys = 0x80;
+
 void AddHome(const ContextHome& home, Writer* writer) {
   writer->Add(AsText(home.model));
-  writer->Add<uint8_t>(static_cast<uint8_t>(home.layout.dtype));
+  const auto dtype = static_cast<uint8_t>(home.layout.dtype);
+  writer->Add<uint8_t>(BlockElements(home.layout.dtype) > 1 ? dtype | kScaledKeys : dtype);
   writer->Add<int32_t>(home.layout.head_dim);
   writer->Add<int32_t>(home.limits.num_layers);
   writer->Add<int32_t>(home.limits.WindowLayers());

@@ -233,6 +233,11 @@ absl::Status CheckRolling(const CacheSpec& cache, const CachePlan& plan,
         "cache.params.rolling: the model adds learned positions to its tokens, which cannot be "
         "counted within the cache; leave it out");
   }
+  if (limits.centred_keys) {
+    return absl::InvalidArgumentError(
+        "cache.params.rolling: int4 pages hold this model's keys without the part that its biases "
+        "add, and cannot rotate them again; leave it out, or serve with another --kv-cache-dtype");
+  }
   if (plan.cap <= limits.max_model_len) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("cache.params.rolling: a budget of ", RequestedBudget(cache, plan),

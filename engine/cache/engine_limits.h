@@ -37,6 +37,7 @@ struct EngineLimits {
   int max_held_tokens = 0;         // tokens of a run that is committed later; 0: no such runs
   int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
   bool learned_positions = false;  // no position past max_model_len exists, even in rolling heads
+  bool centred_keys = false;       // stored keys lack a constant, so they cannot be rotated again
   uint32_t score_predictor = 0;    // id of the model's score predictor; 0: there is none
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 

@@ -159,9 +159,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   if (impl->backend->IsAsynchronous()) limits.prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
   limits.max_steps_in_flight = runs_ahead ? StepResults::kMaxInFlight : 1;
-  HYDRANT_ASSIGN_OR_RETURN(
-      impl->model, Transformer::Create(impl->backend.get(), std::move(source),
-                                       DefaultedDType(options), limits.max_model_len, progress));
+  HYDRANT_ASSIGN_OR_RETURN(impl->model, Transformer::Create(impl->backend.get(), std::move(source),
+                                                            DefaultedDType(options), layout.dtype,
+                                                            limits.max_model_len, progress));
+  limits.centred_keys = impl->model->CentresKeys();
   impl->limits = limits;
   HYDRANT_RETURN_IF_ERROR(impl->Allocate());
   HYDRANT_ASSIGN_OR_RETURN(
@@ -520,6 +521,7 @@ void Engine::Impl::Draw(int begin, int end, uint8_t sampling) {
 EngineParts Engine::Impl::Parts() const {
   return {.backend = backend.get(),
           .kv = kv.get(),
+          .model = model.get(),
           .num_layers = limits.num_layers,
           .num_kv_heads = limits.num_kv_heads,
           .forward = forward.get(),

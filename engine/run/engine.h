@@ -77,11 +77,13 @@ struct EngineMemory {
 
 class Forward;
 class KvState;
+class Transformer;
 
 // The parts of an engine that hold caches and logits; borrowed from it.
 struct EngineParts {
   Backend* backend = nullptr;
   const KvState* kv = nullptr;
+  const Transformer* model = nullptr;
   int num_layers = 0;
   int num_kv_heads = 0;
   Forward* forward = nullptr;

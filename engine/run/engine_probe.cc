@@ -5,11 +5,27 @@
 #include <utility>
 
 #include "engine/run/forward/forward.h"
+#include "engine/run/forward/transformer.h"
 #include "engine/run/pool/kv_state.h"
 #include "kernels/entry_state.h"
 #include "kernels/page_row.h"
 
 namespace hydrant {
+
+namespace {
+
+// Keys as the model computed them.
+void Unscale(const KeyScaling& scaling, int num_kv_heads, int head, HeadState* state) {
+  if (scaling.factors.empty() || state->positions.empty()) return;
+  const size_t dim = state->keys.size() / state->positions.size();
+  const size_t first = scaling.factors.size() - (num_kv_heads - head) * dim;
+  for (size_t i = 0; i < state->keys.size(); ++i) {
+    if (!scaling.offsets.empty()) state->keys[i] += scaling.offsets[head * dim + i % dim];
+    state->keys[i] /= scaling.factors[first + i % dim];
+  }
+}
+
+}  // namespace
 
 EngineProbe::Rows EngineProbe::RowsOf(int slot, int layer, int head) const {
   const GroupLayer at = parts_.kv->At(layer);
@@ -62,6 +78,7 @@ HeadState EngineProbe::ReadHead(int slot, int layer, int head) const {
     read_vector(pages.keys, index, &state.keys[entry * dim]);
     read_vector(pages.values, index, &state.values[entry * dim]);
   }
+  Unscale(parts_.model->KeyScalingAt(layer), parts_.num_kv_heads, head, &state);
   return state;
 }
 

@@ -16,7 +16,7 @@ struct HeadState {
   std::vector<int32_t> positions;  // [entries]
   std::vector<float> scores;       // [entries], zeros in a slot without scores
   std::vector<float> log_weights;  // [entries, 2], where the slot's rule is weighted
-  std::vector<float> keys;         // [entries, head_dim]
+  std::vector<float> keys;         // [entries, head_dim], without KeyScaling
   std::vector<float> values;       // [entries, head_dim]
   int32_t victim = -1;
 };

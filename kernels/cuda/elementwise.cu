@@ -111,20 +111,27 @@ __global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   const float* in = args.qkv + static_cast<size_t>(row) * (args.num_heads + 2 * args.num_kv_heads) *
                                    args.head_dim;
   const int position = args.positions[row];
+  const auto from = [&](int head, const MutableArenaRows& to) {
+    return queries_are_there && head < args.num_heads ? to.f32() : in + head * args.head_dim;
+  };
+  // Multiplying by a power of two before or after rounding and rotation is the same.
+  const auto factor = [&](int head, int element) {
+    return args.factors == nullptr ? 1.0f : args.factors[head * args.head_dim + element];
+  };
   for (int i = thread; i < turned_heads * half; i += threads) {
     const int head = i / half, pair = i % half;
     const MutableArenaRows to = SplitHead(args, row, head);
-    const float* from =
-        queries_are_there && head < args.num_heads ? to.f32() : in + head * args.head_dim;
+    const float* const x = from(head, to);
     const RotaryPair at = RotaryPairOf(args, pair);
-    StoreRotated(args, position, head, pair, from[at.first], from[at.second], to);
+    const float f = factor(head, at.first);
+    StoreRotated(args, position, head, pair, f * x[at.first], f * x[at.second], to);
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = thread; i < turned_heads * rest; i += threads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
-    if (queries_are_there && head < args.num_heads) continue;
-    StoreUnrotated(args, head, element, in[head * args.head_dim + element],
-                   SplitHead(args, row, head));
+    const MutableArenaRows to = SplitHead(args, row, head);
+    const float x = factor(head, element) * from(head, to)[element];
+    StoreUnrotated(args, head, element, x, to);
   }
   if (args.k.data == nullptr) return;
   for (int i = thread; i < args.num_kv_heads * args.head_dim; i += threads) {
@@ -141,6 +148,7 @@ struct RoundHeads {
   int64_t from_row, from_head, to_row, to_head;
   int heads, head_dim;
   DType dtype;
+  const float* subtracted = nullptr;  // [heads, head_dim], before rounding
 };
 __global__ void RoundHeadsKernel(RoundHeads args) {
   WaitForPredecessor();
@@ -148,8 +156,9 @@ __global__ void RoundHeadsKernel(RoundHeads args) {
   for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
        i < args.heads * args.head_dim; i += static_cast<int>(gridDim.y) * kThreads) {
     const int head = i / args.head_dim, element = i % args.head_dim;
-    args.to[row * args.to_row + head * args.to_head + element] = RoundRowElement(
-        args.dtype, args.from[row * args.from_row + head * args.from_head + element]);
+    float x = args.from[row * args.from_row + head * args.from_head + element];
+    if (args.subtracted != nullptr) x -= args.subtracted[i];
+    args.to[row * args.to_row + head * args.to_head + element] = RoundRowElement(args.dtype, x);
   }
 }
 
@@ -305,7 +314,8 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
            .to_head = args.kv_head_stride,
            .heads = args.num_kv_heads,
            .head_dim = args.head_dim,
-           .dtype = args.kv_precision});
+           .dtype = args.kv_precision,
+           .subtracted = rows == args.k.f32() ? args.key_offsets : nullptr});
   }
   return error;
 }

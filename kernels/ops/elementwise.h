@@ -60,6 +60,12 @@ struct RopeSplitArgs {
   int rotary_dim = 0;        // even, at most head_dim; 0: nothing is rotated, no table is read
   bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
   float query_scale = 1.0f;  // of the rotated elements of queries
+  // [num_heads + num_kv_heads, head_dim] or null: queries and keys are multiplied by them before
+  // keys are rounded. Powers of two, equal for the two elements of a pair.
+  const float* factors = nullptr;
+  // [num_kv_heads, head_dim] or null: subtracted from keys after that. REQUIRES: null unless
+  // kv_precision has blocks
+  const float* key_offsets = nullptr;
   // All of one dtype; if it is not fp32, kv_precision is the same, or kE4M3 with kBF16.
   MutableArenaRows q = nullptr;  // [m, num_heads, head_dim]
   MutableArenaRows k = nullptr;  // row i of head h at k + i * kv_row_stride + h * kv_head_stride;

@@ -59,6 +59,12 @@ void Rotate(const float* in, const float* cos, const float* sin, double scale,
   for (int i = args.rotary_dim; i < args.head_dim; ++i) out[i] = in[i];
 }
 
+void Multiply(const RopeSplitArgs& args, int head, float* row) {
+  if (args.factors == nullptr) return;
+  for (int i = 0; i < args.head_dim; ++i)
+    row[i] *= args.factors[static_cast<size_t>(head) * args.head_dim + i];
+}
+
 }  // namespace
 
 void RopeSplit(const RopeSplitArgs& args) {
@@ -74,11 +80,15 @@ void RopeSplit(const RopeSplitArgs& args) {
       std::vector<float> rounded(in, in + d);
       RoundPageRow(args.query_precision, d, rounded.data());
       Rotate(rounded.data(), cos, sin, args.query_scale, args, q);
+      Multiply(args, h, q);
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* k = args.k.f32() + i * args.kv_row_stride + h * args.kv_head_stride;
       Rotate(in, cos, sin, 1.0, args, k);
+      Multiply(args, args.num_heads + h, k);
+      for (int j = 0; args.key_offsets != nullptr && j < d; ++j)
+        k[j] -= args.key_offsets[h * d + j];
       RoundPageRow(args.kv_precision, d, k);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {

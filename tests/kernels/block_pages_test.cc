@@ -3,6 +3,7 @@
 // each operation's own test with plain elements, page_row_test for block contents,
 // decode_attention_test for attention.)
 #include <algorithm>
+#include <cmath>
 #include <climits>
 #include <functional>
 #include <numeric>
@@ -172,10 +173,21 @@ TEST_P(BlockPagesTest, PrefixesComeBack) {
 }
 
 // Queries are rounded before rotation, keys after it; values are only rounded. The rotation here is
-// by zero, so that the bits are known.
+// by zero, so that the bits are known. Factors apply to rounded queries and to keys before they are
+// rounded, then offsets.
 TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
   constexpr int kRows = 5, kQueryHeads = 6;
-  for (const DType dtype : {DType::kE4M3, DType::kQ8_0, DType::kQ4_0}) {
+  for (const auto& [dtype, scaled] : {std::pair(DType::kE4M3, false),
+                                      {DType::kQ8_0, false},
+                                      {DType::kQ8_0, true},
+                                      {DType::kQ4_0, false},
+                                      {DType::kQ4_0, true}}) {
+    SCOPED_TRACE(testing::Message() << DTypeName(dtype) << (scaled ? ", scaled" : ""));
+    std::vector<float> factors(static_cast<size_t>(kQueryHeads + kHeads) * kDim);
+    for (size_t i = 0; i < factors.size(); ++i)  // equal for both elements of a pair
+      factors[i] = std::ldexp(1.0f, static_cast<int>(i / kDim * 3 + i % (kDim / 2)) % 9 - 4);
+    const std::vector<float> offsets = RandomFloats(kHeads * kDim, kSeed + 12);
+    auto device_factors = Upload(factors), device_offsets = Upload(offsets);
     std::vector<float> qkv = RandomFloats(kRows * (kQueryHeads + 2 * kHeads) * kDim, kSeed + 8);
     auto device_qkv = Upload(qkv);
     auto positions = Upload(std::vector<int32_t>(kRows, 0));
@@ -192,6 +204,8 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
                          .num_kv_heads = kHeads,
                          .head_dim = kDim,
                          .rotary_dim = kDim,
+                         .factors = scaled ? device_factors.data() : nullptr,
+                         .key_offsets = scaled ? device_offsets.data() : nullptr,
                          .q = q.data(),
                          .k = k.data(),
                          .v = v.data(),
@@ -199,7 +213,16 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
                          .kv_head_stride = kDim,
                          .kv_precision = dtype,
                          .query_precision = dtype});
-    for (size_t row = 0; row < qkv.size(); row += kDim) RoundPageRow(dtype, kDim, &qkv[row]);
+    for (size_t row = 0; row < qkv.size(); row += kDim) {
+      const int head = static_cast<int>(row / kDim) % (kQueryHeads + 2 * kHeads);
+      const bool query = head < kQueryHeads, key = !query && head < kQueryHeads + kHeads;
+      if (query) RoundPageRow(dtype, kDim, &qkv[row]);
+      for (int i = 0; scaled && (query || key) && i < kDim; ++i) {
+        qkv[row + i] *= factors[static_cast<size_t>(head) * kDim + i];
+        if (key) qkv[row + i] -= offsets[static_cast<size_t>(head - kQueryHeads) * kDim + i];
+      }
+      if (!query) RoundPageRow(dtype, kDim, &qkv[row]);
+    }
     std::vector<float> expected[3];
     for (int row = 0; row < kRows; ++row) {
       const float* at = &qkv[static_cast<size_t>(row) * (kQueryHeads + 2 * kHeads) * kDim];
@@ -208,9 +231,9 @@ TEST_P(BlockPagesTest, RowsAreRoundedAsTheyAreSplit) {
         at += heads * kDim;
       }
     }
-    EXPECT_EQ(q.Read(), expected[0]) << DTypeName(dtype);
-    EXPECT_EQ(k.Read(), expected[1]) << DTypeName(dtype);
-    EXPECT_EQ(v.Read(), expected[2]) << DTypeName(dtype);
+    EXPECT_EQ(q.Read(), expected[0]);
+    EXPECT_EQ(k.Read(), expected[1]);
+    EXPECT_EQ(v.Read(), expected[2]);
   }
 }
 

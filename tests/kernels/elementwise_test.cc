@@ -1,6 +1,7 @@
 #include "kernels/ops/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cfloat>
 #include <cstring>
 
@@ -374,12 +375,15 @@ class RopeTest : public BackendTest {
   static int64_t RowStride(const RopeCase& c) { return c.head_dim + 3; }
   static int64_t HeadStride(const RopeCase& c, int m) { return RowStride(c) * (m + 2); }
 
+  // factors: none if empty.
   RopeResult Run(const RopeCase& c, const std::vector<float>& qkv,
-                 const std::vector<int32_t>& positions, bool queries_only = false) {
+                 const std::vector<int32_t>& positions, bool queries_only = false,
+                 const std::vector<float>& factors = {}) {
     const int m = static_cast<int>(positions.size());
     auto in = Upload(qkv), cos = Upload(Table(c.rotary_dim / 2, false)),
          sin = Upload(Table(c.rotary_dim / 2, true));
     auto positions_device = Upload(positions);
+    auto factors_device = Upload(factors.empty() ? std::vector<float>(1) : factors);
     auto q = Output(static_cast<size_t>(m) * c.num_heads * c.head_dim);
     auto k = Output(c.num_kv_heads * HeadStride(c, m)),
          v = Output(c.num_kv_heads * HeadStride(c, m));
@@ -394,6 +398,7 @@ class RopeTest : public BackendTest {
                          .rotary_dim = c.rotary_dim,
                          .interleaved = c.interleaved,
                          .query_scale = c.query_scale,
+                         .factors = factors.empty() ? nullptr : factors_device.data(),
                          .q = q.data(),
                          .k = queries_only ? nullptr : k.data(),
                          .v = queries_only ? nullptr : v.data(),
@@ -492,6 +497,41 @@ TEST_P(RopeTest, RoundsKeysAndValues) {
       ExpectSame(result.k, rounded(exact.k), what + " k");
       ExpectSame(result.v, rounded(exact.v), what + " v");
     }
+  }
+}
+
+// Powers of two multiply the rotated rows to the bit, rounded ones too.
+TEST_P(RopeTest, MultipliesQueriesAndKeys) {
+  for (const RopeCase& c : {RopeCase{9, 3, 64, false}, RopeCase{9, 3, 64, true},
+                            RopeCase{4, 2, 96, false, 24, 1.25f}, RopeCase{3, 1, 34, false, 0},
+                            RopeCase{4, 2, 10, false, 10, 1.0f, DType::kBF16, DType::kBF16}}) {
+    const std::vector<int32_t> positions = {0, 49, 3};
+    const int m = static_cast<int>(positions.size()), d = c.head_dim, heads = c.num_heads;
+    const size_t row = static_cast<size_t>(heads + 2 * c.num_kv_heads) * d;
+    const std::vector<float> qkv = RandomFloats(positions.size() * row, 7);
+    std::vector<float> factors(static_cast<size_t>(heads + c.num_kv_heads) * d);
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const int head = static_cast<int>(i) / d, element = static_cast<int>(i) % d;
+      const int half = c.rotary_dim / 2;
+      const int pair = element >= c.rotary_dim ? element
+                       : c.interleaved         ? element / 2
+                                               : element % half;
+      factors[i] = std::ldexp(1.0f, (head * 5 + pair) % 13 - 6);
+    }
+    RopeResult expected = Run(c, qkv, positions);
+    for (int i = 0; i < m * heads * d; ++i) expected.q[i] *= factors[i % (heads * d)];
+    for (int h = 0; h < c.num_kv_heads; ++h) {
+      for (int i = 0; i < m; ++i) {
+        for (int j = 0; j < d; ++j)
+          expected.k[h * HeadStride(c, m) + i * RowStride(c) + j] *= factors[(heads + h) * d + j];
+      }
+    }
+    const std::string what = "head_dim " + std::to_string(d);
+    const RopeResult result = Run(c, qkv, positions, false, factors);
+    EXPECT_EQ(result.q, expected.q) << what;
+    ExpectSame(result.k, expected.k, what + " k");
+    ExpectSame(result.v, expected.v, what + " v");
+    EXPECT_EQ(Run(c, qkv, positions, true, factors).q, expected.q) << what << " without keys";
   }
 }
 

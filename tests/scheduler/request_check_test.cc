@@ -272,21 +272,29 @@ TEST(RequestCheckTest, AProbeHasToFitIntoTheContext) {
   EXPECT_EQ(error(limits), "");
 }
 
-TEST(RequestCheckTest, LearnedPositionsDoNotRoll) {
+TEST(RequestCheckTest, LearnedPositionsAndCentredKeysDoNotRoll) {
   const FakeTokenizer tokenizer;
-  EngineLimits limits = SmallLimits();
-  limits.learned_positions = true;
-  Request request = MakeRequest(20, 10);
-  request.cache = LocalCache(8);
-  request.cache.policy = "streaming";
-  EXPECT_TRUE(std::holds_alternative<CheckedRequest>(CheckRequest(request, limits, tokenizer)));
-  request.cache.params = {{"rolling", "true"}};
-  const auto checked = CheckRequest(request, limits, tokenizer);
-  ASSERT_TRUE(std::holds_alternative<Failed>(checked));
-  EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
-  EXPECT_EQ(std::get<Failed>(checked).status.message(),
-            "cache.params.rolling: the model adds learned positions to its tokens, which cannot be "
-            "counted within the cache; leave it out");
+  EngineLimits learned = SmallLimits(), centred = SmallLimits();
+  learned.learned_positions = true;
+  centred.centred_keys = true;
+  for (const auto& [limits, why] :
+       {std::pair(learned,
+                  "cache.params.rolling: the model adds learned positions to its tokens, which "
+                  "cannot be counted within the cache; leave it out"),
+        {centred,
+         "cache.params.rolling: int4 pages hold this model's keys without the part that its biases "
+         "add, and cannot rotate them again; leave it out, or serve with another "
+         "--kv-cache-dtype"}}) {
+    Request request = MakeRequest(20, 10);
+    request.cache = LocalCache(8);
+    request.cache.policy = "streaming";
+    EXPECT_TRUE(std::holds_alternative<CheckedRequest>(CheckRequest(request, limits, tokenizer)));
+    request.cache.params = {{"rolling", "true"}};
+    const auto checked = CheckRequest(request, limits, tokenizer);
+    ASSERT_TRUE(std::holds_alternative<Failed>(checked));
+    EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
+    EXPECT_EQ(std::get<Failed>(checked).status.message(), why);
+  }
 }
 
 TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {

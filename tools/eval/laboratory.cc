@@ -138,6 +138,8 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   prompt.goes_on = !trial.dialogues.empty();
   absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
   if (!plan.ok()) return plan;
+  if (plan->rule.rolling && limits.centred_keys)
+    return absl::InvalidArgumentError("rolling keys do not go with this model's keys in int4");
   if (arm.is_oracle) plan->scorer = std::make_shared<ContinuationScorer>();
   if (const IdeaInfo* idea = FindIdea(arm.idea); idea != nullptr && plan->Compresses())
     plan->scorer = ChangedScorer(idea->idea, plan->scorer, StructureOf(trial.context, *tokenizer));

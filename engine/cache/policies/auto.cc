@@ -57,8 +57,9 @@ class AutoPolicy final : public Policy {
       state->by_room = PlansByFreePages(spec, plan->prompt);
     }
     const bool learned = plan->prompt.predicts_scores;
-    const bool asked_twice =
-        !learned && plan->prompt.HasLaterQuestion() && plan->prompt.fits_two_passes;
+    // A second reading tells the heads apart: of few heads, which share nothing, it finds no more.
+    const bool asked_twice = !learned && plan->prompt.HasLaterQuestion() &&
+                             plan->prompt.fits_two_passes && !plan->prompt.HasFewHeads();
     HYDRANT_ASSIGN_OR_RETURN(
         const ProbeWeights weights,
         FillProbe(spec, kEchoMaxWeight, plan, asked_twice ? kLaterQuestionFloor : 0.0));
@@ -178,7 +179,7 @@ class AutoPolicy final : public Policy {
     }
     if (plan.prompt.predicts_scores) {
       why += "; predicted scores are added to those of the echo";
-    } else if (plan.prompt.HasLaterQuestion()) {
+    } else if (plan.prompt.HasLaterQuestion() && !plan.prompt.HasFewHeads()) {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }

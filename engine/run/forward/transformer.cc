@@ -116,21 +116,22 @@ absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, 
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
-    Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
+    Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype, DType kv_dtype,
     int max_positions, const std::function<void(double)>& progress) {
   std::unique_ptr<Transformer> model(new Transformer(backend, std::move(source)));
-  HYDRANT_RETURN_IF_ERROR(model->Load(dtype, max_positions, progress));
+  HYDRANT_RETURN_IF_ERROR(model->Load(dtype, kv_dtype, max_positions, progress));
   return model;
 }
 
-absl::Status Transformer::Load(WeightDType dtype, int max_positions,
+absl::Status Transformer::Load(WeightDType dtype, DType kv_dtype, int max_positions,
                                const std::function<void(double)>& progress) {
   HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, CheckFits(dtype));
   progress_ = [&](int64_t bytes) {
     // The packed bytes include padding and may exceed `wanted`.
     if (progress) progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(wanted)));
   };
-  if (absl::Status s = LoadWeights(dtype); !s.ok()) return WithContext(s, Quoted(PathOf(*source_)));
+  if (absl::Status s = LoadWeights(dtype, kv_dtype); !s.ok())
+    return WithContext(s, Quoted(PathOf(*source_)));
   progress_ = nullptr;
   if (config().RotaryDim() > 0) {
     HYDRANT_RETURN_IF_ERROR(LoadRope(config().rope, max_positions, &rope_));
@@ -147,10 +148,10 @@ absl::Status Transformer::LoadRope(const Rope& rope, int max_positions, DeviceRo
   return out->sin.AllocateFrom(*backend_, table.sin);
 }
 
-absl::Status Transformer::LoadWeights(WeightDType dtype) {
+absl::Status Transformer::LoadWeights(WeightDType dtype, DType kv_dtype) {
   layers_.resize(config().num_layers);
   for (int layer = 0; layer < config().num_layers; ++layer) {
-    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype));
+    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype, kv_dtype));
     source_->ReleasePages();  // else file pages and packed weights would both fill memory
   }
   const absl::Status status = LoadHead(dtype);
@@ -169,7 +170,7 @@ absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
                                                    FormatByteSize(memory.total_bytes)));
 }
 
-absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
+absl::Status Transformer::LoadLayer(int index, WeightDType dtype, DType kv_dtype) {
   HYDRANT_ASSIGN_OR_RETURN(const LayerTensors t, source_->Layer(index));
   Layer& layer = layers_[index];
   absl::Status status = LoadNorms(t, &layer);
@@ -179,6 +180,8 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
   } else if (status.ok()) {
     status = LoadLinear({t.wq, t.wk, t.wv}, {t.bq, t.bk, t.bv}, dtype, &layer.qkv);
   }
+  if (status.ok() && BlockElements(kv_dtype) > 1)
+    status = LoadKeyScaling(t, index, kv_dtype, &layer);
   if (status.ok()) status = LoadLinear({t.wo}, {t.bo}, dtype, &layer.wo);
   weight_dtype_ = backend_->PackedDType(t.wo.dtype, dtype, static_cast<int>(t.wo.shape[1]));
   if (status.ok() && t.up.Exists())
@@ -187,6 +190,26 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
     status = LoadLinear({t.down}, {t.down_bias}, dtype, &layer.down);
   if (status.ok() && !t.experts.empty()) status = LoadExperts(t, dtype, &layer.experts);
   return status;
+}
+
+// In 8 bits factors suffice (docs/decisions/keys_scaled_by_their_weights.md).
+absl::Status Transformer::LoadKeyScaling(const LayerTensors& t, int index, DType kv_dtype,
+                                         Layer* layer) {
+  const bool centre = kv_dtype == DType::kQ4_0 && MayCentreKeys(config(), t);
+  HYDRANT_ASSIGN_OR_RETURN(const KeyScaling scaling, KeyScalingOf(t, config(), index, centre));
+  HYDRANT_RETURN_IF_ERROR(layer->factors.AllocateFrom(*backend_, scaling.factors));
+  if (scaling.offsets.empty()) return absl::OkStatus();
+  centres_keys_ = true;
+  return layer->key_offsets.AllocateFrom(*backend_, scaling.offsets);
+}
+
+KeyScaling Transformer::KeyScalingAt(int layer) const {
+  const auto copy = [&](const DeviceArray<float>& array) {
+    std::vector<float> values(array.size());
+    array.Read(*backend_, 0, values);
+    return values;
+  };
+  return {copy(layers_[layer].factors), copy(layers_[layer].key_offsets)};
 }
 
 absl::Status Transformer::LoadExperts(const LayerTensors& t, WeightDType dtype,
@@ -451,7 +474,9 @@ RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int fi
           .head_dim = config().head_dim,
           .rotary_dim = rotary.rotary_dim,
           .interleaved = rotary.interleaved,
-          .query_scale = static_cast<float>(factor * factor)};
+          .query_scale = static_cast<float>(factor * factor),
+          .factors = layers_[layer].factors.data(),
+          .key_offsets = layers_[layer].key_offsets.data()};
 }
 
 bool Transformer::FinishLayer(int layer, float* hidden, int rows, const Activations& act,

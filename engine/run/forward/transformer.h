@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/model_source.h"
 #include "engine/run/forward/experts.h"
+#include "engine/run/forward/key_scaling.h"
 #include "engine/run/forward/linear.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
@@ -59,10 +60,11 @@ struct KvDestination {
 
 class Transformer {
  public:
-  // Borrows the backend; keeps the source alive (stored weights point into its file).
+  // Borrows the backend; keeps the source alive (stored weights point into its file). Where
+  // kv_dtype, of the cache, has blocks, rotated queries and keys are scaled (KeyScaling).
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(
       Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
-      int max_positions, const std::function<void(double)>& progress);
+      DType kv_dtype, int max_positions, const std::function<void(double)>& progress);
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
@@ -77,6 +79,10 @@ class Transformer {
             .interleaved = config().rope_pairing == RopePairing::kInterleaved};
   }
 
+  // Copied from the device; empty if a layer's keys are not scaled.
+  KeyScaling KeyScalingAt(int layer) const;
+  // Whether offsets are subtracted from keys (KeyScaling): keys must not be rotated again.
+  bool CentresKeys() const { return centres_keys_; }
   // [heads]; null: the model has none (kernels/ops/decode_attention.h).
   const float* SinkLogitsOf(int layer) const { return layers_[layer].sink_logits.data(); }
 
@@ -132,6 +138,8 @@ class Transformer {
     Norm attn_post_norm, ffn_post_norm;
     DeviceArray<float> q_norm, k_norm;  // [head_dim], or [q_dim] and [kv_dim]
     DeviceArray<float> sink_logits;     // [heads]
+    // KeyScaling's, or empty.
+    DeviceArray<float> factors, key_offsets;
     Linear qkv, wo;
     Linear gate_up;  // up alone in models without a gate; no weight in layers with experts only
     Linear down;     // no weight in layers with experts only
@@ -144,11 +152,12 @@ class Transformer {
 
   Transformer(Backend* backend, std::shared_ptr<const ModelSource> source)
       : backend_(backend), source_(std::move(source)) {}
-  absl::Status Load(WeightDType dtype, int max_positions,
+  absl::Status Load(WeightDType dtype, DType kv_dtype, int max_positions,
                     const std::function<void(double)>& progress);
   absl::StatusOr<uint64_t> CheckFits(WeightDType dtype) const;  // bytes of the weights
-  absl::Status LoadWeights(WeightDType dtype);
-  absl::Status LoadLayer(int index, WeightDType dtype);
+  absl::Status LoadWeights(WeightDType dtype, DType kv_dtype);
+  absl::Status LoadLayer(int index, WeightDType dtype, DType kv_dtype);
+  absl::Status LoadKeyScaling(const LayerTensors& tensors, int index, DType kv_dtype, Layer* layer);
   absl::Status LoadRope(const Rope& rope, int max_positions, DeviceRope* out);
   absl::Status LoadHead(WeightDType dtype);
   absl::Status LoadExperts(const LayerTensors& tensors, WeightDType dtype, ExpertLayer* experts);
@@ -190,6 +199,7 @@ class Transformer {
   std::unique_ptr<Weight> output_;     // null: tied to the embedding
   DeviceRope rope_, sliding_rope_;     // empty if the model has no RoPE, or only one
   DType weight_dtype_ = DType::kF32;
+  bool centres_keys_ = false;
   int64_t weight_bytes_ = 0;
   std::function<void(int64_t)> progress_;  // called with weight_bytes_ during loading
 };

@@ -129,6 +129,26 @@ void RotateNeighbours(const float* in, const float* cos, const float* sin, float
   }
 }
 
+// A head of queries or keys, numbered in this order, times its factors.
+void MultiplyHead(const RopeSplitArgs& args, size_t head, float* row) {
+  if (args.factors == nullptr) return;
+  const size_t n = args.head_dim;
+  const float* const factors = args.factors + head * n;
+  const D d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, factors + i)), d, row + i);
+  for (; i < n; ++i) row[i] *= factors[i];
+}
+
+void SubtractRow(const float* subtracted, size_t n, float* row) {
+  const D d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
+    hn::StoreU(hn::Sub(hn::LoadU(d, row + i), hn::LoadU(d, subtracted + i)), d, row + i);
+  for (; i < n; ++i) row[i] -= subtracted[i];
+}
+
 void RopeSplitRow(const RopeSplitArgs& args, int row) {
   const size_t d = args.head_dim, half = args.rotary_dim / 2;
   const size_t turned = 2 * half, rest_bytes = (d - turned) * sizeof(float);
@@ -153,12 +173,15 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
     } else {
       rotate(in, args.query_scale, to);
     }
+    MultiplyHead(args, h, to);
   }
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
     float* const k = args.k.f32() + kv_row + h * args.kv_head_stride;
     rotate(in, 1.0f, k);
+    MultiplyHead(args, args.num_heads + h, k);
+    if (args.key_offsets != nullptr) SubtractRow(args.key_offsets + h * d, d, k);
     RoundRow(args.kv_precision, d, k);
   }
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {

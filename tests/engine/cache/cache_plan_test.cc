@@ -903,8 +903,14 @@ TEST(CachePlan, FewHeadsBesideWindowsDoNotShare) {
     EXPECT_EQ(PlanCache(spec, prompt)->share.scope, BudgetScope::kModel) << policy << ", no window";
   }
   spec.policy = "auto";
-  EXPECT_EQ(Reported(ReportOf(*PlanCache(spec, gemma)), "why"),
-            "each of the few heads without a window keeps 100 entries of 1000");
+  PromptShape asked_later = gemma;
+  asked_later.question_later = asked_later.fits_two_passes = true;
+  for (const PromptShape& prompt : {gemma, asked_later}) {
+    const CachePlan plan = *PlanCache(spec, prompt);
+    EXPECT_EQ(plan.scorer->Name(), "echo");
+    EXPECT_EQ(Reported(ReportOf(plan), "why"),
+              "each of the few heads without a window keeps 100 entries of 1000");
+  }
   spec.policy = "echo";
   spec.params = {{"budget_scope", "model"}};
   EXPECT_EQ(PlanCache(spec, gemma)->share.scope, BudgetScope::kModel) << "as asked";
