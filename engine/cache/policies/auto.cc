@@ -57,7 +57,7 @@ class AutoPolicy final : public Policy {
       state->by_room = PlansByFreePages(spec, plan->prompt);
     }
     const bool learned = plan->prompt.predicts_scores;
-    // A second reading tells the heads apart: of few heads, which share nothing, it finds no more.
+    // With few heads a second reading was not better (docs/decisions/one_budget_for_all_heads.md).
     const bool asked_twice = !learned && plan->prompt.HasLaterQuestion() &&
                              plan->prompt.fits_two_passes && !plan->prompt.HasFewHeads();
     HYDRANT_ASSIGN_OR_RETURN(
