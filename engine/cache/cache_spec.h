@@ -55,9 +55,7 @@ struct PromptShape {
   bool goes_on = false;
   int num_fixed_layers = 0;  // layers without a budget: those with a window
 
-  bool HasFewHeads() const {
-    return num_fixed_layers > 0 && num_layers * num_kv_heads < kFewHeads;
-  }
+  bool HasFewHeads() const { return num_fixed_layers > 0 && num_layers * num_kv_heads < kFewHeads; }
   bool HasLaterQuestion() const { return question_later || question_tokens > 0; }
 };
 

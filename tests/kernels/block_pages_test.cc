@@ -3,8 +3,8 @@
 // each operation's own test with plain elements, page_row_test for block contents,
 // decode_attention_test for attention.)
 #include <algorithm>
-#include <cmath>
 #include <climits>
+#include <cmath>
 #include <functional>
 #include <numeric>
 

@@ -1,8 +1,8 @@
 #include "kernels/ops/elementwise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cfloat>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/float16.h"

@@ -232,7 +232,7 @@ TEST(KeyScaling, OutliersDoNotSetTheScaleOfOthers) {
   for (const std::string device : {"reference", "cpu"}) {
     for (const auto& [dtype, limit] : {std::pair(DType::kQ8_0, 4.0), {DType::kQ4_0, 1.9}}) {
       SCOPED_TRACE(testing::Message() << device << ", " << DTypeName(dtype));
-      const auto error_of = [&](double outliers) {
+      const auto error_of = [&, dtype = dtype](double outliers) {
         const auto model = ModelOf("qwen2", outliers);
         return Distance(LogitsOf(model, device, dtype), LogitsOf(model, device, DType::kF32));
       };
