@@ -23,8 +23,8 @@ struct KeyScaling {
   std::vector<float> offsets;
 };
 
-// Positions over which a constant part of keys is averaged for `offsets`: RoPE turns it from token
-// to token, but its slow channels, by little.
+// Positions over which the constant part of keys is averaged for `offsets`. RoPE rotates it by the
+// position's angle, which stays small in slow channels: only there a mean remains.
 inline constexpr int kCentrePositions = 2048;
 
 // Whether a layer's softmax allows offsets: it has no sink logit and no soft cap.
