@@ -123,9 +123,8 @@ bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype !=
 // Error bound of an output, relative to sum |x| |w| over the columns, or to sum (largest |x| of the
 // block) |w|.
 //   fp32 sums in order: each of the `cols` additions errs by 2^-24 of the partial sum.
-//   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
-//   kStored blocks with VNNI and many rows, unless batch-invariant: half a step of 8-bit
-//   activations, 1 / (2 * 127) of the block's largest.
+//   kStored blocks: half a step of 8-bit activations, 1 / (2 * 127) of the block's largest;
+//   batch-invariant: of 16-bit ones, 1 / (2 * 32639).
 //   (From 96 rows on weights may be rounded, too: ManyRowsTolerance.)
 //   (With AMX both are rounded to bf16 from 24 rows on, with a third more error on weights:
 //   TakesBf16.)
@@ -146,7 +145,7 @@ bool TakesBf16(int m, bool batch_invariant) {
 }
 
 bool TakesEightBits(int m, bool batch_invariant) {
-  return m >= 4 && !batch_invariant && !TakesBf16(m, batch_invariant);
+  return !batch_invariant && !TakesBf16(m, batch_invariant);
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
@@ -257,7 +256,7 @@ TEST_P(MatmulTest, EqualsTheDoubleLoop) {
       ASSERT_EQ(packed->cols(), cols);
       for (int m : {1, 2, 3, 5, 8, 16, 17, 18, 35, 64, 100, 257}) {
         const std::vector<float> x = RandomActivations(m, cols, random_);
-        const bool invariant = m >= 8 && random_() % 2 == 0;
+        const bool invariant = random_() % 2 == 0;
         Output y(m, rows);
         Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
                invariant, pool_);
@@ -355,14 +354,14 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
 }
 
-// The same for rows multiplied in 8 bits: from 4 rows up to the start of many-row products.
+// The same for rows multiplied in 8 bits: up to the start of many-row products.
 TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
   const auto [weight_dtype, dtype] = GetParam();
   for (const int wanted : {96, 576, 1280}) {
     const int cols = std::max(wanted / SmallestCols(), 1) * SmallestCols();
     const TestWeight weight = MakeWeight(dtype, 83, cols, random_);
     const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
-    constexpr int kLimit = 24, kFew = 4;
+    constexpr int kLimit = 23;
     const std::vector<float> x = RandomActivations(kLimit, cols, random_);
     const auto multiply = [&](int first, int m, ThreadPool& pool) {
       Output y(m, weight.rows);
@@ -373,15 +372,15 @@ TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
              false, pool);
       return std::vector<float>(y.data(), y.data() + y.size());
     };
-    std::vector<float> few;
-    for (int i = 0; i < kLimit; i += kFew) {
-      const std::vector<float> rows = multiply(i, kFew, pool_);
-      few.insert(few.end(), rows.begin(), rows.end());
+    std::vector<float> alone;
+    for (int i = 0; i < kLimit; ++i) {
+      const std::vector<float> row = multiply(i, 1, pool_);
+      alone.insert(alone.end(), row.begin(), row.end());
     }
     ThreadPool three(3);
-    for (const int m : {5, 8, 12, 13, 14, 16, 17, 20, 23}) {
+    for (const int m : {2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 16, 17, 20, 23}) {
       const std::vector<float> rows = multiply(0, m, m % 2 ? pool_ : three);
-      ASSERT_EQ(std::memcmp(rows.data(), few.data(), rows.size() * sizeof(float)), 0)
+      ASSERT_EQ(std::memcmp(rows.data(), alone.data(), rows.size() * sizeof(float)), 0)
           << m << " rows of " << cols << " columns";
     }
   }
@@ -601,6 +600,7 @@ std::vector<float> BaseBlocks(const PackedWeight& weight, const std::vector<floa
   std::vector<uint8_t> quants(blocks * 64);
   std::vector<float> scales(blocks), sums(blocks), y(static_cast<size_t>(m) * weight.rows());
   std::vector<int32_t> half_sums(blocks * 2);
+  std::vector<float> scaled_half_sums(blocks * 2);
   const Segment& segment = weight.segments().front();
   PanelArgs args{};
   args.dtype = segment.dtype;
@@ -609,7 +609,8 @@ std::vector<float> BaseBlocks(const PackedWeight& weight, const std::vector<floa
   args.rows = segment.rows;
   args.cols = cols;
   args.end_panel = segment.NumPanels();
-  args.quantized = {quants.data(), scales.data(), sums.data(), half_sums.data()};
+  args.quantized = {quants.data(), scales.data(), sums.data(), half_sums.data(),
+                    scaled_half_sums.data()};
   args.end_row = m;
   args.y = y.data();
   args.y_stride = weight.rows();

@@ -30,7 +30,7 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
     // Fastest for one row: it has no activations to evict.
-    PrefetchAhead<Cache::kFirst>(group + block * block_bytes, block_bytes);
+    PrefetchFor(task, block, group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
     for (int half = 0; half < kHalves; ++half) {
@@ -64,67 +64,94 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
 }
 
-// kRows rows in 8 bits by two panels, unpacked on the way; a second panel past the last one is not
-// stored. Integer and float sums all stay in registers, which limits the rows.
+// The value of a quant of 0.
+template <DType dtype>
+inline __m512 LeastOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
+                      __m512 scale) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  static_assert(!kTraits.has_min || kTraits.offset == 0);
+  if constexpr (kTraits.has_min) return MinOf<dtype>(group, layout, block, half);
+  return _mm512_mul_ps(scale, _mm512_set1_ps(-kTraits.offset));
+}
+
+// Adds the dot products of a block or half a block of kRows rows and of kPanels groups.
+template <DType dtype, int kRows, int kPanels>
+inline __attribute__((always_inline)) void AddDots(const uint8_t* const (&groups)[kPanels],
+                                                   const GroupLayout& layout, int block, int half,
+                                                   const BlockOfRows& x,
+                                                   __m512i (&dots)[kPanels][kRows]) {
+  constexpr int kSteps = BlockTraitsOf(dtype).halves ? 4 : 8;
+#pragma GCC unroll 8
+  for (int i = 0; i < kSteps; ++i) {
+    const int step = half * kSteps + i;
+    __m512i quants[kPanels];
+    Unroll<kPanels>(
+        HYDRANT_UNROLLED(p) { quants[p] = QuantsOf<dtype>(groups[p], layout, block, step); });
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m512i values = Broadcast4(x.quants + r * kBlock + step * 4);
+      Unroll<kPanels>(HYDRANT_UNROLLED(p) { AddByteDots(quants[p], values, &dots[p][r]); });
+    });
+  }
+}
+
+// Adds integer sums, scaled, and what the least values of a group add.
 template <DType dtype, int kRows>
+inline __attribute__((always_inline)) void AddScaled(const uint8_t* group,
+                                                     const GroupLayout& layout, int block, int half,
+                                                     const BlockOfRows& x,
+                                                     const __m512i (&dots)[kRows],
+                                                     __m512 (&sums)[kRows]) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  const __m512 scale = ScaleOf<dtype>(group, layout, block, half);
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[r]));
+    sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
+  });
+  if constexpr (kTraits.has_min || kTraits.offset != 0) {
+    const __m512 least = LeastOf<dtype>(group, layout, block, half, scale);
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m512 sum = _mm512_set1_ps(ScaledSumOf<dtype>(x, r, half));
+      sums[r] = _mm512_fmadd_ps(least, sum, sums[r]);
+    });
+  }
+}
+
+// kRows rows in 8 bits by kPanels panels, unpacked on the way; panels past the last one are not
+// stored. Integer and float sums all stay in registers, which limits the rows.
+template <DType dtype, int kRows, int kPanels>
 void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
   const int row = task.row, panel = task.panel;
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  constexpr int kHalves = kTraits.halves ? 2 : 1;
-  constexpr int kSteps = 8 / kHalves;
   const int num_blocks = args.cols / kBlock;
   const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
-  const bool has_other = panel + 1 < args.end_panel;
-  const uint8_t* one = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
-  const uint8_t* other = has_other ? one + args.panel_bytes : one;
   const size_t block_bytes = args.panel_bytes / num_blocks;
-  __m512 sums[kRows], other_sums[kRows];
-  Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[r] = other_sums[r] = _mm512_setzero_ps(); });
+  const uint8_t* groups[kPanels];
+  __m512 sums[kPanels][kRows];
+  Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+    const int there = panel + p < args.end_panel ? panel + p : panel;
+    groups[p] = args.panels + static_cast<size_t>(there) * args.panel_bytes;
+    Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[p][r] = _mm512_setzero_ps(); });
+  });
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
-    PrefetchFor(task, block, one + block * block_bytes, block_bytes);
-    PrefetchFor(task, block, other + block * block_bytes, block_bytes);
+    Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+      PrefetchFor(task, block, groups[p] + block * block_bytes, block_bytes);
+    });
 #pragma GCC unroll 2
-    for (int half = 0; half < kHalves; ++half) {
-      __m512i dots[kRows], other_dots[kRows];
-      Unroll<kRows>(HYDRANT_UNROLLED(r) {
-        const int32_t start = kTraits.offset == 0 ? 0 : -kTraits.offset * SumOf<dtype>(x, r, half);
-        dots[r] = other_dots[r] = _mm512_set1_epi32(start);
+    for (int half = 0; half < (kTraits.halves ? 2 : 1); ++half) {
+      __m512i dots[kPanels][kRows];
+      Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+        Unroll<kRows>(HYDRANT_UNROLLED(r) { dots[p][r] = _mm512_setzero_si512(); });
       });
-#pragma GCC unroll 8
-      for (int i = 0; i < kSteps; ++i) {
-        const int step = half * kSteps + i;
-        const __m512i quants = QuantsOf<dtype>(one, layout, block, step);
-        const __m512i other_quants = QuantsOf<dtype>(other, layout, block, step);
-        Unroll<kRows>(HYDRANT_UNROLLED(r) {
-          const __m512i values = Broadcast4(x.quants + r * kBlock + step * 4);
-          AddByteDots(quants, values, &dots[r]);
-          AddByteDots(other_quants, values, &other_dots[r]);
-        });
-      }
-      const __m512 scale = ScaleOf<dtype>(one, layout, block, half);
-      const __m512 other_scale = ScaleOf<dtype>(other, layout, block, half);
-      Unroll<kRows>(HYDRANT_UNROLLED(r) {
-        const __m512 of_row = _mm512_set1_ps(x.scales[r]);
-        sums[r] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
-        other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
-                                        _mm512_mul_ps(other_scale, of_row), other_sums[r]);
+      AddDots<dtype, kRows, kPanels>(groups, layout, block, half, x, dots);
+      Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+        AddScaled<dtype, kRows>(groups[p], layout, block, half, x, dots[p], sums[p]);
       });
-      if constexpr (kTraits.has_min) {
-        const __m512 min = MinOf<dtype>(one, layout, block, half);
-        const __m512 other_min = MinOf<dtype>(other, layout, block, half);
-        Unroll<kRows>(HYDRANT_UNROLLED(r) {
-          const __m512 sum = _mm512_set1_ps(ScaledSumOf<dtype>(x, r, half));
-          sums[r] = _mm512_fmadd_ps(min, sum, sums[r]);
-          other_sums[r] = _mm512_fmadd_ps(other_min, sum, other_sums[r]);
-        });
-      }
     }
   }
-  Unroll<kRows>(HYDRANT_UNROLLED(r) {
-    StoreRow(args, row + r, panel, sums[r]);
-    if (has_other) StoreRow(args, row + r, panel + 1, other_sums[r]);
+  Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+    if (panel + p >= args.end_panel) return;
+    Unroll<kRows>(HYDRANT_UNROLLED(r) { StoreRow(args, row + r, panel + p, sums[p][r]); });
   });
 }
 
@@ -136,12 +163,12 @@ struct BlockTiles {
     BlocksTile<dtype, kRows>(args, task);
   }
 };
-template <DType dtype>
+template <DType dtype, int kMost, int kWide>
 struct Block8Tiles {
-  static constexpr int kMaxRows = 6, kPanels = 2;
+  static constexpr int kMaxRows = kMost, kPanels = kWide;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
-    Blocks8Tile<dtype, kRows>(args, task);
+    Blocks8Tile<dtype, kRows, kPanels>(args, task);
   }
 };
 
@@ -151,7 +178,12 @@ struct BlockRange {
 };
 template <DType dtype>
 struct Block8Range {
-  static void Run(const PanelArgs& args) { EveryTile<Block8Tiles<dtype>>(args); }
+  // Two panels at once keep memory busier; one panel leaves registers for two more rows.
+  static void Run(const PanelArgs& args) {
+    const int rows = args.end_row - args.first_row;
+    if (rows == 7 || rows == 8) return EveryTile<Block8Tiles<dtype, 8, 1>>(args);
+    EveryTile<Block8Tiles<dtype, 6, 2>>(args);
+  }
 };
 
 // Layout of a row's block: the 32 high bytes, then the 32 low bytes.
@@ -275,9 +307,11 @@ inline void Store(const FourBlocks& four, int row, int block, int count, int num
         b % 2 == 0 ? _mm512_castsi512_si256(two) : _mm512_extracti64x4_epi64(two, 1));
     out.scales[at] = four.scales[b];
     out.scaled_sums[at] = four.scaled_sums[b];
-    int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;
-    sums[0] = four.half_sums[b][0];
-    sums[kTileRows] = four.half_sums[b][1];
+    for (int half = 0; half < 2; ++half) {
+      const size_t at_half = (tile * 2 + half) * kTileRows + row % kTileRows;
+      out.half_sums[at_half] = four.half_sums[b][half];
+      out.scaled_half_sums[at_half] = four.scales[b] * static_cast<float>(four.half_sums[b][half]);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // 16 bits as long as no sum can overflow.
 #include <immintrin.h>
 
+#include "kernels/cpu/isa/unroll.h"
 #include "kernels/cpu/matmul/matmul_base_blocks-inl.h"
 #include "kernels/cpu/matmul/matmul_rows-inl.h"
 
@@ -26,29 +27,6 @@ static_assert(BytePlanOf(BlockTraitsOf(DType::kQ6_K)).steps == 2);
 static_assert(BlockTraitsOf(DType::kQ8_0).offset == 128);
 static_assert(BlockTraitsOf(DType::kIQ4_NL).offset == 128);
 
-// UnpackStep() of a step that is known when the loops around are unrolled.
-template <DType dtype>
-HYDRANT_INLINE ByteVec UnpackStepAt(const uint8_t* low, const uint8_t* high, int step) {
-  switch (step) {
-    case 0:
-      return UnpackStep<dtype, 0>(low, high);
-    case 1:
-      return UnpackStep<dtype, 1>(low, high);
-    case 2:
-      return UnpackStep<dtype, 2>(low, high);
-    case 3:
-      return UnpackStep<dtype, 3>(low, high);
-    case 4:
-      return UnpackStep<dtype, 4>(low, high);
-    case 5:
-      return UnpackStep<dtype, 5>(low, high);
-    case 6:
-      return UnpackStep<dtype, 6>(low, high);
-    default:
-      return UnpackStep<dtype, 7>(low, high);
-  }
-}
-
 // The pairwise products of four values of eight rows, in 16 bits. Two of 128 * 127 do not overflow.
 template <bool kSigned>
 inline __m256i PairsOf(__m256i quants, __m256i magnitudes, __m256i x) {
@@ -56,98 +34,161 @@ inline __m256i PairsOf(__m256i quants, __m256i magnitudes, __m256i x) {
   return _mm256_maddubs_epi16(quants, x);
 }
 
-// kRows rows of x by eight rows of a group.
+// The quants of four values of eight rows, as PairsOf() takes them.
+struct Quants {
+  __m256i values, magnitudes;
+};
+template <DType dtype, int kStep>
+HYDRANT_INLINE Quants QuantsOf(const uint8_t* low, const uint8_t* high) {
+  const __m256i quants = UnpackStep<dtype, kStep>(low, high).raw;
+  if constexpr (!BytePlanOf(BlockTraitsOf(dtype)).is_signed) return {quants, quants};
+  const __m256i values = _mm256_xor_si256(quants, _mm256_set1_epi8(-128));
+  return {values, _mm256_abs_epi8(values)};
+}
+
+// Parts of eight rows of W: two for each panel.
+inline constexpr int kPanelSides = kSides;
+static_assert(kPanelSides == 2);
+
+// The block's vectors of a side.
+struct SideOfBlock {
+  const uint8_t* low;
+  const uint8_t* high;
+};
+
+// Adds the products of kRows rows of x and the sides, for kRun steps from kFirst on: summed in 16
+// bits, which do not overflow, then in 32.
+template <DType dtype, int kRows, int kParts, int kFirst, int kRun, bool kStarts>
+HYDRANT_INLINE void AddRun(const SideOfBlock (&sides)[kParts], const uint8_t* x,
+                           __m256i (&dots)[kParts][kRows]) {
+  constexpr BytePlan kPlan = BytePlanOf(BlockTraitsOf(dtype));
+  __m256i pairs[kParts][kRows];
+  Unroll<kRun>(HYDRANT_UNROLLED(i) {
+    constexpr int kStep = kFirst + decltype(i)::value;
+    Quants quants[kParts];
+    Unroll<kParts>(
+        HYDRANT_UNROLLED(s) { quants[s] = QuantsOf<dtype, kStep>(sides[s].low, sides[s].high); });
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const auto* four = reinterpret_cast<const int32_t*>(x + r * kBlock + kStep * 4);
+      const __m256i values = _mm256_set1_epi32(*four);
+      Unroll<kParts>(HYDRANT_UNROLLED(s) {
+        const __m256i products =
+            PairsOf<kPlan.is_signed>(quants[s].values, quants[s].magnitudes, values);
+        pairs[s][r] = i == 0 ? products : _mm256_add_epi16(pairs[s][r], products);
+      });
+    });
+  });
+  Unroll<kParts>(HYDRANT_UNROLLED(s) {
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m256i sums = _mm256_madd_epi16(pairs[s][r], _mm256_set1_epi16(1));
+      dots[s][r] = kStarts ? sums : _mm256_add_epi32(dots[s][r], sums);
+    });
+  });
+}
+
+// Where the factors of eight rows of W in a block lie.
+struct FactorsAt {
+  const uint8_t* group;
+  const GroupLayout& layout;
+  int block, half, side;
+};
+
+// Adds integer sums, scaled, and what the rows' least values add.
 template <DType dtype, int kRows>
-void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
-  const int row = task.row, panel = task.panel;
+HYDRANT_INLINE void AddScaled(const FactorsAt& at, const BlockOfRows& x,
+                              const __m256i (&dots)[kRows], __m256 (&sums)[kRows]) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  constexpr BytePlan kPlan = BytePlanOf(kTraits);
-  constexpr int kHalves = kTraits.halves ? 2 : 1;
-  constexpr int kSteps = 8 / kHalves;
-  constexpr int kRun = kPlan.steps < kSteps ? kPlan.steps : kSteps;
-  constexpr bool kHasLeast = kTraits.has_min || (kTraits.offset != 0 && !kPlan.is_signed);
-  const int num_blocks = args.cols / kBlock;
-  const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
-  const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256 sums[kRows];
-#pragma GCC unroll 8
-  for (auto& sum : sums) sum = _mm256_setzero_ps();
-  const size_t block_bytes = args.panel_bytes / num_blocks;
-  for (int block = 0; block < num_blocks; ++block) {
-    if (side == 0) PrefetchFor(task, block, group + block * block_bytes, block_bytes);
-    const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
-    const uint8_t* low = group + block * LowBytes(kTraits) + side * 32;
-    const uint8_t* high = group + layout.high + block * HighBytes(kTraits) + side * 32;
-#pragma GCC unroll 2
-    for (int half = 0; half < kHalves; ++half) {
-      __m256i dots[kRows];
-#pragma GCC unroll 8
-      for (int run = 0; run < kSteps; run += kRun) {
-        __m256i pairs[kRows];
-#pragma GCC unroll 8
-        for (int i = 0; i < kRun; ++i) {
-          const int step = half * kSteps + run + i;
-          __m256i quants = UnpackStepAt<dtype>(low, high, step).raw;
-          __m256i magnitudes = quants;
-          if constexpr (kPlan.is_signed) {
-            quants = _mm256_xor_si256(quants, _mm256_set1_epi8(-128));
-            magnitudes = _mm256_abs_epi8(quants);
-          }
-#pragma GCC unroll 8
-          for (int r = 0; r < kRows; ++r) {
-            const auto* values = reinterpret_cast<const int32_t*>(x.quants + r * kBlock + step * 4);
-            const __m256i products =
-                PairsOf<kPlan.is_signed>(quants, magnitudes, _mm256_set1_epi32(*values));
-            pairs[r] = i == 0 ? products : _mm256_add_epi16(pairs[r], products);
-          }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const __m256i dot = _mm256_madd_epi16(pairs[r], ones);
-          dots[r] = run == 0 ? dot : _mm256_add_epi32(dots[r], dot);
-        }
-      }
-      const __m256 scale = ScaleOf<dtype>(group, layout, block, half, side).raw;
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
-        sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, sums[r]);
-      }
-      if constexpr (kHasLeast) {  // the value of a quant of 0
-        __m256 least = _mm256_setzero_ps();
-        if constexpr (kTraits.has_min) least = MinOf<dtype>(group, layout, block, half, side).raw;
-        if constexpr (kTraits.offset != 0)
-          least = _mm256_fnmadd_ps(scale, _mm256_set1_ps(kTraits.offset), least);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const __m256 sum = _mm256_set1_ps(ScaledSumOf<dtype>(x, r, half));
-          sums[r] = _mm256_fmadd_ps(least, sum, sums[r]);
-        }
-      }
+  const __m256 scale = ScaleOf<dtype>(at.group, at.layout, at.block, at.half, at.side).raw;
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
+    sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, sums[r]);
+  });
+  constexpr bool kShifted = kTraits.offset != 0 && !BytePlanOf(kTraits).is_signed;
+  if constexpr (kTraits.has_min || kShifted) {
+    __m256 least;  // the value of a quant of 0
+    if constexpr (kTraits.has_min) {
+      least = MinOf<dtype>(at.group, at.layout, at.block, at.half, at.side).raw;
+    } else {
+      least = _mm256_mul_ps(scale, _mm256_set1_ps(-kTraits.offset));
     }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    float values[8];
-    _mm256_storeu_ps(values, sums[r]);
-    StoreValues(args, row + r, panel * kPanelRows + side * 8, values, 8);
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m256 sum = _mm256_set1_ps(ScaledSumOf<dtype>(x, r, at.half));
+      sums[r] = _mm256_fmadd_ps(least, sum, sums[r]);
+    });
   }
 }
 
-template <DType dtype>
+// kRows rows of x by kPanels panels; panels past the last one are not stored.
+template <DType dtype, int kRows, int kPanels>
+void BytesTile(const PanelArgs& args, const TileTask& task) {
+  const int row = task.row, panel = task.panel;
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  constexpr int kHalves = kTraits.halves ? 2 : 1, kSteps = 8 / kHalves;
+  constexpr int kMostSteps = BytePlanOf(kTraits).steps;
+  constexpr int kRun = kMostSteps < kSteps ? kMostSteps : kSteps;
+  constexpr int kParts = kPanels * kPanelSides;
+  const int num_blocks = args.cols / kBlock;
+  const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
+  const size_t block_bytes = args.panel_bytes / num_blocks;
+  const uint8_t* groups[kPanels];
+  __m256 sums[kParts][kRows];
+  Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+    const int there = panel + p < args.end_panel ? panel + p : panel;
+    groups[p] = args.panels + static_cast<size_t>(there) * args.panel_bytes;
+  });
+  Unroll<kParts>(HYDRANT_UNROLLED(s) {
+    Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[s][r] = _mm256_setzero_ps(); });
+  });
+  for (int block = 0; block < num_blocks; ++block) {
+    const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
+    SideOfBlock sides[kParts];
+    Unroll<kParts>(HYDRANT_UNROLLED(s) {
+      const uint8_t* group = groups[s / kPanelSides];
+      const size_t in_vector = s % kPanelSides * kSideBytes;
+      if (in_vector == 0) PrefetchFor(task, block, group + block * block_bytes, block_bytes);
+      sides[s] = {group + block * LowBytes(kTraits) + in_vector,
+                  group + layout.high + block * HighBytes(kTraits) + in_vector};
+    });
+    Unroll<kHalves>(HYDRANT_UNROLLED(half) {
+      __m256i dots[kParts][kRows];
+      Unroll<kSteps / kRun>(HYDRANT_UNROLLED(run) {
+        constexpr int kFirst = decltype(half)::value * kSteps + decltype(run)::value * kRun;
+        constexpr bool kStarts = decltype(run)::value == 0;
+        AddRun<dtype, kRows, kParts, kFirst, kRun, kStarts>(sides, x.quants, dots);
+      });
+      Unroll<kParts>(HYDRANT_UNROLLED(s) {
+        const FactorsAt at = {groups[s / kPanelSides], layout, block, half, s % kPanelSides};
+        AddScaled<dtype, kRows>(at, x, dots[s], sums[s]);
+      });
+    });
+  }
+  Unroll<kPanels>(HYDRANT_UNROLLED(p) {
+    if (panel + p >= args.end_panel) return;
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      float values[kPanelRows];
+      _mm256_storeu_ps(values, sums[2 * p][r]);
+      _mm256_storeu_ps(values + kLanes, sums[2 * p + 1][r]);
+      StoreValues(args, row + r, (panel + p) * kPanelRows, values, kPanelRows);
+    });
+  });
+}
+
+template <DType dtype, int kMost, int kWide>
 struct ByteTiles {
-  static constexpr int kMaxRows = 4, kPanels = 1;
+  static constexpr int kMaxRows = kMost, kPanels = kWide;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
-    BytesTile<dtype, kRows>(args, task, 0);
-    BytesTile<dtype, kRows>(args, task, 1);
+    BytesTile<dtype, kRows, kPanels>(args, task);
   }
 };
 
 template <DType dtype>
 struct ByteRange {
-  static void Run(const PanelArgs& args) { EveryTile<ByteTiles<dtype>>(args); }
+  // Two panels at once keep memory busier, and their sums fit in registers for two rows.
+  static void Run(const PanelArgs& args) {
+    if (args.end_row - args.first_row <= 2) return EveryTile<ByteTiles<dtype, 2, 2>>(args);
+    EveryTile<ByteTiles<dtype, 4, 1>>(args);
+  }
 };
 
 void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_sum,

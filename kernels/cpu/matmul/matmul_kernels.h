@@ -33,13 +33,14 @@ inline constexpr int kF8Columns = BlockElements(DType::kF8_E4M3);  // columns th
 // Rows of activations for block weights, in blocks of 32 values: x ~= scale * i, with i an
 // integer of 16 or 8 bits.
 //   quants  [tile][block][16 rows][64 or 32 bytes]  in the order of the instruction set
-//   scales, scaled_sums, half_sums            [tile][block][16]: scale; scale * sum of i; the sums
-//   of i's halves [..][2][16]
+//   scales, scaled_sums            [tile][block][16]     scale; scale * sum of i
+//   half_sums, scaled_half_sums    [tile][block][2][16]  the sums of i's halves, and times scale
 struct QuantizedRows {
   uint8_t* quants;
   float* scales;
   float* scaled_sums;
   int32_t* half_sums;
+  float* scaled_half_sums;
 };
 
 // The same in 8 bits, with 128 added, in the order of the kernels for many rows. A block's scale is

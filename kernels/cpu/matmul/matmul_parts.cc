@@ -44,15 +44,14 @@ MatmulKernels ChooseKernels() {
 // backend may use either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kBf16MinRows = 24;      // with fewer, unpacking to memory does not pay
-  constexpr int kManyMinRows = 96;      // with fewer, unpacking to memory does not pay
-  constexpr int kEightBitsMinRows = 4;  // fewer are bound by memory bandwidth
+  constexpr int kBf16MinRows = 24;  // with fewer, unpacking to memory does not pay
+  constexpr int kManyMinRows = 96;  // with fewer, unpacking to memory does not pay
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
     if (kernels.blocks_bf16 && m >= kBf16MinRows) return kernels.blocks_bf16;
     if (!kernels.blocks_bf16 && kernels.blocks_8_many && m >= kManyMinRows)
       return kernels.blocks_8_many;
-    if (kernels.blocks_8 && m >= kEightBitsMinRows) return kernels.blocks_8;
+    if (kernels.blocks_8) return kernels.blocks_8;
   }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
   return kernels.blocks;
@@ -105,12 +104,13 @@ QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes) {
   const size_t blocks = tiles * (cols / kBlock) * kTileRows;
   const size_t quant_bytes = blocks * kBlock * value_bytes;
   uint8_t* p =
-      arenas[value_bytes - 1].Get(quant_bytes + blocks * (2 * sizeof(float) + 2 * sizeof(int32_t)));
+      arenas[value_bytes - 1].Get(quant_bytes + blocks * (4 * sizeof(float) + 2 * sizeof(int32_t)));
   QuantizedRows rows;
   rows.quants = p;
   rows.scales = reinterpret_cast<float*>(p + quant_bytes);
   rows.scaled_sums = rows.scales + blocks;
-  rows.half_sums = reinterpret_cast<int32_t*>(rows.scaled_sums + blocks);
+  rows.scaled_half_sums = rows.scaled_sums + blocks;
+  rows.half_sums = reinterpret_cast<int32_t*>(rows.scaled_half_sums + 2 * blocks);
   return rows;
 }
 
@@ -119,7 +119,8 @@ QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int val
   return {.quants = rows.quants + blocks * kBlock * value_bytes,
           .scales = rows.scales + blocks,
           .scaled_sums = rows.scaled_sums + blocks,
-          .half_sums = rows.half_sums + blocks * 2};
+          .half_sums = rows.half_sums + blocks * 2,
+          .scaled_half_sums = rows.scaled_half_sums + blocks * 2};
 }
 
 InterleavedRows InterleavedSpace(size_t tiles, int cols) {

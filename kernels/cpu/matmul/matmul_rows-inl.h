@@ -15,6 +15,7 @@ struct BlockOfRows {
   const float* scales;          // [r]
   const float* scaled_sums;     // [r]
   const int32_t* half_sums[2];  // [r] each
+  const float* scaled_half_sums[2];
 };
 
 inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blocks, int block,
@@ -22,10 +23,12 @@ inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blo
   const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
   const int r = row % kTileRows;
   const int32_t* half_sums = rows.half_sums + tile * 2 * kTileRows + r;
+  const float* scaled_halves = rows.scaled_half_sums + tile * 2 * kTileRows + r;
   return {.quants = rows.quants + (tile * kTileRows + r) * kBlock * value_bytes,
           .scales = rows.scales + tile * kTileRows + r,
           .scaled_sums = rows.scaled_sums + tile * kTileRows + r,
-          .half_sums = {half_sums, half_sums + kTileRows}};
+          .half_sums = {half_sums, half_sums + kTileRows},
+          .scaled_half_sums = {scaled_halves, scaled_halves + kTileRows}};
 }
 
 // Sum of the integers of the block, or of one half in formats with half scales.
@@ -38,8 +41,7 @@ inline int32_t SumOf(const BlockOfRows& x, int r, int half) {
 // The scaled sum, the factor of a minimum.
 template <DType dtype>
 inline float ScaledSumOf(const BlockOfRows& x, int r, int half) {
-  if constexpr (BlockTraitsOf(dtype).halves)
-    return x.scales[r] * static_cast<float>(x.half_sums[half][r]);
+  if constexpr (BlockTraitsOf(dtype).halves) return x.scaled_half_sums[half][r];
   return x.scaled_sums[r];
 }
 
@@ -77,9 +79,11 @@ inline void QuantizeRows(const float* x, int cols, const ConvertRange& range,
       quantize_block(x + static_cast<size_t>(row - range.first_row) * cols + block * kBlock,
                      out.quants + at * kBlock * value_bytes, out.scales + at, out.scaled_sums + at,
                      half_sums);
-      int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;
-      sums[0] = half_sums[0];
-      sums[kTileRows] = half_sums[1];
+      for (int half = 0; half < 2; ++half) {
+        const size_t at_half = (tile * 2 + half) * kTileRows + row % kTileRows;
+        out.half_sums[at_half] = half_sums[half];
+        out.scaled_half_sums[at_half] = out.scales[at] * static_cast<float>(half_sums[half]);
+      }
     }
   }
 }
