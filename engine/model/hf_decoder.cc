@@ -93,6 +93,16 @@ absl::Status ReadHfExperts(HfFields& root, const HfExpertKeys& keys, ModelConfig
   experts.per_token = keys.default_per_token;
   experts.intermediate_size = keys.default_intermediate_size;
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, keys.count, false, &experts.count));
+  if (keys.newer_count != nullptr) {
+    int count = experts.count;
+    const bool both = root.Find(keys.count) != nullptr;
+    HYDRANT_RETURN_IF_ERROR(ReadInt(root, keys.newer_count, false, &count));
+    if (both && count != experts.count) {
+      return absl::InvalidArgumentError(absl::StrCat(keys.count, " is ", experts.count, ", but ",
+                                                     keys.newer_count, " is ", count));
+    }
+    experts.count = count;
+  }
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, "num_experts_per_tok", false, &experts.per_token));
   return ReadInt(root, keys.intermediate_size, keys.default_intermediate_size == 0,
                  &experts.intermediate_size);

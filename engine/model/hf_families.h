@@ -77,6 +77,7 @@ absl::Status ReadHfLayerTypes(HfFields& root, int window,
 // Defaults are transformers'.
 struct HfExpertKeys {
   const char* count = "num_local_experts";
+  const char* newer_count = nullptr;  // its name in files of newer versions of transformers
   int default_count = 8, default_per_token = 2;
   const char* intermediate_size = "intermediate_size";
   int default_intermediate_size = 0;  // 0: the file must give it

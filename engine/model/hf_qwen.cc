@@ -68,6 +68,7 @@ absl::Status ReadQwen3Moe(HfFields& root, ModelConfig* config) {
   HYDRANT_RETURN_IF_ERROR(ReadHfBiases(root, false, config));
   HYDRANT_RETURN_IF_ERROR(ReadHfExperts(root,
                                         {.count = "num_experts",
+                                         .newer_count = "num_local_experts",
                                          .default_count = 128,
                                          .default_per_token = 8,
                                          .intermediate_size = "moe_intermediate_size",

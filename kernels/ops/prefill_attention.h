@@ -111,6 +111,10 @@ struct PrefillAttentionArgs {
   // be off by 1 % of itself, in statistics as well, which otherwise stay fp32 if there is an
   // output. Without an output the statistics only rank, and a weight may be off by 7 %.
   DType precision = DType::kF32;
+  // [num_heads + num_kv_heads, head_dim], powers of two: of q's channels, then of k's. A backend
+  // that rounds q and k to 8 bits multiplies them by these before: no channel then rounds to zero
+  // beside a large one. REQUIRES: they change no product of q and k. Null: none.
+  const float* byte_factors = nullptr;
 
   // The run's keys. A query at `position` sees keys [FirstSeenAt(position), KeysSeenAt(position));
   // without a window FirstSeenAt is 0.

@@ -246,6 +246,20 @@ TEST_F(ContextFileTest, OfFp8PagesComesBack) {
   EXPECT_EQ(refusal('\xfe'), "");
 }
 
+// Versions that did not scale keys before they rounded them wrote another byte for the dtype.
+TEST_F(ContextFileTest, OfUnscaledKeysIsRefused) {
+  model_ = MakeRandomModel(SmallConfig(4, 2, 32), 5);
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+    server_ = MakeServer(dtype);
+    Parts parts = Taken(FileOf(MakeRequest("h2o")));
+    ASSERT_TRUE(Refusal(Signed(parts)).ok());
+    parts.head[sizeof(uint64_t) + sizeof(Sha256Digest)] = static_cast<char>(dtype);
+    const absl::Status refusal = Refusal(Signed(parts));
+    EXPECT_EQ(refusal.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refusal.message(), HasSubstr("another number format"));
+  }
+}
+
 // Forged heads with valid checksums: each file is rejected, or the context can be continued.
 TEST_F(ContextFileTest, MutatedFilesCrashNothing) {
   const uint32_t seed = std::random_device()();

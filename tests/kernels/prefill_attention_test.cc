@@ -57,7 +57,8 @@ struct Prompt {
   int keys = 0;            // number of keys; n if queries and keys are the same tokens
   int window = kNoWindow;
   float softcap = 0.0f;
-  std::vector<float> sinks;  // [num_heads]; empty: none
+  std::vector<float> sinks;         // [num_heads]; empty: none
+  std::vector<float> byte_factors;  // [num_heads + num_kv_heads, head_dim]; empty: none
   std::vector<float> q, k, v, out, column_sums;
   std::vector<ColumnStatistic> more;         // besides the column sums; without outputs
   std::vector<std::vector<float>> more_out;  // like column_sums
@@ -164,6 +165,8 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
   args.v = MapRows(&mirror, prompt->v, arena, &v);
   if (!prompt->sinks.empty())
     args.sink_logits = mirror.Map(prompt->sinks.data(), prompt->sinks.size());
+  if (!prompt->byte_factors.empty())
+    args.byte_factors = mirror.Map(prompt->byte_factors.data(), prompt->byte_factors.size());
   if (rounded != nullptr) {  // the output goes there as bf16
     rounded->resize(prompt->out.size(), 0xFFFF);
     args.out = mirror.Map(rounded->data(), rounded->size()) + begin * row;
@@ -1033,6 +1036,53 @@ TEST_P(PrefillAttentionTest, EightBitsRoundQueriesAndKeys) {
 bool AttendsByBytes() {
   const auto backend = CreateBackend(TestBackendName(), {});
   return backend.ok() && (*backend)->AttentionDType(DType::kF16, DType::kQ4_0) == DType::kQ8_0;
+}
+
+// Makes some channels of the keys large and others small, by powers of two, and the queries the
+// inverse; byte_factors restore them.
+void SpreadChannels(Prompt* p) {
+  const int heads = p->shape.num_heads, kv_heads = p->shape.num_kv_heads, dim = p->shape.head_dim;
+  std::mt19937 random(kSeed);
+  p->byte_factors.resize(static_cast<size_t>(heads + kv_heads) * dim);
+  for (int h = 0; h < kv_heads; ++h) {
+    for (int d = 0; d < dim; ++d) {
+      const float large = std::ldexp(1.0f, static_cast<int>(random() % 17) - 8);
+      p->byte_factors[static_cast<size_t>(heads + h) * dim + d] = 1.0f / large;
+      for (int j = 0; j < p->n; ++j) p->k[h * p->KvStride() + int64_t{j} * dim + d] *= large;
+      for (int g = h * heads / kv_heads; g < (h + 1) * heads / kv_heads; ++g) {
+        p->byte_factors[static_cast<size_t>(g) * dim + d] = large;
+        for (int i = 0; i < p->n; ++i)
+          p->q[(static_cast<size_t>(i) * heads + g) * dim + d] /= large;
+      }
+    }
+  }
+}
+
+// Factors that are powers of two round no product: the same bits, whatever the backend multiplies
+// in. Without them 8 bits lose the small channels.
+TEST_P(PrefillAttentionTest, ByteFactorsRestoreTheChannels) {
+  const int n = 150;
+  for (const bool attended : {true, false}) {
+    for (const DType precision : {DType::kQ8_0, DType::kF32}) {
+      Prompt even(GetParam(), n, kSeed);
+      even.attended = attended;
+      if (!attended) even.AskFromAfar(160, n);
+      Prompt spread = even;
+      SpreadChannels(&spread);
+      Prompt without = spread;
+      without.byte_factors.clear();
+      RunSlice(&even, 0, n, true, 2, precision);
+      RunSlice(&spread, 0, n, true, 2, precision);
+      RunSlice(&without, 0, n, true, 2, precision);
+      EXPECT_TRUE(SameBits(spread.out, even.out)) << DTypeName(precision);
+      EXPECT_TRUE(SameBits(spread.column_sums, even.column_sums)) << DTypeName(precision);
+      const bool bytes = precision == DType::kQ8_0 && GetParam().head_dim >= 4 &&
+                         (attended ? AttendsByBytes() : RanksByBytes());
+      if (bytes) {
+        EXPECT_FALSE(SameBits(without.column_sums, even.column_sums));
+      }
+    }
+  }
 }
 
 // Queries, keys and values exact in 8 bits.

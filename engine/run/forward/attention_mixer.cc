@@ -239,7 +239,8 @@ PrefillAttentionArgs AttentionMixer::AttentionTo(int layer, const LayerKv& layer
           .scale = static_cast<float>(config.AttentionScale()),
           .softcap = static_cast<float>(config.attention_softcap),
           .sink_logits = model_->SinkLogitsOf(layer),
-          .precision = backend_->AttentionDType(kv.pages().layout.dtype, model_->weight_dtype())};
+          .precision = backend_->AttentionDType(kv.pages().layout.dtype, model_->weight_dtype()),
+          .byte_factors = model_->ByteFactorsOf(layer)};
 }
 
 // Attention of a set's pieces, which are of different runs or consecutive in one.

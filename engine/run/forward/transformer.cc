@@ -180,10 +180,9 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype, DType kv_dtype
   } else if (status.ok()) {
     status = LoadLinear({t.wq, t.wk, t.wv}, {t.bq, t.bk, t.bv}, dtype, &layer.qkv);
   }
-  if (status.ok() && BlockElements(kv_dtype) > 1)
-    status = LoadKeyScaling(t, index, kv_dtype, &layer);
   if (status.ok()) status = LoadLinear({t.wo}, {t.bo}, dtype, &layer.wo);
   weight_dtype_ = backend_->PackedDType(t.wo.dtype, dtype, static_cast<int>(t.wo.shape[1]));
+  if (status.ok()) status = LoadKeyScaling(t, index, kv_dtype, &layer);
   if (status.ok() && t.up.Exists())
     status = LoadLinear({t.gate, t.up}, {t.gate_bias, t.up_bias}, dtype, &layer.gate_up);
   if (status.ok() && t.down.Exists())
@@ -195,6 +194,13 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype, DType kv_dtype
 // In 8 bits factors suffice (docs/decisions/keys_scaled_by_their_weights.md).
 absl::Status Transformer::LoadKeyScaling(const LayerTensors& t, int index, DType kv_dtype,
                                          Layer* layer) {
+  if (BlockElements(kv_dtype) == 1) {
+    if (backend_->AttentionDType(kv_dtype, weight_dtype_) != DType::kQ8_0 &&
+        backend_->RankingDType(kv_dtype, weight_dtype_) != DType::kQ8_0)
+      return absl::OkStatus();
+    HYDRANT_ASSIGN_OR_RETURN(const KeyScaling scaling, KeyScalingOf(t, config(), index, false));
+    return layer->byte_factors.AllocateFrom(*backend_, scaling.factors);
+  }
   const bool centre = kv_dtype == DType::kQ4_0 && MayCentreKeys(config(), t);
   HYDRANT_ASSIGN_OR_RETURN(const KeyScaling scaling, KeyScalingOf(t, config(), index, centre));
   HYDRANT_RETURN_IF_ERROR(layer->factors.AllocateFrom(*backend_, scaling.factors));

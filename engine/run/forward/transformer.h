@@ -83,6 +83,9 @@ class Transformer {
   KeyScaling KeyScalingAt(int layer) const;
   // Whether offsets are subtracted from keys (KeyScaling): keys must not be rotated again.
   bool CentresKeys() const { return centres_keys_; }
+  // PrefillAttentionArgs::byte_factors; null where keys are scaled already, or attention takes more
+  // than 8 bits.
+  const float* ByteFactorsOf(int layer) const { return layers_[layer].byte_factors.data(); }
   // [heads]; null: the model has none (kernels/ops/decode_attention.h).
   const float* SinkLogitsOf(int layer) const { return layers_[layer].sink_logits.data(); }
 
@@ -138,8 +141,9 @@ class Transformer {
     Norm attn_post_norm, ffn_post_norm;
     DeviceArray<float> q_norm, k_norm;  // [head_dim], or [q_dim] and [kv_dim]
     DeviceArray<float> sink_logits;     // [heads]
-    // KeyScaling's, or empty.
+    // KeyScaling's, or empty: for all rows, or for attention in 8 bits alone.
     DeviceArray<float> factors, key_offsets;
+    DeviceArray<float> byte_factors;
     Linear qkv, wo;
     Linear gate_up;  // up alone in models without a gate; no weight in layers with experts only
     Linear down;     // no weight in layers with experts only

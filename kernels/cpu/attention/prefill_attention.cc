@@ -87,9 +87,10 @@ struct Run {
   const PrefillAttentionArgs& args;
   PrefillShape shape;
   PrefillTileKernel attend;
-  PrefixRows prefix;
-  KeyRows keys;
-  bool ranks = false;  // uses a RankKernel
+  PrefixRows prefix = {};
+  KeyRows keys = {};
+  const float* query_factors = nullptr;  // [num_heads, head_dim]: of byte_factors, or null
+  bool ranks = false;                    // uses a RankKernel
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }
@@ -131,8 +132,19 @@ struct RowCounts {
   int first_panel = 0;
 };
 
+// rows: [count, dim]; factors: [dim]. The product is in memory of the calling thread.
+const float* ScaledRows(const float* rows, int count, int dim, const float* factors) {
+  thread_local AttentionScratch scratch;
+  float* const scaled = scratch.Reserve(int64_t{1} * count * dim);
+  for (int r = 0; r < count; ++r)
+    for (int d = 0; d < dim; ++d) scaled[r * dim + d] = rows[r * dim + d] * factors[d];
+  return scaled;
+}
+
+// factors: of the keys, [num_kv_heads, head_dim]; null: none.
 KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, const KeyRows& from,
-                  const RowCounts& counts, AttentionScratch& scratch, ThreadPool& pool) {
+                  const float* factors, const RowCounts& counts, AttentionScratch& scratch,
+                  ThreadPool& pool) {
   const int heads = args.num_kv_heads, dim = args.head_dim;
   const int longest = *std::max_element(counts.rows.begin(), counts.rows.end());
   const int64_t k_stride = form.key_words(longest, dim);
@@ -146,8 +158,9 @@ KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, con
     const int rows = std::min(kKeyPanel, counts.rows[head] - first);
     if (rows <= 0) return;
     const int64_t skipped = int64_t{1} * first * dim;
-    form.round_keys(from.k + head * from.k_stride + skipped, rows, dim,
-                    k + head * k_stride + form.key_words(first, dim));
+    const float* keys = from.k + head * from.k_stride + skipped;
+    if (factors != nullptr) keys = ScaledRows(keys, rows, dim, factors + head * dim);
+    form.round_keys(keys, rows, dim, k + head * k_stride + form.key_words(first, dim));
     if (v_stride > 0)
       form.round_values(from.v + head * from.v_stride + skipped, rows, dim,
                         v + head * v_stride + form.value_words(first, dim));
@@ -156,12 +169,19 @@ KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, con
 }
 
 // Rounds the run's keys and values into memory of the calling thread.
-KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, ThreadPool& pool) {
+KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, const float* factors,
+                 ThreadPool& pool) {
   thread_local AttentionScratch scratch;
   const KeyRows from = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
   const RowCounts counts = {std::vector<int>(args.num_kv_heads, args.NumKeys()),
                             args.FirstSeenAt(args.first_position) / kKeyPanel};
-  return RoundRows(form, args, from, counts, scratch, pool);
+  return RoundRows(form, args, from, factors, counts, scratch, pool);
+}
+
+// The keys' part of PrefillAttentionArgs::byte_factors.
+const float* KeyFactors(const PrefillAttentionArgs& args) {
+  if (args.byte_factors == nullptr) return nullptr;
+  return args.byte_factors + int64_t{1} * args.num_heads * args.head_dim;
 }
 
 // Rounds a prefix.
@@ -171,7 +191,7 @@ PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args
   if (prefix.longest == 0) return prefix;
   RowCounts counts;
   for (int h = 0; h < args.num_kv_heads; ++h) counts.rows.push_back(PrefixLength(args, h));
-  prefix.keys = RoundRows(form, args, prefix.keys, counts, scratch, pool);
+  prefix.keys = RoundRows(form, args, prefix.keys, nullptr, counts, scratch, pool);
   return prefix;
 }
 
@@ -189,10 +209,15 @@ bool Ranks(const PrefillAttentionArgs& args) {
          args.KeysSeenAt(args.first_position) == args.end_key && args.end_key <= kMaxRankedKeys;
 }
 
+// Whether rows of q and k may be rounded to 8 bits, and can be.
+bool FitsBytes(const PrefillAttentionArgs& args) {
+  return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4;
+}
+
 const RankKernel& RankFor(const PrefillAttentionArgs& args) {
   if constexpr (kIsX86) {
     const Isa isa = DetectIsa();
-    if (args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4) return RankAvx512Vnni();
+    if (FitsBytes(args)) return RankAvx512Vnni();
     if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
     if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
     if (isa >= Isa::kAvx512) return RankAvx512();
@@ -202,8 +227,7 @@ const RankKernel& RankFor(const PrefillAttentionArgs& args) {
 
 // Whether q, k and v are multiplied in 8 bits.
 bool TakesBytes(const PrefillAttentionArgs& args) {
-  return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4 &&
-         args.prefix == nullptr;
+  return FitsBytes(args) && args.prefix == nullptr;
 }
 
 // Whether they are multiplied in bf16: also where 8 bits are requested but not
@@ -232,23 +256,34 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
+  Run run = {.args = args, .shape = shape, .attend = KernelFor(args)};
   if (Ranks(args)) {
     const RankKernel& kernel = RankFor(args);
     const RoundedForm lanes = {kernel.lane_words, nullptr, kernel.to_lanes, nullptr};
-    return {args, shape, kernel.tile, {}, RoundRun(lanes, args, pool), true};
+    run.ranks = true;
+    run.attend = kernel.tile;
+    if (FitsBytes(args)) run.query_factors = args.byte_factors;
+    run.keys = RoundRun(lanes, args, FitsBytes(args) ? KeyFactors(args) : nullptr, pool);
+    return run;
   }
   if constexpr (kIsX86) {
-    if (TakesBytes(args))
-      return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
+    if (TakesBytes(args)) {
+      run.attend = PrefillTileAvx512Vnni();
+      run.query_factors = args.byte_factors;
+      run.keys = RoundRun(kBytes, args, KeyFactors(args), pool);
+      return run;
+    }
   }
-  const PrefixRows prefix = ReadPrefix(args, pool);
+  run.prefix = ReadPrefix(args, pool);
+  run.keys = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
   if constexpr (kIsX86) {
-    if (TakesTiles(args))
-      return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
-              RoundRun(kTiles, args, pool)};
+    if (TakesTiles(args)) {
+      run.attend = PrefillTileAmx();
+      run.prefix = RoundPrefix(kTiles, args, run.prefix, pool);
+      run.keys = RoundRun(kTiles, args, nullptr, pool);
+    }
   }
-  const KeyRows rows = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};
-  return {args, shape, KernelFor(args), prefix, rows};
+  return run;
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {
@@ -272,8 +307,21 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   return work;
 }
 
-void Attend(const Run& run, const PrefillTile& tile) {
+// A tile's queries times their factors, in memory of the calling thread.
+const float* ScaledQueries(const Run& run, int kv_head, const PrefillTile& tile) {
   thread_local AttentionScratch scratch;
+  const int64_t stride = run.shape.query_stride, count = run.shape.group * run.shape.head_dim;
+  float* const scaled = scratch.Reserve(kQueryTile * stride);
+  const float* const factors = run.query_factors + kv_head * count;
+  for (int64_t i = 0; i < tile.num_queries; ++i)
+    for (int64_t d = 0; d < count; ++d)
+      scaled[i * stride + d] = tile.q[i * stride + d] * factors[d];
+  return scaled;
+}
+
+void Attend(const Run& run, int kv_head, PrefillTile tile) {
+  thread_local AttentionScratch scratch;
+  if (run.query_factors != nullptr) tile.q = ScaledQueries(run, kv_head, tile);
   const size_t floats =
       run.ranks ? RankLayoutOf(run.shape, tile).total : LayoutOf(run.shape, tile).total;
   run.attend(run.shape, tile, scratch.Reserve(floats));
@@ -285,7 +333,8 @@ void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool
   const int kv_heads = run.args.num_kv_heads;
   const int count = static_cast<int>(tiles.size());
   pool.ParallelFor(count * kv_heads, [&](int task, int) {
-    Attend(run, TileOf(run, task / count, tiles[count - 1 - task % count]));
+    const int kv_head = task / count;
+    Attend(run, kv_head, TileOf(run, kv_head, tiles[count - 1 - task % count]));
   });
 }
 
@@ -341,7 +390,7 @@ void AttendWave(const Run& run, std::span<const int> tiles, float* partial, Thre
     const int tile = tiles[task / kv_heads];
     PrefillTile work = TileOf(run, task % kv_heads, tile);
     GivePartial(run, tile, partial + task * stride, &work);
-    Attend(run, work);
+    Attend(run, task % kv_heads, work);
   });
   pool.ParallelFor(kv_heads * run.num_merges(), [&](int task, int) {
     const int kv_head = task % kv_heads, begin = task / kv_heads * kColumnsPerTask;

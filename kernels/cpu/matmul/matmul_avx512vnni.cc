@@ -157,15 +157,16 @@ void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMaxRows = 4, kPanels = 1;  // eight: half as fast, lack of registers
+  // Eight rows: half as fast, lack of registers.
+  static constexpr int kMinRows = 1, kMaxRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BlocksTile<dtype, kRows>(args, task);
   }
 };
-template <DType dtype, int kMost, int kWide>
+template <DType dtype, int kLeast, int kMost, int kWide>
 struct Block8Tiles {
-  static constexpr int kMaxRows = kMost, kPanels = kWide;
+  static constexpr int kMinRows = kLeast, kMaxRows = kMost, kPanels = kWide;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     Blocks8Tile<dtype, kRows, kPanels>(args, task);
@@ -181,8 +182,8 @@ struct Block8Range {
   // Two panels at once keep memory busier; one panel leaves registers for two more rows.
   static void Run(const PanelArgs& args) {
     const int rows = args.end_row - args.first_row;
-    if (rows == 7 || rows == 8) return EveryTile<Block8Tiles<dtype, 8, 1>>(args);
-    EveryTile<Block8Tiles<dtype, 6, 2>>(args);
+    if (rows == 7 || rows == 8) return EveryTile<Block8Tiles<dtype, 7, 8, 1>>(args);
+    EveryTile<Block8Tiles<dtype, 1, 6, 2>>(args);
   }
 };
 

@@ -102,7 +102,7 @@ void BlocksTile(const PanelArgs& args, const TileTask& task, int side) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMaxRows = 4, kPanels = 1;
+  static constexpr int kMinRows = 1, kMaxRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     for (int side = 0; side < kSides; ++side) BlocksTile<dtype, kRows>(args, task, side);

@@ -173,9 +173,9 @@ void BytesTile(const PanelArgs& args, const TileTask& task) {
   });
 }
 
-template <DType dtype, int kMost, int kWide>
+template <DType dtype, int kLeast, int kMost, int kWide>
 struct ByteTiles {
-  static constexpr int kMaxRows = kMost, kPanels = kWide;
+  static constexpr int kMinRows = kLeast, kMaxRows = kMost, kPanels = kWide;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
     BytesTile<dtype, kRows, kPanels>(args, task);
@@ -186,8 +186,8 @@ template <DType dtype>
 struct ByteRange {
   // Two panels at once keep memory busier, and their sums fit in registers for two rows.
   static void Run(const PanelArgs& args) {
-    if (args.end_row - args.first_row <= 2) return EveryTile<ByteTiles<dtype, 2, 2>>(args);
-    EveryTile<ByteTiles<dtype, 4, 1>>(args);
+    if (args.end_row - args.first_row <= 2) return EveryTile<ByteTiles<dtype, 1, 2, 2>>(args);
+    EveryTile<ByteTiles<dtype, 1, 4, 1>>(args);
   }
 };
 

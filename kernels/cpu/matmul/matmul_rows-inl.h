@@ -122,10 +122,10 @@ inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_
   if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
 }
 
-// Calls Tile::Run<rows>(args, task), with at most Tile::kMaxRows rows.
+// Calls Tile::Run<rows>(args, task), with Tile::kMinRows to Tile::kMaxRows rows.
 template <typename Tile, int kRows = Tile::kMaxRows>
 void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
-  if constexpr (kRows > 1) {
+  if constexpr (kRows > Tile::kMinRows) {
     if (rows < kRows) return RunTile<Tile, kRows - 1>(args, rows, task);
   }
   Tile::template Run<kRows>(args, task);

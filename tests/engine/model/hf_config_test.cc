@@ -276,6 +276,10 @@ TEST(HfConfigTest, BadExpertsAreNamed) {
   EXPECT_THAT(message(kMixtral, R"({"attention_bias":true})"),
               HasSubstr("'attention_bias' is 'true'"));
   EXPECT_THAT(message(kQwen, R"({"num_experts":100000})"), HasSubstr("num_experts is 100000"));
+  EXPECT_THAT(message(kQwen, R"({"num_local_experts":100000})"),
+              HasSubstr("num_experts is 100000"));
+  EXPECT_THAT(message(kQwen, R"({"num_experts":4,"num_local_experts":8})"),
+              HasSubstr("num_experts is 4, but num_local_experts is 8"));
   EXPECT_THAT(message(kQwen, R"({"moe_intermediate_size":100})"),
               HasSubstr("intermediate_size is 100, beside experts it must be a multiple of 16"));
   EXPECT_THAT(message(kQwen, R"({"decoder_sparse_step":0})"),
@@ -377,6 +381,24 @@ TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
          EXPECT_EQ(m.experts->intermediate_size, 768);
          EXPECT_EQ(m.experts->weights, ExpertWeights::kOfChosen);
          EXPECT_FALSE(m.HasDense());
+       }},
+      // As transformers 5.2 saves it.
+      {"Qwen3-MoE of transformers 5", R"({"architectures":["Qwen3MoeForCausalLM"],
+        "attention_bias":false,"attention_dropout":0.0,"bos_token_id":null,
+        "decoder_sparse_step":1,"dtype":"float32","eos_token_id":null,"head_dim":16,
+        "hidden_act":"silu","hidden_size":32,"initializer_range":0.02,"intermediate_size":64,
+        "max_position_embeddings":256,"mlp_only_layers":[],"model_type":"qwen3_moe",
+        "moe_intermediate_size":32,"norm_topk_prob":false,"num_attention_heads":4,
+        "num_experts_per_tok":2,"num_hidden_layers":2,"num_key_value_heads":2,
+        "num_local_experts":4,"output_router_logits":false,"pad_token_id":null,
+        "rms_norm_eps":1e-06,"rope_parameters":{"rope_theta":10000.0,"rope_type":"default"},
+        "router_aux_loss_coef":0.001,"sliding_window":null,"tie_word_embeddings":false,
+        "transformers_version":"5.2.0","use_cache":true,"use_sliding_window":false,
+        "vocab_size":64})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.experts->count, 4);
+         EXPECT_EQ(m.experts->per_token, 2);
+         EXPECT_EQ(m.experts->weights, ExpertWeights::kOfAll);
        }},
       {"granite-3.1-1b-a400m-instruct", R"({"architectures":["GraniteMoeForCausalLM"],
         "attention_bias":false,"attention_dropout":0.1,"attention_multiplier":0.015625,
