@@ -1,6 +1,6 @@
-// Products of a few rows with block weights on the cpu backend. Weights are read once per product, so
-// the bound is a plain read of the same bytes by the same threads. Products and reads alternate over
-// copies of a weight that together exceed the caches; a line gives the medians:
+// Products of a few rows with block weights on the cpu backend. Weights are read once per product,
+// so the bound is a read of the same bytes, with prefetching, by the same threads. Products and
+// reads alternate over copies of a weight that together exceed the caches; a line gives the medians:
 //
 //   TYPE ROWS GB/s of the product  GB/s of the read  their ratio       (separated by tabs)
 //
@@ -92,7 +92,7 @@ uint64_t SumWords(const uint8_t* bytes, size_t size) {
   return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-// Reads all panels, cut into as many tasks as a product's.
+// Reads all panels, in four tasks a thread.
 void Read(const Weight& weight, ThreadPool& pool) {
   const int tasks = 4 * pool.num_threads();
   for (const Segment& segment : static_cast<const PackedWeight&>(weight).segments()) {

@@ -29,7 +29,6 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (auto& sum : sums) sum = _mm512_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
-    // Fastest for one row: it has no activations to evict.
     PrefetchFor(task, block, group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
