@@ -327,7 +327,7 @@ class Tools(unittest.TestCase):
 class SystemdUnit(unittest.TestCase):
     def test_reload_needs_no_program_but_the_shell(self):
         command = re.search(r"^ExecReload=(.*)$", read("debian", "hydrantd.service"), re.MULTILINE)[1]
-        daemon = subprocess.Popen(["/bin/sh", "-c", "sleep 60"])
+        daemon = subprocess.Popen(["sleep", "60"])
         try:
             # Runs the command as systemd would, with MAINPID set and an empty PATH.
             arguments = shlex.split(command)
