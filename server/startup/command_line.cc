@@ -190,6 +190,10 @@ void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* 
       ->check(CLI::IsMember(KvCacheDTypeNames()))
       ->capture_default_str()
       ->group(group);
+  app->add_flag("--force-kv-cache-dtype", options->force_kv_cache_dtype,
+                "Serve with a --kv-cache-dtype of 4 or 8 bits even if the check at the start finds "
+                "that the model's answers suffer from it")
+      ->group(group);
   app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
                   "Size of the KV pool, such as 512M or 2G; default: see below")
       ->group(group);

@@ -43,6 +43,7 @@
 #include "server/observe/tracing.h"
 #include "server/requests/event_router.h"
 #include "server/requests/service.h"
+#include "server/startup/cache_check.h"
 #include "server/startup/exit_deadline.h"
 #include "server/startup/machine_limits.h"
 #include "server/startup/malloc_trimmer.h"
@@ -422,11 +423,12 @@ class Daemon {
                                   &router_));
     HYDRANT_RETURN_IF_ERROR(TraceSteps());
     HYDRANT_RETURN_IF_ERROR(OpenStores());
-    const absl::Status warm =
-        WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
+    const StartupRequests requests(loop_.get(), &router_, [this] { return service_.NextHandle(); });
+    const absl::Status warm = WarmUp(requests, *model_->tokenizer);
     if (!warm.ok())
       return {warm.code(),
               fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
+    HYDRANT_RETURN_IF_ERROR(CheckPages(requests));
     const ServedModel& served = model_->served;
     spdlog::info("engine: {}", served.engine_description);
     spdlog::info("{}", MemorySummary(served.memory));
@@ -434,6 +436,16 @@ class Daemon {
     if (served.chat_template == nullptr)
       spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);
     return absl::OkStatus();
+  }
+
+  // Pages of fewer than 16 bits must suit the model.
+  absl::Status CheckPages(const StartupRequests& requests) const {
+    const ServedModel& served = model_->served;
+    const DType pages = served.kv_layout.dtype;
+    if (pages == DType::kF32 || Is16Bits(pages)) return absl::OkStatus();
+    HYDRANT_ASSIGN_OR_RETURN(const CacheLoss loss, MeasureCacheLoss(requests, *model_->tokenizer,
+                                                                    served.limits.max_model_len));
+    return JudgeCacheLoss(loss, pages, options_.force_kv_cache_dtype);
   }
 
   absl::Status TraceSteps() {

@@ -4,14 +4,12 @@
 
 #include "absl/status/status.h"
 #include "engine/text/tokenizer/tokenizer.h"
-#include "scheduler/serving_loop.h"
-#include "server/requests/event_router.h"
+#include "server/startup/startup_requests.h"
 
 namespace hydrant {
 
 // Waits for the token; the error is the request's.
-absl::Status WarmUp(ServingLoop* loop, EventRouter* router, RequestHandle handle,
-                    const Tokenizer& tokenizer);
+absl::Status WarmUp(const StartupRequests& requests, const Tokenizer& tokenizer);
 
 }  // namespace hydrant
 
