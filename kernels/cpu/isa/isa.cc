@@ -84,7 +84,7 @@ std::optional<Isa> ParseLimit(const std::string& limit) {
 #else
 constexpr const char* kBaseName = "NEON";
 constexpr const char* kBaseParts = "NEON and AES";  // Highway's NEON has both
-constexpr const char* kLimits = "neon or native";
+constexpr const char* kLimits = "neon, dotprod or native";
 constexpr uint32_t kAmxTile = 0, kAmxInt8 = 0;
 
 bool MachineHasBase() {
@@ -93,10 +93,13 @@ bool MachineHasBase() {
 }
 bool MachineHasVnni() { return false; }
 bool MachineHasAmx(uint32_t) { return false; }
-Isa MachineIsa() { return Isa::kBase; }
+Isa MachineIsa() {
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? Isa::kDotProd : Isa::kBase;
+}
 
 std::optional<Isa> ParseLimit(const std::string& limit) {
-  if (limit == "neon" || limit == "native") return Isa::kBase;
+  if (limit == "neon") return Isa::kBase;
+  if (limit == "dotprod" || limit == "native") return Isa::kDotProd;
   return std::nullopt;
 }
 #endif
@@ -143,6 +146,8 @@ std::string_view IsaName(Isa isa) {
   switch (isa) {
     case Isa::kBase:
       return kBaseName;
+    case Isa::kDotProd:
+      return "NEON with dot products";
     case Isa::kAvx512:
       return "AVX-512";
     case Isa::kAvx512Bf16:

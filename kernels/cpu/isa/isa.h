@@ -1,6 +1,6 @@
 // The instruction set that the cpu backend uses on this machine. The environment variable
-// HYDRANT_CPU_ISA (avx2 | avx512 | avx512bf16 | amx | native; on ARM neon | native) limits it, so
-// that one machine can test every lower path. Read once, at the first call; stateless after that,
+// HYDRANT_CPU_ISA (avx2 | avx512 | avx512bf16 | amx | native; on ARM neon | dotprod | native)
+// limits it, so that one machine can test every lower path. Read once, at the first call; stateless after that,
 // any thread may call.
 #ifndef HYDRANT_KERNELS_CPU_ISA_ISA_H_
 #define HYDRANT_KERNELS_CPU_ISA_ISA_H_
@@ -14,12 +14,13 @@ namespace hydrant::cpu {
 // Each level includes the ones before it.
 enum class Isa {
   kBase,        // the minimum of the backend: AVX2, BMI2, FMA and F16C; on ARM NEON
+  kDotProd,     // on ARM alone: dot products of bytes (FEAT_DotProd)
   kAvx512,      // AVX-512 F, CD, BW, DQ, VL
   kAvx512Bf16,  // AVX512_BF16
   kAmx,  // AMX_TILE and AMX_BF16, and the kernel's permission to use tile data in this process
 };
 
-// Kernels above the base exist on x86 alone; elsewhere their functions are not linked.
+// The processor family: functions of the other one's kernels are not linked.
 #if defined(__x86_64__)
 inline constexpr bool kIsX86 = true;
 #else
@@ -41,7 +42,7 @@ bool HasAmxInt8();
 // HYDRANT_CPU_ISA has an unknown value.
 absl::Status CheckIsa();
 
-// "AVX2" or "NEON", "AVX-512", "AVX-512 BF16", "AVX-512 BF16 AMX".
+// "AVX2", "AVX-512", "AVX-512 BF16", "AVX-512 BF16 AMX"; on ARM "NEON", "NEON with dot products".
 std::string_view IsaName(Isa isa);
 
 }  // namespace hydrant::cpu

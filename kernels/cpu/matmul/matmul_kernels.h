@@ -111,6 +111,7 @@ struct MatmulKernels {
 // Each needs the instructions in its name and those of the tables before it.
 const MatmulKernels& MatmulKernelsBase();
 const MatmulKernels& MatmulKernelsBytesAvx2();
+const MatmulKernels& MatmulKernelsBytesDotProd();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();
 const MatmulKernels& MatmulKernelsMany();  // same instructions

@@ -36,6 +36,8 @@ MatmulKernels ChooseKernels() {
     if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
     if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
     if (HasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
+  } else if (DetectIsa() >= Isa::kDotProd) {
+    Overlay(MatmulKernelsBytesDotProd(), &kernels);
   }
   return kernels;
 }
