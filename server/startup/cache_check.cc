@@ -52,6 +52,7 @@ double Divergence(const TokenLogprobs& p, const TokenLogprobs& q) {
   for (size_t i = 0; i < p.top_tokens.size() && p.top_tokens[i] != UINT32_MAX; ++i) {
     const auto* const at = std::find(q.top_tokens.begin(), q.top_tokens.end(), p.top_tokens[i]);
     const double p_log = p.top_logprobs[i];
+    if (std::exp(p_log) == 0.0) continue;
     const double q_log = at != q.top_tokens.end() ? q.top_logprobs[at - q.top_tokens.begin()]
                                                   : q.top_logprobs.back();
     nats += std::exp(p_log) * (p_log - q_log);

@@ -443,9 +443,12 @@ class Daemon {
     const ServedModel& served = model_->served;
     const DType pages = served.kv_layout.dtype;
     if (pages == DType::kF32 || Is16Bits(pages)) return absl::OkStatus();
-    HYDRANT_ASSIGN_OR_RETURN(const CacheLoss loss, MeasureCacheLoss(requests, *model_->tokenizer,
-                                                                    served.limits.max_model_len));
-    return JudgeCacheLoss(loss, pages, options_.force_kv_cache_dtype);
+    const absl::StatusOr<CacheLoss> loss =
+        MeasureCacheLoss(requests, *model_->tokenizer, served.limits.max_model_len);
+    if (!loss.ok())
+      return {loss.status().code(), fmt::format("the check of --kv-cache-dtype failed: {}",
+                                                std::string(loss.status().message()))};
+    return JudgeCacheLoss(*loss, pages, options_.force_kv_cache_dtype);
   }
 
   absl::Status TraceSteps() {

@@ -93,9 +93,7 @@ bool MachineHasBase() {
 }
 bool MachineHasVnni() { return false; }
 bool MachineHasAmx(uint32_t) { return false; }
-Isa MachineIsa() {
-  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? Isa::kDotProd : Isa::kBase;
-}
+Isa MachineIsa() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? Isa::kDotProd : Isa::kBase; }
 
 std::optional<Isa> ParseLimit(const std::string& limit) {
   if (limit == "neon") return Isa::kBase;

@@ -5,7 +5,7 @@
 //   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N]
 //                    [--policy full|h2o|...] [--repeat N] [--prompts 512,1024]
 //                    [--batches 1,4,8,16,32] [--contexts 0,512] [--steps 32]
-//                    [--pages consecutive]
+//                    [--pages consecutive] [--kv-cache-dtype auto|int8|...]
 //
 // --pages shuffled: pages in random order, as in a pool that has been in use.
 // The last line is memory: weights, pool, workspace, and the process's peak resident size.
@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "engine/cache/kv_cache_dtype.h"
 #include "engine/run/engine.h"
 #include "tests/engine/run/equal_batch.h"
 
@@ -50,9 +51,9 @@ using Flags = std::map<std::string, std::string>;
 
 Flags ParseFlags(int argc, char** argv) {
   Flags flags = {
-      {"model", ""},   {"dtype", "stored"},     {"threads", "2"},           {"policy", "full"},
-      {"repeat", "3"}, {"prompts", "512,1024"}, {"batches", "1,4,8,16,32"}, {"contexts", "0,512"},
-      {"steps", "32"}, {"pages", "consecutive"}};
+      {"model", ""},   {"dtype", "stored"},      {"threads", "2"},           {"policy", "full"},
+      {"repeat", "3"}, {"prompts", "512,1024"},  {"batches", "1,4,8,16,32"}, {"contexts", "0,512"},
+      {"steps", "32"}, {"pages", "consecutive"}, {"kv-cache-dtype", "auto"}};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag %s\n", argv[i]);
@@ -122,6 +123,7 @@ int Main(int argc, char** argv) {
   EngineOptions options;
   options.num_threads = std::atoi(flags["threads"].c_str());
   options.dtype = dtypes.at(flags["dtype"]);
+  options.kv_cache_dtype = KvCacheDTypeOf(flags["kv-cache-dtype"]);
   options.max_num_seqs = *std::max_element(batches.begin(), batches.end());
   options.max_model_len =
       std::max(*std::max_element(prompts.begin(), prompts.end()) + 16,
