@@ -12,6 +12,8 @@
 # Both can be named otherwise where no registry is in reach.
 ARG BASE=debian:bookworm-slim
 ARG BUILD_BASE=${BASE}
+# amd64 or arm64: set by --platform.
+ARG TARGETARCH
 ARG CUDA_TOOLKIT=nvidia/cuda:13.0.2-devel-ubuntu22.04
 
 # Structured output needs the sources of XGrammar: those that scripts/fetch-xgrammar has put into .cache/xgrammar, else it fetches
@@ -49,8 +51,8 @@ RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
 FROM tools AS build-arm64
 ARG PRESET=release
 ARG RUNTIME_PACKAGES
-RUN --mount=type=cache,id=hydrant-apt-build,target=/var/cache/apt,sharing=locked \
-    --mount=type=cache,id=hydrant-apt-lists-build,target=/var/lib/apt,sharing=locked \
+RUN --mount=type=cache,id=hydrant-apt-build-arm64,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=hydrant-apt-lists-build-arm64,target=/var/lib/apt,sharing=locked \
     bash /usr/local/share/hydrant/setup --aarch64
 # The libraries and tini; with the certificates of the build stage, because no script of a package runs.
 RUN mmdebstrap --variant=extract --architectures=arm64 --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \

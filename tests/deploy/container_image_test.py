@@ -2,7 +2,8 @@
 """Builds the container image with buildah; the last step of the build runs its programs.
 
 With --cuda, the image with the CUDA backend, for one architecture; also checks its message on a
-machine without a driver.
+machine without a driver. With --arm64, the image for 64-bit ARM, whose programs run under qemu in
+the build.
 
 Exit status: 0 passed, 1 failed, 77 skipped: buildah is not installed or cannot run here, or --cuda
 without nvcc 13.0.
@@ -57,16 +58,21 @@ def refuses_without_a_driver(tag):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuda", action="store_true")
-    cuda = parser.parse_args().cuda
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--cuda", action="store_true")
+    kind.add_argument("--arm64", action="store_true")
+    arguments = parser.parse_args()
+    cuda = arguments.cuda
     reason = why_not()
     if reason is None and cuda and not has_toolkit():
         reason = "nvcc 13.0 is not installed"
     if reason:
         print(f"skipped: {reason}")
         return SKIPPED
-    tag = TAG + (":cuda" if cuda else "")
+    tag = TAG + (":cuda" if cuda else ":arm64" if arguments.arm64 else "")
     target = ["--target", "cuda", "--architectures", "90a-real"] if cuda else []
+    if arguments.arm64:
+        target = ["--platform", "linux/arm64"]
     done = subprocess.run([str(ROOT / "scripts" / "container-image"), "--tool", "buildah", "--tag", tag, *target], stdout=subprocess.PIPE,
                           text=True, check=False)
     if done.returncode != 0:
