@@ -4,6 +4,8 @@
 #define HYDRANT_SERVER_STARTUP_GIVEN_TEXT_H_
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>

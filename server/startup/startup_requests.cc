@@ -2,7 +2,9 @@
 
 #include <future>
 #include <memory>
+#include <string>
 #include <utility>
+#include <variant>
 
 namespace hydrant {
 namespace {

@@ -3,9 +3,11 @@
 #define HYDRANT_SERVER_STARTUP_STARTUP_REQUESTS_H_
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/request.h"
 #include "scheduler/serving_loop.h"
 #include "server/requests/event_router.h"
 
