@@ -57,9 +57,8 @@ RUN --mount=type=cache,id=hydrant-apt-build-arm64,target=/var/cache/apt,sharing=
 # The libraries and tini; with the certificates of the build stage, because no script of a package runs.
 RUN mmdebstrap --variant=extract --architectures=arm64 --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
       --include="$(echo ${RUNTIME_PACKAGES} | tr ' ' ',')" bookworm /opt/runtime && \
-    rm -rf /opt/runtime/usr/share /opt/runtime/var /opt/runtime/dev /opt/runtime/etc && \
-    mkdir -p /opt/runtime/etc/ssl && cp -a /etc/ssl/certs /opt/runtime/etc/ssl/ && \
-    mkdir -p /opt/runtime/usr/share && cp -a /usr/share/ca-certificates /opt/runtime/usr/share/
+    rm -rf /opt/runtime/usr/share/man /opt/runtime/usr/share/locale /opt/runtime/var /opt/runtime/dev /opt/runtime/etc && \
+    mkdir -p /opt/runtime/etc/ssl && cp -a /etc/ssl/certs /opt/runtime/etc/ssl/
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
