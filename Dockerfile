@@ -19,7 +19,7 @@ ARG CUDA_TOOLKIT=nvidia/cuda:13.0.2-devel-ubuntu22.04
 # Structured output needs the sources of XGrammar: those that scripts/fetch-xgrammar has put into .cache/xgrammar, else it fetches
 # them here; where it cannot, the image goes without.
 
-# What the image has beside its base.
+# Packages of the image beside its base.
 ARG RUNTIME_PACKAGES="ca-certificates libabsl20220623 libcurl4 libedit2 libfmt9 libgrpc++1.51 libhiredis0.14 libhwy1 libpcre2-8-0 \
     libprometheus-cpp-core1.0 libprotobuf32 libsentencepiece0 libspdlog1.10 libssl3 libutf8proc2 libyaml-cpp0.7 tini"
 

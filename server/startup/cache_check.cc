@@ -18,11 +18,10 @@
 namespace hydrant {
 namespace {
 
-// Prompts are beginnings of kText, of kShortest tokens, kShortest + kStep and so on.
 constexpr size_t kGivenTokens = 32;  // the first ones of kText; the others are measured
 constexpr size_t kMostTokens = 192;
 
-// Code and prose: the keys of some models are largest after code.
+// Code, a heading and prose.
 constexpr std::string_view kText =
     "#include <map>\n#include <string>\n\n// Counts how often each word occurs.\n"
     "std::map<std::string, int> CountWords(const std::vector<std::string>& words) {\n"
@@ -46,8 +45,7 @@ Request StartupRequest(std::vector<TokenId> prompt) {
 }
 
 // The Kullback-Leibler divergence of `q` from `p`, over the tokens that are most likely in `p`, and
-// the rest as one. A token that `q` does not name counts as likely as the last one that it names,
-// so the result is at most the true one.
+// the rest as one. A token that `q` does not name counts as likely as the last one that it names.
 double Divergence(const TokenLogprobs& p, const TokenLogprobs& q) {
   double nats = 0.0, p_rest = 1.0, q_rest = 1.0;
   for (size_t i = 0; i < p.top_tokens.size() && p.top_tokens[i] != UINT32_MAX; ++i) {
@@ -110,7 +108,7 @@ absl::Status JudgeCacheLoss(const CacheLoss& loss, DType pages, bool forced) {
   const std::string much = fmt::format("{}, more than {}", measured, kMostCacheLoss);
   if (!forced) {
     return absl::FailedPreconditionError(
-        fmt::format("{}: its answers would suffer; choose another type, such as auto, or say "
+        fmt::format("{}: its answers would suffer; choose another type, such as auto, or give "
                     "--force-kv-cache-dtype",
                     much));
   }

@@ -19,7 +19,7 @@ namespace hydrant {
 inline constexpr double kMostCacheLoss = 0.05;  // nats
 
 struct CacheLoss {
-  double nats = 0.0;  // a token; NaN where logits are not finite
+  double nats = 0.0;  // a token; not finite where logits are not
   int tokens = 0;
 };
 

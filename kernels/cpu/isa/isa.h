@@ -1,7 +1,7 @@
 // The instruction set that the cpu backend uses on this machine. The environment variable
 // HYDRANT_CPU_ISA (avx2 | avx512 | avx512bf16 | amx | native; on ARM neon | dotprod | native)
-// limits it, so that one machine can test every lower path. Read once, at the first call; stateless after that,
-// any thread may call.
+// limits it, so that one machine can test every lower path. Read once, at the first call; stateless
+// after that, any thread may call.
 #ifndef HYDRANT_KERNELS_CPU_ISA_ISA_H_
 #define HYDRANT_KERNELS_CPU_ISA_ISA_H_
 
@@ -20,7 +20,7 @@ enum class Isa {
   kAmx,  // AMX_TILE and AMX_BF16, and the kernel's permission to use tile data in this process
 };
 
-// The processor family: functions of the other one's kernels are not linked.
+// The processor family: kernels of the other one are not linked.
 #if defined(__x86_64__)
 inline constexpr bool kIsX86 = true;
 #else
