@@ -80,10 +80,13 @@ absl::StatusOr<CacheLoss> MeasureCacheLoss(const StartupRequests& requests,
   writes.sampling.logprobs = true;
   writes.stopping.max_tokens = static_cast<int64_t>(measured.size());
   writes.sampling.grammar = std::make_shared<GivenText>(std::move(measured));
-  HYDRANT_ASSIGN_OR_RETURN(const std::vector<StartupAnswer> answers,
-                           requests.Run({std::move(reads), std::move(writes)}));
-  const std::vector<TokenLogprobs>& read = answers[0].prompt_logprobs;  // from the second token on
-  const std::vector<TokenLogprobs>& written = answers[1].logprobs;
+  // One after the other: in a small pool two would compress each other (policy_under_pressure).
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<StartupAnswer> reading,
+                           requests.Run({std::move(reads)}));
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<StartupAnswer> writing,
+                           requests.Run({std::move(writes)}));
+  const std::vector<TokenLogprobs>& read = reading[0].prompt_logprobs;  // from the second token on
+  const std::vector<TokenLogprobs>& written = writing[0].logprobs;
   CacheLoss loss;
   // The first token that is written follows the prompt: nothing was read from pages.
   for (size_t i = 1; i < written.size(); ++i, ++loss.tokens)

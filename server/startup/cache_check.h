@@ -1,6 +1,5 @@
 // Checks at the start that the model bears pages of few bits (--kv-cache-dtype int8, int4 or fp8).
-// Keys of some models have channels a hundred times larger than others, and rounding them can ruin
-// every answer.
+// Keys of some models have channels far larger than others, and rounding them can cost much.
 //
 // A text is read as a prompt, which attends before anything is rounded to pages, and then token by
 // token, with keys and values from pages. The loss is the mean Kullback-Leibler divergence of the
