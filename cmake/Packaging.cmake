@@ -5,7 +5,10 @@
 set(debian ${PROJECT_SOURCE_DIR}/deploy/debian)
 set(PACKAGED COMPONENT debian EXCLUDE_FROM_ALL)
 
-install(TARGETS hydrant_eval hydrant_sim RUNTIME ${PACKAGED})
+install(TARGETS hydrant_sim RUNTIME ${PACKAGED})
+if(TARGET hydrant_eval)  # not without Eigen; scripts/package builds it by name
+  install(TARGETS hydrant_eval RUNTIME ${PACKAGED})
+endif()
 install(FILES ${debian}/hydrantd.service DESTINATION /lib/systemd/system ${PACKAGED})
 install(FILES ${debian}/hydrantd.yaml DESTINATION /etc/hydrant ${PACKAGED})
 install(FILES ${debian}/copyright DESTINATION share/doc/hydrant ${PACKAGED})

@@ -15,7 +15,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from small_setup import ROOT, hidden
+
 # Untracked folders of a checkout that are not part of the context.
 NEVER = {".git", "build", ".venv"}
 SOURCES = {".cc", ".h", ".cu", ".cuh"}
@@ -90,7 +91,7 @@ class BuildContext(unittest.TestCase):
     def test_configures_and_has_the_targets(self):
         (targets, options), *others = list(builds())
         folder = self.context / "build" / "image"
-        self.run_there("cmake", "--preset", "release", "-B", str(folder), *options)
+        self.run_there("cmake", "--preset", "release", "-B", str(folder), *hidden(), *options)
         self.run_there("ninja", "-C", str(folder), "-t", "query", *targets)
         installed = set()
         for script in folder.rglob("cmake_install.cmake"):

@@ -3,20 +3,16 @@
 
 The test does not remove packages: it tells CMake not to find those that only tests need. Exit status: 0 passed, 1 failed.
 """
-import pathlib
 import subprocess
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# CMake's names of the packages that scripts/setup lists for tests.
-ONLY_FOR_TESTS = ("GTest", "benchmark")
+from small_setup import ROOT, hidden, left_out, listed
 
 
 def configure(*options):
     with tempfile.TemporaryDirectory() as folder:
-        hidden = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ONLY_FOR_TESTS]
-        done = subprocess.run(["cmake", "--preset", "release", "-B", folder, *hidden, *options], cwd=ROOT, stdout=subprocess.PIPE,
+        done = subprocess.run(["cmake", "--preset", "release", "-B", folder, *hidden(), *options], cwd=ROOT, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False)
         named = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
     return done.returncode, " ".join(done.stdout.split()), named
@@ -36,13 +32,8 @@ class DemoPackages(unittest.TestCase):
         self.assertIn("HYDRANT_TESTS is on, but GTest is not installed: run scripts/setup", said)
 
     def test_are_listed_apart(self):
-        def packages(option):
-            return set(subprocess.run([str(ROOT / "scripts" / "setup"), "--list", option], stdout=subprocess.PIPE, text=True,
-                                      check=True).stdout.split())
-
-        more = packages("--tests") - packages("--runtime-of-demo")
-        self.assertLessEqual({"libgtest-dev", "libgmock-dev", "libbenchmark-dev"}, more)
-        self.assertIn("ccache", packages("--runtime-of-demo"))
+        self.assertLessEqual({"libgtest-dev", "libgmock-dev", "libbenchmark-dev"}, left_out())
+        self.assertIn("ccache", listed("--runtime-of-demo"))
 
 
 if __name__ == "__main__":
