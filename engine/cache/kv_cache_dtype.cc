@@ -27,4 +27,11 @@ std::optional<DType> KvCacheDTypeOf(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view NameOfKvCacheDType(DType dtype) {
+  for (const Named& named : kNamed) {
+    if (named.dtype == dtype) return named.name;
+  }
+  return "?";
+}
+
 }  // namespace hydrant

@@ -15,6 +15,7 @@ namespace hydrant {
 std::vector<std::string> KvCacheDTypeNames();
 // Unset for "auto" and for unknown names.
 std::optional<DType> KvCacheDTypeOf(std::string_view name);
+std::string_view NameOfKvCacheDType(DType dtype);  // "?" of another dtype
 
 // For --help.
 inline constexpr std::string_view kKvCacheDTypeHelp =

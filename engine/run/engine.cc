@@ -16,6 +16,7 @@
 #include "engine/run/step/graph_shape.h"
 #include "engine/run/step_results.h"
 #include "engine/run/step_rows.h"
+#include "engine/run/weight_dtype_names.h"
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
 
@@ -25,24 +26,6 @@ namespace {
 // A GPU's matrix products reach full speed from here on; a CPU's do with the default, and its rows
 // stay in cache.
 constexpr int kDevicePrefillRows = 2048;
-
-std::string_view WeightDTypeName(WeightDType dtype) {
-  switch (dtype) {
-    case WeightDType::kFloat32:
-      return "float32";
-    case WeightDType::kBFloat16:
-      return "bfloat16";
-    case WeightDType::kStored:
-      return "stored";
-    case WeightDType::kQ8_0:
-      return "q8_0";
-    case WeightDType::kQ4_0:
-      return "q4_0";
-    case WeightDType::kFp8:
-      return "fp8";
-  }
-  return "?";
-}
 
 }  // namespace
 
@@ -215,7 +198,7 @@ EngineMemory Engine::memory() const {
 
 std::string Engine::Description() const {
   return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
-                     WeightDTypeName(DefaultedDType(impl_->options)),
+                     NameOf(DefaultedDType(impl_->options)),
                      impl_->options.batch_invariant ? " (batch-invariant)" : "",
                      DTypeName(impl_->layout.dtype));
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "engine/cache/kv_cache_dtype.h"
+#include "engine/run/weight_dtype_names.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/auth/token_file.h"
@@ -67,6 +68,11 @@ CLI::Validator ThreadCount(const MachineLimits& machine) {
                        cpus);
   };
   return {check, fmt::format("INT in [1 - {}]", most)};
+}
+
+std::vector<std::string> WithAuto(std::vector<std::string> names) {
+  names.insert(names.begin(), "auto");
+  return names;
 }
 
 // Flag values that are not options yet.
@@ -170,8 +176,13 @@ void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* 
          "Weights: stored (as in the files), bfloat16, float32; q8_0, q4_0 or fp8: stored, but "
          "floats are quantised while they are loaded (with q4_0 the vocabulary's rows as q8_0); "
          "auto: bfloat16 on a GPU, else stored")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored", "q8_0", "q4_0", "fp8"}))
+      ->check(CLI::IsMember(WithAuto(WeightDTypeNames())))
       ->capture_default_str()
+      ->group(group);
+  app->add_flag("--force-dtype", options->force_dtype,
+                "Serve with a --dtype of q8_0, q4_0 or fp8 without the check at the start, which "
+                "reads a text with the weights as stored as well and refuses a type that changes "
+                "the model's answers much")
       ->group(group);
   app->add_option("--async-scheduling", flags->async_scheduling,
                   "Schedule a step while the one before runs: on, off, or auto: on for a GPU")
@@ -190,9 +201,10 @@ void AddEngineFlags(const MachineLimits& machine, CLI::App* app, DaemonOptions* 
       ->check(CLI::IsMember(KvCacheDTypeNames()))
       ->capture_default_str()
       ->group(group);
-  app->add_flag("--force-kv-cache-dtype", options->force_kv_cache_dtype,
-                "Serve with a --kv-cache-dtype of 4 or 8 bits even if the check at the start finds "
-                "that the model's answers suffer from it")
+  app->add_flag(
+         "--force-kv-cache-dtype", options->force_kv_cache_dtype,
+         "Serve with a --kv-cache-dtype of 4 or 8 bits without the check at the start, which "
+         "refuses a type that changes the model's answers much")
       ->group(group);
   app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
                   "Size of the KV pool, such as 512M or 2G; default: see below")
@@ -481,12 +493,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   options->generation_config = flags.generation_config == "auto";
   options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   EngineOptions& engine = options->engine;
-  if (flags.dtype == "float32") engine.dtype = WeightDType::kFloat32;
-  if (flags.dtype == "bfloat16") engine.dtype = WeightDType::kBFloat16;
-  if (flags.dtype == "stored") engine.dtype = WeightDType::kStored;
-  if (flags.dtype == "q8_0") engine.dtype = WeightDType::kQ8_0;
-  if (flags.dtype == "q4_0") engine.dtype = WeightDType::kQ4_0;
-  if (flags.dtype == "fp8") engine.dtype = WeightDType::kFp8;
+  engine.dtype = WeightDTypeOf(flags.dtype);
   if (flags.async_scheduling != "auto") engine.async_scheduling = flags.async_scheduling == "on";
   engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   if (!flags.kv_cache_memory_bytes.empty()) {

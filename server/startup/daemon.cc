@@ -25,6 +25,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "engine/cache/kv_cache_dtype.h"
+#include "engine/run/weight_dtype_names.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/apis/control_service.h"
@@ -43,12 +45,12 @@
 #include "server/observe/tracing.h"
 #include "server/requests/event_router.h"
 #include "server/requests/service.h"
-#include "server/startup/cache_check.h"
 #include "server/startup/exit_deadline.h"
 #include "server/startup/machine_limits.h"
 #include "server/startup/malloc_trimmer.h"
 #include "server/startup/model_loader.h"
 #include "server/startup/numa.h"
+#include "server/startup/rounding_check.h"
 #include "server/startup/systemd_notifier.h"
 #include "server/startup/warm_up.h"
 #include "server/wire/context_conversion.h"
@@ -416,8 +418,11 @@ class Daemon {
   }
 
   absl::Status TryLoad() {
-    HYDRANT_ASSIGN_OR_RETURN(
-        model_, load_(options_, [this](double fraction) { service_.SetLoadFraction(fraction); }));
+    HYDRANT_ASSIGN_OR_RETURN(const std::optional<CheckReading> stored, ReadWithStoredWeights());
+    HYDRANT_ASSIGN_OR_RETURN(model_, load_(options_, [&](double fraction) {
+                               // The second half of the loading where there was another.
+                               service_.SetLoadFraction(stored ? (1 + fraction) / 2 : fraction);
+                             }));
     HYDRANT_ASSIGN_OR_RETURN(
         loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
                                   &router_));
@@ -428,6 +433,7 @@ class Daemon {
     if (!warm.ok())
       return {warm.code(),
               fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
+    if (stored) HYDRANT_RETURN_IF_ERROR(CheckWeights(requests, *stored));
     HYDRANT_RETURN_IF_ERROR(CheckPages(requests));
     const ServedModel& served = model_->served;
     spdlog::info("engine: {}", served.engine_description);
@@ -438,18 +444,49 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  // Unset where --dtype quantises nothing, or without the check.
+  absl::StatusOr<std::optional<CheckReading>> ReadWithStoredWeights() {
+    const std::optional<WeightDType>& dtype = options_.engine.dtype;
+    if (!dtype || !Quantises(*dtype) || options_.force_dtype || IsDummy()) return std::nullopt;
+    spdlog::info("--dtype {}: first reads a text with the weights as stored, to check the model",
+                 NameOf(*dtype));
+    absl::StatusOr<CheckReading> reading = ReadCheckTextWithStoredWeights(
+        options_, load_, [this](double fraction) { service_.SetLoadFraction(fraction / 2); });
+    if (absl::IsResourceExhausted(reading.status())) {
+      spdlog::warn("--dtype {}: not checked, because the weights as stored do not fit: {}",
+                   NameOf(*dtype), std::string(reading.status().message()));
+      return std::nullopt;
+    }
+    return reading;
+  }
+
+  absl::Status CheckWeights(const StartupRequests& requests, const CheckReading& stored) const {
+    const absl::StatusOr<CheckReading> reading =
+        ReadCheckText(requests, *model_->tokenizer, model_->served.limits.max_model_len);
+    if (!reading.ok()) return CheckFailed("dtype", reading.status());
+    return JudgeLoss(LossBetween(stored, *reading), kMostWeightLoss, "dtype",
+                     NameOf(*options_.engine.dtype));
+  }
+
   // Pages of fewer than 16 bits must suit the model.
   absl::Status CheckPages(const StartupRequests& requests) const {
     const ServedModel& served = model_->served;
     const DType pages = served.kv_layout.dtype;
     if (pages == DType::kF32 || Is16Bits(pages)) return absl::OkStatus();
-    const absl::StatusOr<CacheLoss> loss =
-        MeasureCacheLoss(requests, *model_->tokenizer, served.limits.max_model_len);
-    if (!loss.ok())
-      return {loss.status().code(), fmt::format("the check of --kv-cache-dtype failed: {}",
-                                                std::string(loss.status().message()))};
-    return JudgeCacheLoss(*loss, pages, options_.force_kv_cache_dtype);
+    if (options_.force_kv_cache_dtype || IsDummy()) return absl::OkStatus();
+    const absl::StatusOr<RoundingLoss> loss =
+        MeasurePageLoss(requests, *model_->tokenizer, served.limits.max_model_len);
+    if (!loss.ok()) return CheckFailed("kv-cache-dtype", loss.status());
+    return JudgeLoss(*loss, kMostPageLoss, "kv-cache-dtype", NameOfKvCacheDType(pages));
   }
+
+  static absl::Status CheckFailed(std::string_view flag, const absl::Status& status) {
+    return {status.code(),
+            fmt::format("the check of --{} failed: {}", flag, std::string(status.message()))};
+  }
+
+  // Its answers mean nothing.
+  bool IsDummy() const { return options_.load_format == LoadFormat::kDummy; }
 
   absl::Status TraceSteps() {
     if (options_.trace_steps.empty()) return absl::OkStatus();

@@ -46,7 +46,9 @@ struct DaemonOptions {
   std::string context_store;                                // URI for OpenContextStore(); "": none
   std::optional<int64_t> context_store_bytes;               // for a folder; unset: no limit
   std::chrono::milliseconds context_store_timeout{10'000};  // per call
-  bool force_kv_cache_dtype = false;  // serve although the model loses much (JudgeCacheLoss)
+  // Serve without the check of the types (startup/rounding_check.h).
+  bool force_dtype = false;
+  bool force_kv_cache_dtype = false;
   DefaultCache default_cache = {};
   // Additional addresses, each with its own default policy.
   struct ListenAs {

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "engine/cache/kv_cache_dtype.h"
+#include "engine/run/weight_dtype_names.h"
 #include "kernels/standard_streams.h"
 #include "tools/eval/ideas.h"
 #include "tools/eval/model_files.h"

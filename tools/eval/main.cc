@@ -12,6 +12,7 @@
 
 #include "engine/cache/kv_cache_dtype.h"
 #include "engine/model/model_source.h"
+#include "engine/run/weight_dtype_names.h"
 #include "engine/text/chat/chat_template.h"
 #include "engine/text/chat/chat_template_files.h"
 #include "fmt/ranges.h"

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -38,11 +37,6 @@ class FetchProgress final : public hub::PullListener {
   std::optional<hub::TransferMeter> meter_;  // set by the plan
 };
 
-const std::map<std::string, WeightDType> kWeightDTypes = {
-    {"bfloat16", WeightDType::kBFloat16}, {"float32", WeightDType::kFloat32},
-    {"stored", WeightDType::kStored},     {"q8_0", WeightDType::kQ8_0},
-    {"q4_0", WeightDType::kQ4_0},         {"fp8", WeightDType::kFp8}};
-
 }  // namespace
 
 std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
@@ -70,16 +64,5 @@ ModelFiles OpenModelFiles(const std::string& path) {
   if (!tokenizer.ok()) Fail("--model: " + std::string(tokenizer.status().message()));
   return {*std::move(source), *std::move(tokenizer)};
 }
-
-const std::vector<std::string>& WeightDTypeNames() {
-  static const auto* names = [] {
-    auto* all = new std::vector<std::string>;
-    for (const auto& [name, dtype] : kWeightDTypes) all->push_back(name);
-    return all;
-  }();
-  return *names;
-}
-
-WeightDType WeightDTypeOf(const std::string& name) { return kWeightDTypes.at(name); }
 
 }  // namespace hydrant::eval

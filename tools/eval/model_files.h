@@ -25,10 +25,6 @@ struct ModelFiles {
 };
 ModelFiles OpenModelFiles(const std::string& path);
 
-// Values of --dtype.
-const std::vector<std::string>& WeightDTypeNames();
-WeightDType WeightDTypeOf(const std::string& name);  // REQUIRES: one of the names
-
 }  // namespace hydrant::eval
 
 #endif  // HYDRANT_TOOLS_EVAL_MODEL_FILES_H_

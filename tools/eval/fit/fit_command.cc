@@ -9,6 +9,7 @@
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "engine/run/model_fingerprint.h"
+#include "engine/run/weight_dtype_names.h"
 #include "kernels/standard_streams.h"
 #include "tools/eval/command_line.h"
 #include "tools/eval/fit/pages.h"
