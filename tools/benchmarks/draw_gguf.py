@@ -47,22 +47,48 @@ def copy_tokenizer(path, vocabulary, writer):
             writer.add_key_value(key, value, field.types[0])
 
 
+def k_blocks(kind, rng, rows, cols):
+    """Rows of Q4_K or Q6_K of random bytes, because gguf's Python does not quantise to these. Their mean is about 0, their
+    deviation about 1 / sqrt(cols)."""
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (rows, cols // elements, size), dtype=numpy.uint8)
+    # Six bits of a scale and four of a weight, minus 7.5 of them on average; eight bits of a scale and six of a weight.
+    q4_k = kind == gguf.GGMLQuantizationType.Q4_K
+    scale = 1 / cols**0.5 / (250 if q4_k else 1350)
+    scales = numpy.array([scale, 7.5 * scale] if q4_k else [scale], dtype=numpy.float16).view(numpy.uint8)
+    blocks[:, :, slice(0, 4) if q4_k else slice(208, 210)] = scales
+    return blocks.reshape(rows, -1)
+
+
 class Matrices:
-    """Quantised rows of normal numbers; a few rows are repeated, because drawing is slower than
+    """Quantised rows of random numbers; a few rows are repeated, because drawing is slower than
     writing."""
 
-    def __init__(self, kind, seed=7, rows=64):
-        self.kind, self.rows, self.rng, self.made = kind, rows, numpy.random.default_rng(seed), {}
+    def __init__(self, seed=7, rows=64):
+        self.rows, self.rng, self.made = rows, numpy.random.default_rng(seed), {}
 
-    def draw(self, *sizes):
+    def draw(self, kind, *sizes):
         *outer, rows, cols = sizes
         if outer:
-            return numpy.tile(self.draw(rows, cols), (*outer, 1, 1))
-        if cols not in self.made:
-            values = self.rng.standard_normal((self.rows, cols), dtype=numpy.float32) / cols**0.5
-            self.made[cols] = gguf.quants.quantize(values, self.kind)
-        few = self.made[cols]
+            return numpy.tile(self.draw(kind, rows, cols), (*outer, 1, 1))
+        if (kind, cols) not in self.made:
+            if kind in (gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K):
+                self.made[kind, cols] = k_blocks(kind, self.rng, self.rows, cols)
+            else:
+                values = self.rng.standard_normal((self.rows, cols), dtype=numpy.float32) / cols**0.5
+                self.made[kind, cols] = gguf.quants.quantize(values, kind)
+        few = self.made[kind, cols]
         return numpy.tile(few, (-(-rows // self.rows), 1))[:rows]
+
+
+def kind_of(file_type, tensor, layer, layers):
+    """Of q4_k_m llama.cpp's mixture: Q6_K for the vocabulary, and for values and the last matrix of the feed-forward in half
+    of the layers; else Q4_K."""
+    if file_type != "q4_k_m":
+        return gguf.GGMLQuantizationType[file_type.upper()]
+    eighth = layers // 8
+    more = layer is None or layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+    return gguf.GGMLQuantizationType.Q6_K if more and tensor in ("token_embd", "attn_v", "ffn_down") else gguf.GGMLQuantizationType.Q4_K
 
 
 def layer_tensors(shape):
@@ -109,7 +135,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("out")
-    parser.add_argument("--type", default="q4_0", choices=["q4_0", "q4_1", "q8_0", "bf16"])
+    parser.add_argument("--type", default="q4_0", choices=["q4_0", "q4_1", "q4_k_m", "q8_0", "bf16"])
     parser.add_argument("--tokenizer", required=True, help="a GGUF file")
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     args = parser.parse_args()
@@ -121,14 +147,18 @@ def main():
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{args.type.upper()}"])  # OpenVINO GenAI asks for it
     add_metadata(shape, writer)
     copy_tokenizer(args.tokenizer, vocabulary, writer)
-    kind = gguf.GGMLQuantizationType[args.type.upper()]
-    drawn = Matrices(kind)
+    drawn = Matrices()
     matrices, vectors = layer_tensors(shape)
-    writer.add_tensor("token_embd.weight", drawn.draw(vocabulary, width), raw_dtype=kind)
+
+    def add_matrix(name, layer, full_name, *sizes):
+        kind = kind_of(args.type, name, layer, layers)
+        writer.add_tensor(full_name, drawn.draw(kind, *sizes), raw_dtype=kind)
+
+    add_matrix("token_embd", None, "token_embd.weight", vocabulary, width)
     writer.add_tensor("output_norm.weight", numpy.ones(width, dtype=numpy.float32))
     for layer in range(layers):
         for name, sizes in matrices.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", drawn.draw(*sizes), raw_dtype=kind)
+            add_matrix(name, layer, f"blk.{layer}.{name}.weight", *sizes)
         if architecture in EXPERTS:
             router = drawn.rng.standard_normal((EXPERTS[architecture][0], width), dtype=numpy.float32) / width**0.5
             writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
