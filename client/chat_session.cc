@@ -75,6 +75,7 @@ class Conversation {
     }
     if (!status.ok() && !(interrupted && !reply.text.empty())) return;
     kept_ = reply.context;
+    TellIfNothingIsKept(turn);
     AddMessage(&history_, "user", message);
     AddMessage(&history_, "assistant", reply.text);
   }
@@ -136,6 +137,15 @@ class Conversation {
     }
   }
 
+  // Once. Passages are recalled from the kept cache of the turn before.
+  void TellIfNothingIsKept(const v1::GenerateRequest& turn) {
+    if (told_ || !kept_.empty() || turn.has_context() || request_.recall_tokens() == 0) return;
+    PrintErr(
+        "[--recall-tokens does nothing: the server kept no cache of this conversation "
+        "(--context-memory-bytes)]\n");
+    told_ = true;
+  }
+
   int NumTurns() const { return (history_.messages_size() - begin_.messages_size()) / 2; }
 
   Connection* const connection_;
@@ -144,6 +154,7 @@ class Conversation {
   const PrintOptions& options_;
   v1::Chat history_;                    // begin_, then pairs of question and answer
   std::string kept_;                    // handle of the last turn's cache; "": none
+  bool told_ = false;                   // that no cache is kept
   std::optional<std::string> refused_;  // the message that was too long
   int exit_code_ = 0;
 };

@@ -356,6 +356,20 @@ TEST(Client, AChatReadsPassagesOfEarlierTurnsAgain) {
   EXPECT_THAT(cleared.err, Not(HasSubstr("recalled")));
 }
 
+TEST(Client, AChatSaysThatRecallNeedsAKeptCache) {
+  TestServer server;  // keeps no contexts
+  const auto chat = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"chat", "--max-tokens", "4"});
+    return Shell("printf 'One\\nTwo\\n' | \"$@\"", At(server.address(), more));
+  };
+  const Ended recalls = chat({"--recall-tokens", "128"});
+  EXPECT_EQ(recalls.code, 0) << recalls.err;
+  const std::vector<std::string> told =
+      absl::StrSplit(recalls.err, "--recall-tokens does nothing: the server kept no cache");
+  EXPECT_EQ(told.size(), 2) << recalls.err;
+  EXPECT_THAT(chat({}).err, Not(HasSubstr("--recall-tokens")));
+}
+
 // The program hydrant on a pseudoterminal.
 class Terminal {
  public:
