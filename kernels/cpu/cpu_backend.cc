@@ -125,7 +125,7 @@ class CpuBackend final : public HostBackend {
   void Logprobs(const LogprobsArgs& args) override { cpu::Logprobs(args, threads_); }
 
  private:
-  static bool AttendsInBytes() { return cpu::HasVnni() && cpu::DetectIsa() != cpu::Isa::kAmx; }
+  static bool AttendsInBytes() { return cpu::HasByteDots() && cpu::DetectIsa() != cpu::Isa::kAmx; }
 
   const BackendOptions options_;
   ThreadPool threads_;

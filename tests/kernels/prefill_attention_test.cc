@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention/prefill_attention_kernels.h"
+#include "kernels/cpu/isa/isa.h"
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
 #include "tests/dot.h"
@@ -1091,14 +1092,16 @@ void RoundRowsToBytes(Prompt* p) {
 }
 
 // The output's summed squared error if only weights are rounded, and its expected value. A weight
-// times the scale of its value is rounded to a 255th of the largest within 128 keys: a mean squared
-// error of a twelfth of that step squared, times the squared value in its own steps.
+// times the scale of its value is rounded to a 255th of the largest within 128 keys, on ARM to a
+// 127th: a mean squared error of a twelfth of that step squared, times the squared value in its own
+// steps.
 struct ByteErrors {
   double found = 0, likely = 0, fp32 = 0;
 };
 
 ByteErrors ErrorsOf(const Prompt& p) {
   constexpr int kPanel = 128;
+  constexpr int kSteps = cpu::kIsX86 ? 255 : 127;
   const int dim = p.shape.head_dim;
   ByteErrors errors;
   const auto see = [&](const QueryWeights& q) {
@@ -1113,7 +1116,7 @@ ByteErrors ErrorsOf(const Prompt& p) {
           largest = std::max(largest, value);
           sum += value * value;
         }
-        step = std::max(step, q.weights[j - q.first] * largest / 255);
+        step = std::max(step, q.weights[j - q.first] * largest / kSteps);
         if (largest > 0) squares += sum / (largest * largest);
       }
       errors.likely += step * step / 12 * squares;

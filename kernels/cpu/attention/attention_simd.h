@@ -139,6 +139,8 @@ HYDRANT_INLINE Vec RoughExp(Vec x) {
   const Mask zero = hn::Lt(x, Set(kExpLowest));
   return Vec{_mm512_mask_scalef_ps(Zero().raw, static_cast<__mmask16>(~zero.raw), p.raw, n.raw)};
 }
+#else
+HYDRANT_INLINE Vec RoughExp(Vec x) { return Exp(x); }
 #endif
 
 // The weights of a pair of bf16 numbers in each lane.

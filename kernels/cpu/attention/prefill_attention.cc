@@ -120,9 +120,15 @@ struct RoundedForm {
   void (*round_values)(const float* values, int rows, int head_dim, float* to);
 };
 
-constexpr RoundedForm kBytes = {
-    [](int rows, int head_dim) { return int64_t{1} * rows * ByteKeyStride(head_dim); },
-    ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni};
+int64_t ByteKeyWords(int rows, int head_dim) { return int64_t{1} * rows * ByteKeyStride(head_dim); }
+const ByteKernels& KernelsInBytes() {
+  if constexpr (kIsX86) {
+    return ByteKernelsAvx512Vnni();
+  } else {
+    return ByteKernelsDotProd();
+  }
+}
+
 constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx};
 
 // Number of rows of each head. Rows before `first_panel` are skipped; values are rounded
@@ -211,13 +217,13 @@ bool Ranks(const PrefillAttentionArgs& args) {
 
 // Whether rows of q and k may be rounded to 8 bits, and can be.
 bool FitsBytes(const PrefillAttentionArgs& args) {
-  return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4;
+  return args.precision == DType::kQ8_0 && HasByteDots() && args.head_dim >= 4;
 }
 
 const RankKernel& RankFor(const PrefillAttentionArgs& args) {
+  if (FitsBytes(args)) return KernelsInBytes().rank;
   if constexpr (kIsX86) {
     const Isa isa = DetectIsa();
-    if (FitsBytes(args)) return RankAvx512Vnni();
     if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
     if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
     if (isa >= Isa::kAvx512) return RankAvx512();
@@ -266,13 +272,14 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
     run.keys = RoundRun(lanes, args, FitsBytes(args) ? KeyFactors(args) : nullptr, pool);
     return run;
   }
-  if constexpr (kIsX86) {
-    if (TakesBytes(args)) {
-      run.attend = PrefillTileAvx512Vnni();
-      run.query_factors = args.byte_factors;
-      run.keys = RoundRun(kBytes, args, KeyFactors(args), pool);
-      return run;
-    }
+  if (TakesBytes(args)) {
+    const ByteKernels& kernels = KernelsInBytes();
+    const RoundedForm bytes = {ByteKeyWords, ByteValueWords, kernels.round_keys,
+                               kernels.round_values};
+    run.attend = kernels.tile;
+    run.query_factors = args.byte_factors;
+    run.keys = RoundRun(bytes, args, KeyFactors(args), pool);
+    return run;
   }
   run.prefix = ReadPrefix(args, pool);
   run.keys = {args.k.f32(), args.v.f32(), args.kv_head_stride, args.kv_head_stride};

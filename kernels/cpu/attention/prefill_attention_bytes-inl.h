@@ -1,12 +1,14 @@
 // Queries, keys and values of prefill attention in 8 bits. Each row of q, k and v has its own
-// scale, its largest magnitude / 127. Included after prefill_panel_blocks-inl.h.
+// scale, its largest magnitude / 127. Included after byte_lanes-inl.h and prefill_panel_blocks-inl.h.
 //
 // A key takes KeyStride() words: its elements, four per word, then its scale, then the
-// initial value of its sums. The instruction needs unsigned queries, so queries are stored
-// with 128 added, which adds 128 times the sum of the key's elements to each product; the
-// initial value subtracts it.
+// initial value of its sums. Where the instruction needs unsigned queries, they are stored with 128
+// added, which adds 128 times the sum of the key's elements to each product; the initial value
+// subtracts it.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+inline constexpr int kQueryOffset = kUnsignedFirst ? 128 : 0;
 
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return ByteKeyStride(head_dim); }
 // Floats per row of a product, and per row in the lanes.
@@ -21,31 +23,28 @@ HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
 // The largest magnitude of n numbers; NaN if one is NaN: its bits exceed all others.
 HYDRANT_INLINE float LargestOf(const float* row, int n) {
-  __m512i largest = _mm512_setzero_si512();
-  for (int d = 0; d < n; d += kLanes) {
-    const Vec magnitudes = hn::Abs(LoadFirst(n - d, row + d));
-    largest = _mm512_max_epi32(largest, _mm512_castps_si512(magnitudes.raw));
-  }
-  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest))));
+  IntVec largest = hn::Zero(kInts);
+  for (int d = 0; d < n; d += kLanes)
+    largest = hn::Max(largest, hn::BitCast(kInts, hn::Abs(LoadFirst(n - d, row + d))));
+  return hn::GetLane(hn::BitCast(kFloats, hn::MaxOfLanes(kInts, largest)));
 }
 
 // kLanes of n numbers in units of 1 / inverse, rounded to nearest; zero past the end.
-HYDRANT_INLINE __m512i Steps(const float* row, int n, float inverse) {
-  return RoundToInts(hn::Mul(LoadFirst(n, row), Set(inverse))).raw;
+HYDRANT_INLINE IntVec Steps(const float* row, int n, float inverse) {
+  return RoundToInts(hn::Mul(LoadFirst(n, row), Set(inverse)));
 }
 
-// Up to kLanes words of n numbers, with 128 added; zero words past the end.
+// Up to kLanes words of n numbers, with kQueryOffset added; zero words past the end.
 HYDRANT_INLINE Vec WordsOfRow(const float* row, int n, float inverse) {
-  __m512i words = _mm512_setzero_si512();
+  alignas(64) float words[kLanes] = {};
   Unroll<4>(HYDRANT_UNROLLED(i) {
     const int left = n - i * kLanes;
     if (left > 0) {
-      const __m512i up =
-          _mm512_add_epi32(Steps(row + i * kLanes, left, inverse), _mm512_set1_epi32(128));
-      words = _mm512_inserti32x4(words, _mm512_cvtepi32_epi8(up), i);
+      const IntVec steps = Steps(row + i * kLanes, left, inverse);
+      StoreBytes<FirstByte>(hn::Add(steps, hn::Set(kInts, kQueryOffset)), words + i * (kLanes / 4));
     }
   });
-  return Vec{_mm512_castsi512_ps(words)};
+  return Load(words);
 }
 
 // [words of head_dim, kQueryTile], then [kQueryTile] scales, which include the logits' scale. Lanes
@@ -69,32 +68,18 @@ void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
   for (int r = 0; r < rows; ++r, keys += head_dim, to += KeyStride(head_dim)) {
     const float largest = LargestOf(keys, head_dim);
     const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    __m512i sum = _mm512_setzero_si512();
+    IntVec sum = hn::Zero(kInts);
     for (int d = 0; d < head_dim; d += kLanes) {
-      const __m512i steps = Steps(keys + d, head_dim - d, inverse);
-      sum = _mm512_add_epi32(sum, steps);
-      const auto valid = static_cast<__mmask8>(FirstN(words - d / 4).raw);
-      _mm_mask_storeu_epi32(to + d / 4, valid & 15, _mm512_cvtepi32_epi8(steps));
+      const IntVec steps = Steps(keys + d, head_dim - d, inverse);
+      sum = hn::Add(sum, steps);
+      float bytes[kLanes / 4];
+      StoreBytes<int8_t>(steps, bytes);
+      for (int w = 0; w < kLanes / 4 && d / 4 + w < words; ++w) to[d / 4 + w] = bytes[w];
     }
     to[words] = largest / 127.0f;
-    reinterpret_cast<int32_t*>(to)[words + 1] = -128 * _mm512_reduce_add_epi32(sum);
+    reinterpret_cast<int32_t*>(to)[words + 1] =
+        -kQueryOffset * hn::GetLane(hn::SumOfLanes(kInts, sum));
   }
-}
-
-// Packs the low bytes of four vectors of numbers: word i has four[0][i] in its lowest byte.
-// kSigned: numbers from -128 to 127; otherwise from 0 to 255.
-template <bool kSigned>
-HYDRANT_INLINE __m512i BytesOf(const __m512i (&four)[4]) {
-  __m512i bytes;
-  if constexpr (kSigned) {
-    bytes = _mm512_packs_epi16(_mm512_packs_epi32(four[0], four[1]),
-                               _mm512_packs_epi32(four[2], four[3]));
-  } else {
-    bytes = _mm512_packus_epi16(_mm512_packs_epi32(four[0], four[1]),
-                                _mm512_packs_epi32(four[2], four[3]));
-  }
-  const __m128i turns = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(turns));
 }
 
 void RoundValues(const float* values, int rows, int head_dim, float* to) {
@@ -107,12 +92,12 @@ void RoundValues(const float* values, int rows, int head_dim, float* to) {
       to[head_dim + r] = largest / 127.0f;
     }
     for (int d = 0; d < head_dim; d += kLanes) {
-      __m512i steps[kByteValueRows];
+      IntVec steps[kByteValueRows];
       for (int r = 0; r < kByteValueRows; ++r) {
         steps[r] = first + r < rows ? Steps(four + r * head_dim + d, head_dim - d, inverse[r])
-                                    : _mm512_setzero_si512();
+                                    : hn::Zero(kInts);
       }
-      _mm512_mask_storeu_epi32(to + d, FirstN(head_dim - d).raw, BytesOf<true>(steps));
+      StoreFirst(head_dim - d, to + d, hn::BitCast(kFloats, PackBytes<int8_t>(steps)));
     }
   }
 }

@@ -191,7 +191,6 @@ struct RankKernel {
 const RankKernel& RankBase();
 const RankKernel& RankAvx512();
 const RankKernel& RankAvx512Bf16();  // rounds q and k to bf16
-const RankKernel& RankAvx512Vnni();  // rounds to 8 bits. REQUIRES: head_dim >= 4
 const RankKernel& RankAmx();         // rounds to bf16. REQUIRES: a multiple of kAmxHeadDim
 
 // 32-bit words of a row in 8 bits, and of a key with its scale and sum.
@@ -203,13 +202,18 @@ constexpr int ByteValueStride(int head_dim) { return head_dim + kByteValueRows; 
 constexpr int64_t ByteValueWords(int rows, int head_dim) {
   return int64_t{1} * ((rows + kByteValueRows - 1) / kByteValueRows) * ByteValueStride(head_dim);
 }
-// Rounds q and each panel's weights to 8 bits; PrefillTile::k and v are rounded by
-// RoundKeysAvx512Vnni() and RoundValuesAvx512Vnni(). REQUIRES: head_dim >= 4, no prefix
-PrefillTileKernel PrefillTileAvx512Vnni();
-// keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
-void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);
-// values: [rows, head_dim]; to: ByteValueWords(rows, head_dim) words.
-void RoundValuesAvx512Vnni(const float* values, int rows, int head_dim, float* to);
+// Kernels in 8 bits. REQUIRES: head_dim >= 4
+struct ByteKernels {
+  // Rounds q and each panel's weights; PrefillTile::k and v are rounded before. REQUIRES: no prefix
+  PrefillTileKernel tile;
+  // keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
+  void (*round_keys)(const float* keys, int rows, int head_dim, float* to);
+  // values: [rows, head_dim]; to: ByteValueWords(rows, head_dim) words.
+  void (*round_values)(const float* values, int rows, int head_dim, float* to);
+  RankKernel rank;
+};
+const ByteKernels& ByteKernelsAvx512Vnni();
+const ByteKernels& ByteKernelsDotProd();  // ARM
 
 }  // namespace hydrant::cpu
 

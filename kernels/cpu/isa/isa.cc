@@ -122,6 +122,8 @@ Isa DetectIsa() {
 
 bool HasVnni() { return DetectIsa() >= Isa::kAvx512 && MachineHasVnni(); }
 
+bool HasByteDots() { return kIsX86 ? HasVnni() : DetectIsa() >= Isa::kDotProd; }
+
 bool HasAmxInt8() {
   return DetectIsa() >= Isa::kAmx && HasVnni() && MachineHasAmx(kAmxTile | kAmxInt8);
 }

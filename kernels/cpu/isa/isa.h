@@ -35,6 +35,9 @@ Isa DetectIsa();
 // Whether the level is at least kAvx512 and the machine has byte dot products (AVX512_VNNI).
 bool HasVnni();
 
+// Whether there are dot products of bytes: HasVnni(), or on ARM kDotProd.
+bool HasByteDots();
+
 // Whether the level is kAmx, with VNNI, and the machine has byte tiles (AMX_INT8).
 bool HasAmxInt8();
 
