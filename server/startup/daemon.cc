@@ -25,8 +25,6 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "engine/cache/kv_cache_dtype.h"
-#include "engine/run/weight_dtype_names.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/apis/control_service.h"
@@ -418,10 +416,11 @@ class Daemon {
   }
 
   absl::Status TryLoad() {
-    HYDRANT_ASSIGN_OR_RETURN(const std::optional<CheckReading> stored, ReadWithStoredWeights());
+    const CheckedRounding checked = CheckedRoundingOf(options_);
+    HYDRANT_ASSIGN_OR_RETURN(const std::optional<CheckReading> exact, ReadUnrounded(checked));
     HYDRANT_ASSIGN_OR_RETURN(model_, load_(options_, [&](double fraction) {
                                // The second half of the loading where there was another.
-                               service_.SetLoadFraction(stored ? (1 + fraction) / 2 : fraction);
+                               service_.SetLoadFraction(exact ? (1 + fraction) / 2 : fraction);
                              }));
     HYDRANT_ASSIGN_OR_RETURN(
         loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
@@ -433,8 +432,7 @@ class Daemon {
     if (!warm.ok())
       return {warm.code(),
               fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
-    if (stored) HYDRANT_RETURN_IF_ERROR(CheckWeights(requests, *stored));
-    HYDRANT_RETURN_IF_ERROR(CheckPages(requests));
+    if (exact) HYDRANT_RETURN_IF_ERROR(CheckRounding(requests, checked, *exact));
     const ServedModel& served = model_->served;
     spdlog::info("engine: {}", served.engine_description);
     spdlog::info("{}", MemorySummary(served.memory));
@@ -444,49 +442,32 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  // Unset where --dtype quantises nothing, or without the check.
-  absl::StatusOr<std::optional<CheckReading>> ReadWithStoredWeights() {
-    const std::optional<WeightDType>& dtype = options_.engine.dtype;
-    if (!dtype || !Quantises(*dtype) || options_.force_dtype || IsDummy()) return std::nullopt;
-    spdlog::info("--dtype {}: first reads a text with the weights as stored, to check the model",
-                 NameOf(*dtype));
-    absl::StatusOr<CheckReading> reading = ReadCheckTextWithStoredWeights(
-        options_, load_, [this](double fraction) { service_.SetLoadFraction(fraction / 2); });
+  // Unset where nothing is to be checked, or cannot be.
+  absl::StatusOr<std::optional<CheckReading>> ReadUnrounded(const CheckedRounding& checked) {
+    if (!checked.Any()) return std::nullopt;
+    const std::string flags = FlagsOf(checked, options_);
+    spdlog::info("{}: the model reads a text first without this rounding, for a check", flags);
+    absl::StatusOr<CheckReading> reading =
+        ReadCheckTextUnrounded(options_, checked, load_,
+                               [this](double fraction) { service_.SetLoadFraction(fraction / 2); });
     if (absl::IsResourceExhausted(reading.status())) {
-      spdlog::warn("--dtype {}: not checked, because the weights as stored do not fit: {}",
-                   NameOf(*dtype), std::string(reading.status().message()));
+      spdlog::warn("{}: not checked, because the model does not fit without this rounding: {}",
+                   flags, std::string(reading.status().message()));
       return std::nullopt;
     }
     return reading;
   }
 
-  absl::Status CheckWeights(const StartupRequests& requests, const CheckReading& stored) const {
-    const absl::StatusOr<CheckReading> reading =
+  absl::Status CheckRounding(const StartupRequests& requests, const CheckedRounding& checked,
+                             const CheckReading& exact) const {
+    const absl::StatusOr<CheckReading> rounded =
         ReadCheckText(requests, *model_->tokenizer, model_->served.limits.max_model_len);
-    if (!reading.ok()) return CheckFailed("dtype", reading.status());
-    return JudgeLoss(LossBetween(stored, *reading), kMostWeightLoss, "dtype",
-                     NameOf(*options_.engine.dtype));
+    if (!rounded.ok())
+      return {rounded.status().code(),
+              fmt::format("the check of {} failed: {}", FlagsOf(checked, options_),
+                          std::string(rounded.status().message()))};
+    return JudgeLoss(LossBetween(exact, *rounded), checked, options_);
   }
-
-  // Pages of fewer than 16 bits must suit the model.
-  absl::Status CheckPages(const StartupRequests& requests) const {
-    const ServedModel& served = model_->served;
-    const DType pages = served.kv_layout.dtype;
-    if (pages == DType::kF32 || Is16Bits(pages)) return absl::OkStatus();
-    if (options_.force_kv_cache_dtype || IsDummy()) return absl::OkStatus();
-    const absl::StatusOr<RoundingLoss> loss =
-        MeasurePageLoss(requests, *model_->tokenizer, served.limits.max_model_len);
-    if (!loss.ok()) return CheckFailed("kv-cache-dtype", loss.status());
-    return JudgeLoss(*loss, kMostPageLoss, "kv-cache-dtype", NameOfKvCacheDType(pages));
-  }
-
-  static absl::Status CheckFailed(std::string_view flag, const absl::Status& status) {
-    return {status.code(),
-            fmt::format("the check of --{} failed: {}", flag, std::string(status.message()))};
-  }
-
-  // Its answers mean nothing.
-  bool IsDummy() const { return options_.load_format == LoadFormat::kDummy; }
 
   absl::Status TraceSteps() {
     if (options_.trace_steps.empty()) return absl::OkStatus();

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/kv_cache_dtype.h"
+#include "engine/run/weight_dtype_names.h"
 #include "kernels/status_macros.h"
-#include "server/startup/given_text.h"
 
 namespace hydrant {
 namespace {
 
-constexpr size_t kGivenTokens = 32;  // of kText as a prompt, before the ones that are written
 constexpr size_t kMostTokens = 192;
 
 // Code, a heading and prose.
@@ -33,16 +33,6 @@ constexpr std::string_view kText =
     "On the ninth of November 1881, for example, the keeper wrote that a schooner with three "
     "masts, the Margaret Hale, had lost her rudder two miles to the west, and that the boat from "
     "the village had taken off eleven people.";
-
-Request StartupRequest(std::vector<TokenId> prompt) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.prefix_caching = false;
-  request.publish_kv_events = false;
-  request.sampling.temperature = 0;
-  request.stopping.max_tokens = 1;
-  return request;
-}
 
 // The Kullback-Leibler divergence of `q` from `p`, over the tokens that are most likely in `p`, and
 // the rest as one. A token that `q` does not name counts as likely as the last one that it names.
@@ -63,16 +53,10 @@ double Divergence(const TokenLogprobs& p, const TokenLogprobs& q) {
   return nats;
 }
 
-// The check's text; a prompt is followed by one token.
-absl::StatusOr<std::vector<TokenId>> CheckTokens(const Tokenizer& tokenizer, int max_model_len) {
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> text, tokenizer.Encode(kText, {}));
-  text.resize(std::min({text.size(), static_cast<size_t>(max_model_len) - 1, kMostTokens}));
-  return text;
-}
-
 // One sequence, and no memory but its pages. The length stays: RoPE may depend on it.
-DaemonOptions WithStoredWeights(DaemonOptions options) {
-  options.engine.dtype = WeightDType::kStored;
+DaemonOptions WithoutRounding(DaemonOptions options, const CheckedRounding& checked) {
+  if (checked.weights) options.engine.dtype = WeightDType::kStored;
+  if (checked.pages) options.engine.kv_cache_dtype = DType::kF32;
   options.engine.max_num_seqs = 1;
   options.engine.kv_cache_memory_bytes = 0;
   options.engine.num_blocks_override.reset();
@@ -84,27 +68,58 @@ DaemonOptions WithStoredWeights(DaemonOptions options) {
   return options;
 }
 
+// One of `weights` and `pages`, or both joined.
+std::string JoinedOf(const CheckedRounding& checked, const std::string& weights,
+                     const std::string& pages) {
+  if (!checked.pages) return weights;
+  return checked.weights ? weights + " and " + pages : pages;
+}
+
 }  // namespace
+
+CheckedRounding CheckedRoundingOf(const DaemonOptions& options) {
+  if (options.load_format == LoadFormat::kDummy) return {};
+  const std::optional<WeightDType>& weights = options.engine.dtype;
+  const std::optional<DType>& pages = options.engine.kv_cache_dtype;
+  return {.weights = weights && Quantises(*weights) && !options.force_dtype,
+          .pages =
+              pages && *pages != DType::kF32 && !Is16Bits(*pages) && !options.force_kv_cache_dtype};
+}
+
+std::string FlagsOf(const CheckedRounding& checked, const DaemonOptions& options) {
+  return JoinedOf(checked,
+                  fmt::format("--dtype {}", NameOf(options.engine.dtype.value_or(WeightDType{}))),
+                  fmt::format("--kv-cache-dtype {}",
+                              NameOfKvCacheDType(options.engine.kv_cache_dtype.value_or(DType{}))));
+}
 
 absl::StatusOr<CheckReading> ReadCheckText(const StartupRequests& requests,
                                            const Tokenizer& tokenizer, int max_model_len) {
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> text, CheckTokens(tokenizer, max_model_len));
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> text, tokenizer.Encode(kText, {}));
+  // A prompt is followed by one token.
+  text.resize(std::min({text.size(), static_cast<size_t>(max_model_len) - 1, kMostTokens}));
   if (text.size() < 2) return CheckReading{};
-  Request reads = StartupRequest(std::move(text));
-  reads.sampling.prompt_logprobs = true;
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<StartupAnswer> answers, requests.Run({std::move(reads)}));
+  Request request;
+  request.prompt = std::move(text);
+  request.prefix_caching = false;
+  request.publish_kv_events = false;
+  request.sampling.temperature = 0;
+  request.sampling.prompt_logprobs = true;
+  request.stopping.max_tokens = 1;
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<StartupAnswer> answers, requests.Run({std::move(request)}));
   return std::move(answers[0].prompt_logprobs);
 }
 
-absl::StatusOr<CheckReading> ReadCheckTextWithStoredWeights(
-    const DaemonOptions& options, const ModelLoader& load,
-    const std::function<void(double)>& progress) {
-  const DaemonOptions stored = WithStoredWeights(options);
-  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load(stored, progress));
+absl::StatusOr<CheckReading> ReadCheckTextUnrounded(const DaemonOptions& options,
+                                                    const CheckedRounding& checked,
+                                                    const ModelLoader& load,
+                                                    const std::function<void(double)>& progress) {
+  const DaemonOptions unrounded = WithoutRounding(options, checked);
+  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load(unrounded, progress));
   EventRouter router(std::chrono::milliseconds(0));
-  HYDRANT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ServingLoop> loop,
-      ServingLoop::Start(model->engine.get(), model->tokenizer.get(), stored.scheduler, &router));
+  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<ServingLoop> loop,
+                           ServingLoop::Start(model->engine.get(), model->tokenizer.get(),
+                                              unrounded.scheduler, &router));
   RequestHandle handle = 0;
   const StartupRequests requests(loop.get(), &router, [&] { return ++handle; });
   auto reading = ReadCheckText(requests, *model->tokenizer, model->served.limits.max_model_len);
@@ -120,41 +135,19 @@ RoundingLoss LossBetween(const CheckReading& exact, const CheckReading& rounded)
   return loss;
 }
 
-absl::StatusOr<RoundingLoss> MeasurePageLoss(const StartupRequests& requests,
-                                             const Tokenizer& tokenizer, int max_model_len) {
-  HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> text, CheckTokens(tokenizer, max_model_len));
-  if (text.size() < 4) return RoundingLoss{};
-  const size_t given = std::min(kGivenTokens, text.size() / 2);
-  std::vector<TokenId> measured(text.begin() + given, text.end());
-
-  Request writes = StartupRequest({text.begin(), text.begin() + given});
-  writes.sampling.logprobs = true;
-  writes.stopping.max_tokens = static_cast<int64_t>(measured.size());
-  writes.sampling.grammar = std::make_shared<GivenText>(std::move(measured));
-  // One after the other: in a small pool two would compress each other (policy_under_pressure).
-  HYDRANT_ASSIGN_OR_RETURN(const CheckReading read,
-                           ReadCheckText(requests, tokenizer, max_model_len));
-  HYDRANT_ASSIGN_OR_RETURN(const std::vector<StartupAnswer> writing,
-                           requests.Run({std::move(writes)}));
-  const std::vector<TokenLogprobs>& written = writing[0].logprobs;
-  // The first token that is written follows the prompt: nothing was read from pages.
-  return LossBetween({read.begin() + given, read.end()}, {written.begin() + 1, written.end()});
-}
-
-absl::Status JudgeLoss(const RoundingLoss& loss, double most, std::string_view flag,
-                       std::string_view value) {
+absl::Status JudgeLoss(const RoundingLoss& loss, const CheckedRounding& checked,
+                       const DaemonOptions& options) {
   const std::string measured = fmt::format(
-      "--{} {}: moves this model's distributions of the next token by {:.3f} nats (mean of {} "
-      "tokens)",
-      flag, value, loss.nats, loss.tokens);
-  if (loss.nats <= most) {
+      "{}: moves this model's distributions of the next token by {:.3f} nats (mean of {} tokens)",
+      FlagsOf(checked, options), loss.nats, loss.tokens);
+  if (loss.nats <= checked.MostLoss()) {
     spdlog::info("{}", measured);
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      fmt::format("{}, more than {}: its answers would suffer; choose another type, such as auto, "
-                  "or give --force-{} to serve without this check",
-                  measured, most, flag));
+  return absl::FailedPreconditionError(fmt::format(
+      "{}, more than {}: its answers would suffer; choose another type, such as auto, "
+      "or give {} to serve without this check",
+      measured, checked.MostLoss(), JoinedOf(checked, "--force-dtype", "--force-kv-cache-dtype")));
 }
 
 }  // namespace hydrant

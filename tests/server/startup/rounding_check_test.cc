@@ -18,7 +18,6 @@
 
 #include "engine/run/engine.h"
 #include "server/startup/daemon.h"
-#include "server/startup/given_text.h"
 #include "tests/engine/run/random_model.h"
 #include "tests/server/byte_tokenizer.h"
 #include "tests/server/test_server.h"
@@ -29,6 +28,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // `loudness`: of the logits; rounding moves large ones more.
 std::shared_ptr<const ModelSource> RandomModel(float loudness = 1.0f) {
@@ -39,8 +39,8 @@ std::shared_ptr<const ModelSource> RandomModel(float loudness = 1.0f) {
   return MakeRandomModel(config, 3);
 }
 
-// The loss of a random model with such pages.
-RoundingLoss LossOf(DType pages, int max_model_len = 1024) {
+// A random model with such pages reads the check's text.
+CheckReading ReadWith(DType pages, int max_model_len = 1024) {
   EngineOptions options;
   options.sampled_vocab = ByteTokenizer::kVocab;
   options.dtype = WeightDType::kFloat32;
@@ -53,40 +53,68 @@ RoundingLoss LossOf(DType pages, int max_model_len = 1024) {
   const auto loop = *ServingLoop::Start(engine.get(), &tokenizer, {}, &router);
   RequestHandle handle = 0;
   const StartupRequests requests(loop.get(), &router, [&] { return ++handle; });
-  const absl::StatusOr<RoundingLoss> loss = MeasurePageLoss(requests, tokenizer, max_model_len);
-  EXPECT_TRUE(loss.ok()) << loss.status();
+  const absl::StatusOr<CheckReading> reading = ReadCheckText(requests, tokenizer, max_model_len);
+  EXPECT_TRUE(reading.ok()) << reading.status();
   loop->Stop();
-  return loss.value_or(RoundingLoss{});
+  return reading.value_or(CheckReading{});
 }
 
-TEST(MeasurePageLoss, IsZeroWithoutRoundingAndGrowsWithIt) {
-  const RoundingLoss f32 = LossOf(DType::kF32), f16 = LossOf(DType::kF16);
-  const RoundingLoss int8 = LossOf(DType::kQ8_0), int4 = LossOf(DType::kQ4_0);
-  EXPECT_EQ(f32.tokens, 159);
-  EXPECT_NEAR(f32.nats, 0.0, 1e-6);
-  EXPECT_NEAR(f16.nats, 0.0, 1e-4);
-  EXPECT_GT(int8.nats, std::abs(f16.nats));
-  EXPECT_GT(int4.nats, 3 * int8.nats);
+TEST(LossBetween, IsZeroWithoutRoundingAndGrowsWithIt) {
+  const CheckReading exact = ReadWith(DType::kF32);
+  const auto loss = [&](DType pages) { return LossBetween(exact, ReadWith(pages)); };
+  EXPECT_EQ(loss(DType::kF32).tokens, 191);
+  EXPECT_EQ(loss(DType::kF32).nats, 0.0);
+  const double int8 = loss(DType::kQ8_0).nats;
+  EXPECT_GT(int8, 1e-5);
+  EXPECT_GT(loss(DType::kQ4_0).nats, 10 * int8);
 }
 
-TEST(MeasurePageLoss, MeasuresFewTokensOrNoneWhereNoMoreFit) {
-  EXPECT_EQ(LossOf(DType::kQ4_0, 2).tokens, 0);
-  EXPECT_EQ(LossOf(DType::kQ4_0, 4).tokens, 0);
-  // Of eight tokens four are given and four measured; the first of them follows the prompt.
-  EXPECT_EQ(LossOf(DType::kQ4_0, 9).tokens, 3);
+TEST(ReadCheckText, ReadsFewTokensOrNoneWhereNoMoreFit) {
+  EXPECT_EQ(ReadWith(DType::kF32, 2).size(), 0);
+  EXPECT_EQ(ReadWith(DType::kF32, 9).size(), 7);
+  EXPECT_EQ(LossBetween({}, {}).tokens, 0);
 }
 
 TEST(JudgeLoss, RefusesMuchAndSaysWhatToDo) {
-  EXPECT_TRUE(JudgeLoss({.nats = 0.0, .tokens = 0}, 0.05, "dtype", "fp8").ok());
-  EXPECT_TRUE(JudgeLoss({.nats = 0.05, .tokens = 9}, 0.05, "dtype", "fp8").ok());
+  DaemonOptions options;
+  options.engine.kv_cache_dtype = DType::kE4M3;
+  const CheckedRounding pages = CheckedRoundingOf(options);
+  EXPECT_TRUE(JudgeLoss({.nats = 0.0, .tokens = 0}, pages, options).ok());
+  EXPECT_TRUE(JudgeLoss({.nats = 0.05, .tokens = 9}, pages, options).ok());
   const double infinite = std::numeric_limits<double>::infinity();
   for (const double nats : {0.0501, infinite, std::nan("")}) {
-    const absl::Status refused = JudgeLoss({.nats = nats, .tokens = 9}, 0.05, "dtype", "fp8");
+    const absl::Status refused = JudgeLoss({.nats = nats, .tokens = 9}, pages, options);
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(
-        std::string(refused.message()),
-        AllOf(HasSubstr("--dtype fp8"), HasSubstr("more than 0.05"), HasSubstr("--force-dtype")));
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(StartsWith("--kv-cache-dtype fp8: "), HasSubstr("more than 0.05"),
+                      HasSubstr("give --force-kv-cache-dtype to")));
   }
+  options.engine.dtype = WeightDType::kQ8_0;
+  EXPECT_THAT(
+      std::string(
+          JudgeLoss({.nats = 0.2, .tokens = 9}, CheckedRoundingOf(options), options).message()),
+      AllOf(StartsWith("--dtype q8_0 and --kv-cache-dtype fp8: "), HasSubstr("more than 0.15"),
+            HasSubstr("give --force-dtype and --force-kv-cache-dtype to")));
+}
+
+TEST(CheckedRoundingOf, LeavesOutWhatIsForcedOrRoundsNothing) {
+  DaemonOptions options;
+  EXPECT_FALSE(CheckedRoundingOf(options).Any());
+  options.engine.dtype = WeightDType::kBFloat16;
+  options.engine.kv_cache_dtype = DType::kF16;
+  EXPECT_FALSE(CheckedRoundingOf(options).Any());
+  options.engine.dtype = WeightDType::kFp8;
+  options.engine.kv_cache_dtype = DType::kQ8_0;
+  EXPECT_TRUE(CheckedRoundingOf(options).weights);
+  EXPECT_TRUE(CheckedRoundingOf(options).pages);
+  options.force_dtype = true;
+  EXPECT_FALSE(CheckedRoundingOf(options).weights);
+  EXPECT_TRUE(CheckedRoundingOf(options).pages);
+  options.force_kv_cache_dtype = true;
+  EXPECT_FALSE(CheckedRoundingOf(options).Any());
+  options.force_dtype = options.force_kv_cache_dtype = false;
+  options.load_format = LoadFormat::kDummy;
+  EXPECT_FALSE(CheckedRoundingOf(options).Any());
 }
 
 // A daemon over a random model that is stopped once it serves.
@@ -124,14 +152,13 @@ class RoundingDaemon : public testing::Test {
   }
 
   DaemonOptions options;
-  bool stored_fits = true;
+  bool first_fits = true;
   std::vector<std::optional<WeightDType>> loaded;
 
  private:
   absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const DaemonOptions& of) {
     loaded.push_back(of.engine.dtype);
-    if (of.engine.dtype == WeightDType::kStored && !stored_fits)
-      return absl::ResourceExhaustedError("little memory");
+    if (loaded.size() == 1 && !first_fits) return absl::ResourceExhaustedError("little memory");
     EngineOptions engine_options = of.engine;
     engine_options.sampled_vocab = ByteTokenizer::kVocab;
     auto engine = *Engine::Create(source_, engine_options, nullptr);
@@ -171,7 +198,7 @@ TEST_F(RoundingDaemon, ServesThemWhereTheyAreForced) {
 
 TEST_F(RoundingDaemon, ServesThemWhereTheWeightsAsStoredDoNotFit) {
   options.engine.dtype = WeightDType::kQ4_0;
-  stored_fits = false;
+  first_fits = false;
   EXPECT_TRUE(Run(kLoud).ok());
   EXPECT_THAT(loaded, ElementsAre(WeightDType::kStored, WeightDType::kQ4_0));
 }
@@ -193,28 +220,13 @@ TEST_F(RoundingDaemon, RefusesPagesThatMoveTheModelMuch) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("--kv-cache-dtype int4"), HasSubstr("--force-kv-cache-dtype")));
+  EXPECT_EQ(loaded.size(), 2);
 }
 
 TEST_F(RoundingDaemon, ServesThemWhereTheyAreForcedToo) {
   options.engine.kv_cache_dtype = DType::kQ4_0;
   options.force_kv_cache_dtype = true;
   EXPECT_TRUE(Run(kLoud).ok());
-}
-
-TEST(GivenText, AdmitsItsTokensAlone) {
-  std::unique_ptr<TokenConstraint> constraint = GivenText({33, 0}).NewConstraint();
-  uint32_t mask[2] = {7, 7};
-  EXPECT_EQ(constraint->FillMask(mask), NextTokens::kSome);
-  EXPECT_THAT(mask, testing::ElementsAre(0u, 2u));
-  EXPECT_FALSE(constraint->Accept(0));
-  EXPECT_TRUE(constraint->Accept(33));
-  EXPECT_FALSE(constraint->IsComplete());
-  EXPECT_EQ(constraint->FillMask(mask), NextTokens::kSome);
-  EXPECT_THAT(mask, testing::ElementsAre(1u, 0u));
-  EXPECT_TRUE(constraint->Accept(0));
-  EXPECT_TRUE(constraint->IsComplete());
-  EXPECT_EQ(constraint->FillMask(mask), NextTokens::kEnd);
-  EXPECT_FALSE(constraint->Accept(0));
 }
 
 }  // namespace
